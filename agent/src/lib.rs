@@ -26,7 +26,6 @@ mod call;
 mod catalog;
 mod consent;
 mod contract;
-mod cycles;
 mod definition;
 mod delegate;
 mod drive;

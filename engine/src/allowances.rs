@@ -1,5 +1,5 @@
-//! What callers may call in a span of time: a pace, and a quota. Looked at on the caller's thread, before
-//! anything is queued. Kept in memory: a restart begins every span afresh.
+//! Rate limits and quotas of callers. Checked on the caller's thread, before
+//! anything is queued. Kept in memory: a restart resets them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,29 +7,29 @@ use std::sync::{Mutex, PoisonError};
 use abide_schema::caller::{Allowance, Caller};
 use abide_schema::{Code, Micros, Refusal, limits};
 
-/// What a caller has used.
+/// Usage of a caller.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
-    /// When the calls taken so far would have been made at the allowed pace, in nanoseconds: the
+    /// When the calls so far would have been made at the allowed rate, in nanoseconds: the
     /// "theoretical arrival time" of the generic cell rate algorithm (ITU-T I.371).
     paced_to_ns: i128,
-    /// The span that `count` is of.
+    /// The quota period that `count` belongs to.
     span: i64,
     count: i64,
 }
 
-/// Who has used how much. See the module.
+/// Usage by caller. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Allowances {
     callers: Mutex<HashMap<String, Used>>,
 }
 
 impl Allowances {
-    /// Takes so many calls from what a caller may make.
+    /// Charges a number of calls to a caller.
     ///
     /// # Errors
-    /// `overloaded` where the pace is too fast, `limit_exceeded` where the quota is used up; both say after
-    /// how long it can be tried again, unless there is no use in it.
+    /// `overloaded` if the rate is exceeded, `limit_exceeded` if the quota is used up; both contain the time
+    /// until a retry can succeed, if it can.
     pub(crate) fn take(&self, caller: &Caller, calls: usize, now: Micros) -> Result<(), Refusal> {
         let allowed = caller.limits();
         if allowed.rate.is_none() && allowed.quota.is_none() {
@@ -38,12 +38,12 @@ impl Allowances {
         let calls = i64::try_from(calls).unwrap_or(i64::MAX);
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if callers.len() >= limits::LIMITED_CALLERS && !callers.contains_key(caller.quota_key()) {
-            // Whoever has not called for a month has everything again.
+            // A caller idle for a month has its full allowance again.
             let idle_ns =
                 (i128::from(now.0) - i128::from(*limits::ALLOWED_SPAN_MS.end()) * 1_000) * 1_000;
             callers.retain(|_, used| used.paced_to_ns > idle_ns);
             if callers.len() >= limits::LIMITED_CALLERS {
-                let detail = "too many callers are kept count of";
+                let detail = "too many callers with limits are active";
                 return Err(Refusal::new(Code::Overloaded, detail));
             }
         }
@@ -68,7 +68,7 @@ impl Used {
         let paced_to_ns = self.paced_to_ns.max(now_ns) + taken_ns;
         let over_ns = paced_to_ns - now_ns - span_ns;
         if over_ns > 0 {
-            let detail = format!("you may make {most} calls in {per_ms} ms, and have made them");
+            let detail = format!("you have used up your limit of {most} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
             return Err(Refusal::new(Code::Overloaded, detail).retry_after_ms(after_ms as u64));
         }
@@ -97,7 +97,8 @@ impl Used {
 
 fn too_many(calls: i64, allowed: Allowance) -> Refusal {
     let Allowance { calls: most, per_ms } = allowed;
-    let detail = format!("a batch of {calls} calls, and you may make {most} in {per_ms} ms");
+    let detail =
+        format!("a batch of {calls} calls exceeds your limit of {most} calls in {per_ms} ms");
     Refusal::new(Code::LimitExceeded, detail).hint("send smaller batches")
 }
 
@@ -114,14 +115,14 @@ mod tests {
         Caller::new("ann").limited(limits)
     }
 
-    /// What `calls` at a moment (ms) is answered: nothing, or the code and the wait.
+    /// The refusal of `calls` at a time (ms): its code and retry delay, or none.
     fn ask(all: &Allowances, by: &Caller, calls: usize, ms: i64) -> Option<(Code, Option<u64>)> {
         let taken = all.take(by, calls, Micros(0).plus_ms(ms));
         taken.err().map(|refusal| (refusal.code, refusal.retry_after_ms))
     }
 
     #[test]
-    fn a_pace_allows_a_burst_and_then_its_rate() {
+    fn a_rate_limit_allows_a_burst_and_then_its_rate() {
         let (all, ann) = (Allowances::default(), caller(Some((10, 1_000)), None));
         for _ in 0..10 {
             assert_eq!(ask(&all, &ann, 1, 5_000), None);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn in_any_span_there_are_at_most_a_burst_and_its_rate() {
+    fn any_period_allows_at_most_a_burst_and_the_rate() {
         let (all, ann) = (Allowances::default(), caller(Some((7, 330)), None));
         let taken = (0..10_000).filter(|ms| ask(&all, &ann, 1, *ms).is_none()).count();
         let bound = 7 + 7 * 10_000 / 330 + 1;
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_for_its_span() {
+    fn a_quota_resets_with_its_period() {
         let (all, ann) = (Allowances::default(), caller(None, Some((3, 60_000))));
         assert_eq!(ask(&all, &ann, 2, 61_000), None);
         assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::LimitExceeded, Some(58_000))));
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_uses_nothing_up() {
+    fn refused_calls_do_not_count() {
         let (all, ann) = (Allowances::default(), caller(Some((2, 1_000)), Some((3, 60_000))));
         assert_eq!(ask(&all, &ann, 2, 0), None);
         for ms in 0..500 {

@@ -1,5 +1,5 @@
-//! Asking the past: for the length of one snapshot, temporary views stand before the tables and show
-//! them as they were at a seq. SQLite resolves a bare name to the temporary schema first.
+//! Queries on past states: during one snapshot, temporary views shadow the tables and show
+//! them as of a seq. SQLite resolves an unqualified name in the temporary schema first.
 
 use std::collections::HashSet;
 
@@ -7,33 +7,34 @@ use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::change_log::{self, Image};
 use abide_store::{Layout, Snapshot, StoreError};
 
-/// The state that a seq names: the one asked for, or, where that stands in the middle of a commit, the
-/// end of the commit before. What a commit overwrote is kept as one step, so no past is half a
+/// The state for a seq: that seq, or, if it lies inside a commit, the
+/// end of the previous commit. The old images of a commit are one step, so no past state is half a
 /// transaction.
 pub(crate) fn find_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, Refusal> {
     let head = state.seq();
     if past.0 < 0 || past > head {
         let detail = format!("there is no state {past}: the log ends at {head}");
-        return Err(Refusal::new(Code::BadRequest, detail)
-            .hint(format!("any seq from 0 to {head} names the state after that event")));
+        return Err(
+            Refusal::new(Code::BadRequest, detail).hint(format!("use a seq from 0 to {head}"))
+        );
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if past < floor {
         let detail = format!("changes are kept from seq {floor} on, not from {past}");
         return Err(Refusal::new(Code::Refetch, detail)
-            .hint("ask of that seq or a later one, or replay the log up to this one"));
+            .hint("use that seq or a later one, or replay the log up to this one"));
     }
     last_state(state, past).map_err(|error| error.to_refusal())
 }
 
-/// Why a past cannot be shown that is too far from now.
+/// The refusal of a past state with too many later changes.
 pub(crate) fn too_far(table: &str, past: Seq) -> Refusal {
     let most = limits::RESUME_CHANGES;
     let detail = format!("more than {most} rows of {table} changed since {past}");
-    Refusal::new(Code::LimitExceeded, detail).hint("ask of a later state")
+    Refusal::new(Code::LimitExceeded, detail).hint("use a later seq")
 }
 
-/// Puts the views up; they go with the snapshot. Returns the seq that is then seen.
+/// Creates the views; they disappear with the snapshot. Returns the seq that is then visible.
 pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Result<Seq, Refusal> {
     let past = find_state(state, past)?;
     for table in layout.live_tables() {
@@ -45,7 +46,7 @@ pub(crate) fn travel(state: &mut Snapshot<'_>, layout: &Layout, past: Seq) -> Re
         shown.map_err(|error| error.to_refusal())?;
     }
     for (name, select) in layout.views() {
-        // The view in the file is bound to the tables; the same text here is bound to their past.
+        // The view in the file refers to the tables; the same text here refers to their past.
         let sql = format!("CREATE TEMP VIEW {name} AS {select}");
         state.run(&sql, &[], &mut |_| {}).map_err(|error| error.to_refusal())?;
     }
@@ -69,7 +70,7 @@ fn show_events(state: &Snapshot<'_>, past: Seq) -> Result<(), StoreError> {
     state.run(&sql, &[], &mut |_| {})
 }
 
-/// The rows that did not change since, and the old images of those that did.
+/// The rows that have not changed since, and the old images of those that have.
 fn show_table(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
@@ -120,7 +121,7 @@ fn put_up(
             Image::Present(row) => (table.key_of(&row), Some(row)),
         };
         if !seen.insert(place(&key)) {
-            continue; // A later image; the oldest is what it was.
+            continue; // A later image; the oldest is the row's state.
         }
         state.run(&since, &key, &mut |_| {})?;
         if let Some(old) = old {

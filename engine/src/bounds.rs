@@ -1,10 +1,10 @@
-//! The rows as the reducer of a bounded caller reaches them: what is out of the caller's scope, or what the
-//! policies of its role do not let be seen, is not there. This is the one place where both bound what is
-//! read and written, for built-in reducers and a user's own alike; a rule need not think of it, and its
-//! refusals are those for what does not exist.
+//! Row access of a restricted caller's reducers: rows outside the caller's scope, and rows hidden by the
+//! policies of its role, do not exist for it. This is the one place that enforces both for
+//! reads and writes, for built-in and custom reducers alike; reducers need no checks of their own, and
+//! the refusals are the same as for missing rows.
 //!
-//! Whose a row is follows from how its table is declared (see [`TableSpec::shared`]): by its own column
-//! of a scope, or by the row it belongs to, as a message belongs to its session.
+//! The owner of a row follows from the declaration of its table (see [`TableSpec::shared`]): its own scope
+//! column, or the row that it belongs to, as a message belongs to its session.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::execute::{Executor, broken};
 use crate::policies;
 use crate::reach::{OfRole, Reach, Rule};
 
-/// Whose the rows of a table are.
+/// Who owns the rows of a table.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
-    /// That of the scope in this column.
+    /// The scope in this column.
     Itself(usize),
-    /// Whoever owns the row of that table that this column names.
+    /// The owner of the row of that table that this column names.
     Of(usize, &'static TableSpec),
 }
 
-/// What bounded callers may reach, by the declarations of all modules.
+/// What restricted callers may access, by the declarations of all modules.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
     owners: BTreeMap<&'static str, Owner>,
@@ -38,7 +38,7 @@ pub(crate) struct Bounds {
     references: BTreeMap<&'static str, Vec<(usize, &'static TableSpec)>>,
     pub(crate) guards: Vec<Guard>,
     copies: Vec<Copies>,
-    /// Reducers, and members of their results that are hidden from bounded callers.
+    /// Reducers, and members of their results that are hidden from restricted callers.
     secrets: Vec<(&'static str, &'static str)>,
     tables: Vec<&'static TableSpec>,
 }
@@ -53,7 +53,7 @@ impl Bounds {
                 owners.insert(table.name, Owner::Itself(at));
             }
         }
-        // What belongs to a row of a table that is owned is owned; as often as it takes.
+        // Ownership is transitive: repeat until no further table is owned.
         while let Some((table, owner)) =
             tables.iter().find_map(|table| owned(table, &tables, &owners))
         {
@@ -66,7 +66,7 @@ impl Bounds {
         Bounds { owners, references: references.collect(), guards, copies, secrets, tables }
     }
 
-    /// A result as a bounded caller receives it: an empty text stands for each secret of the reducer, so that the
+    /// The result for a restricted caller: an empty text replaces each secret of the reducer, so that the
     /// row keeps its shape.
     pub(crate) fn without_secrets(&self, reducer: &str, result: String) -> String {
         let mut members = self.secrets.iter().filter(|(of, _)| *of == reducer).peekable();
@@ -82,7 +82,7 @@ impl Bounds {
         value.to_string()
     }
 
-    /// What policies say of its tables, as far as reducers are held to it.
+    /// The policies that apply to reducers.
     pub(crate) fn reach(&self) -> Reach {
         let owners = self.tables.iter().filter_map(|table| {
             let (owners, _) = self.owners(table)?;
@@ -91,8 +91,8 @@ impl Bounds {
         Reach::new(self.tables.clone(), owners.collect(), self.copies.clone())
     }
 
-    /// By which rows those of a table belong to a scope, and the column of the last that holds it;
-    /// nothing where nobody owns them.
+    /// The chain of references by which a table's rows belong to a scope, and the scope column at its end;
+    /// `None` if they have no owner.
     pub(crate) fn owners(&self, table: &TableSpec) -> Option<(Vec<Named>, &'static str)> {
         let (mut owners, mut name) = (Vec::new(), table.name);
         let mut columns = table.columns.iter().map(|column| column.name).collect::<Vec<_>>();
@@ -109,13 +109,13 @@ impl Bounds {
         }
     }
 
-    /// That a row of `alias` is within the scope; nothing where nobody owns the rows of its table.
+    /// The condition that a row of `alias` is within the scope; `None` if its table has no owner.
     fn condition(&self, table: &TableSpec, alias: &str, scope: &InSql<'_>) -> Option<String> {
         match self.owners.get(table.name)? {
             Owner::Itself(at) => Some(scope.holds(&format!("{alias}.{}", table.columns[*at].name))),
             Owner::Of(at, owner) => {
                 let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
-                // Named after its depth: no table's own name can be meant by it.
+                // Named after its depth, so that it cannot collide with a table's name.
                 let (own, inner) = (owner.name, format!("{alias}_o"));
                 let condition = self.condition(owner, &inner, scope)?;
                 Some(format!(
@@ -130,17 +130,17 @@ impl Bounds {
 /// The scope of a caller, as parameters of a statement.
 struct InSql<'a> {
     scope: &'a Scope,
-    /// The number of the first value; they go by their keys' order.
+    /// The number of the first value; values follow the order of their keys.
     first: usize,
 }
 
 impl InSql<'_> {
-    /// That a column holds all of the scope, each key with the same text.
+    /// The condition that a column contains the whole scope, each key with the same text.
     fn holds(&self, column: &str) -> String {
         let keys = self.scope.keys().enumerate().map(|(nth, key)| {
             let value = self.first + nth;
             if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                // A key that no path in SQL can name.
+                // A key that cannot be written as a path in SQL.
                 let name = key.replace('\'', "''");
                 return format!(
                     "EXISTS (SELECT 1 FROM json_each({column}) AS m \
@@ -156,7 +156,7 @@ impl InSql<'_> {
     }
 }
 
-/// The columns of a table that name a row by its key, and the table that it is of.
+/// The columns of a table that refer to a row by its key, and the referenced tables.
 fn references(
     table: &TableSpec,
     tables: &[&'static TableSpec],
@@ -171,7 +171,7 @@ fn references(
     (0..table.columns.len()).filter_map(named).collect()
 }
 
-/// A table that is not known to be owned yet, and is.
+/// A table that is owned but not yet marked as such.
 fn owned(
     table: &'static TableSpec,
     tables: &[&'static TableSpec],
@@ -185,20 +185,20 @@ fn owned(
     Some((table.name, Owner::Of(at, owner)))
 }
 
-/// The rows within the bounds of a caller, for the length of one call.
+/// The rows that a caller may access, during one call.
 pub(crate) struct Bounded<'a> {
     rows: &'a mut Executor,
     bounds: &'a Bounds,
     caller: &'a Caller,
-    /// What the policies of its role say; nothing where there are none.
+    /// The policies of its role; `None` if there are none.
     role: Option<Arc<OfRole>>,
-    /// Whether policies are looked beyond now.
+    /// Whether policies are currently bypassed.
     beyond: bool,
-    /// What conditions may name, once one was asked.
+    /// The values for conditions, computed on first use.
     values: Option<Vec<BTreeMap<String, Value>>>,
-    /// The owners that were looked at: whether the caller's scope reaches them.
+    /// Cache of owners: whether they are in the caller's scope.
     seen: HashMap<Vec<u8>, bool>,
-    /// The rows that a policy was asked about, and what it said. Until something is written.
+    /// Cache of policy decisions on rows. Cleared by every write.
     judged: HashMap<Vec<u8>, (Row, bool)>,
 }
 
@@ -218,13 +218,13 @@ impl<'a> Bounded<'a> {
         if bounded { self.bounds.owners.get(table.name).copied() } else { None }
     }
 
-    /// What policies say of a table's rows, where they say anything.
+    /// The policy rule for a table's rows, if there is one.
     fn ruled(&self, table: &TableSpec) -> Option<Arc<OfRole>> {
         let role = self.role.as_ref().filter(|_| !self.beyond)?;
         role.rule(table).map(|_| Arc::clone(role))
     }
 
-    /// Whether the caller reaches a row that is there.
+    /// Whether the caller may access an existing row.
     fn reaches(&mut self, table: &'static TableSpec, row: &Row) -> Result<bool, Abort> {
         if !self.in_scope(table, row)? {
             return Ok(false);
@@ -241,7 +241,7 @@ impl<'a> Bounded<'a> {
         Ok(permitted)
     }
 
-    /// Whether the scope of the caller reaches a row.
+    /// Whether a row is in the caller's scope.
     fn in_scope(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<bool, Abort> {
         match self.owner(table) {
             _ if makes(Bug::ScopeIgnored) => Ok(true),
@@ -255,7 +255,7 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Whether there is a row of an id that the caller's scope reaches.
+    /// Whether a row with this id exists in the caller's scope.
     fn is_in_scope(&mut self, table: &'static TableSpec, id: &str) -> Result<bool, Abort> {
         let row = self.rows.known(table, &[Value::from(id)])?;
         row.map_or(Ok(false), |row| self.in_scope(table, &row))
@@ -275,7 +275,7 @@ impl<'a> Bounded<'a> {
         Ok(reached)
     }
 
-    /// Whether the policies of a role let a row be seen.
+    /// Whether the policies of a role permit a row.
     fn permits(&mut self, role: &OfRole, table: &TableSpec, row: &[Value]) -> Result<bool, Abort> {
         let Some(rule) = role.rule(table) else { return Ok(true) };
         if rule.condition.asks_tables() {
@@ -289,7 +289,7 @@ impl<'a> Bounded<'a> {
             match asked {
                 Ok(_) if permitted => {}
                 Ok(_) => return Ok(false),
-                // It fails at this row, and to tell so would be to tell of the row.
+                // The error concerns this row; reporting it would reveal the row.
                 Err(error) if error.is_the_statements_own() => return Ok(false),
                 Err(error) => return Err(broken(error)),
             }
@@ -312,8 +312,8 @@ impl<'a> Bounded<'a> {
         all.iter().map(of_scope).collect()
     }
 
-    /// The rows of a table that the caller reaches, as a table for FROM, and its parameters behind those
-    /// of the clause. Nothing where it reaches all.
+    /// The rows of a table that the caller may access, as a table for FROM, and its parameters after those
+    /// of the clause. `None` if there is no restriction.
     fn within(
         &mut self,
         table: &TableSpec,
@@ -341,28 +341,27 @@ impl<'a> Bounded<'a> {
         Some((format!("(SELECT {rowid}* FROM {name} WHERE {condition}) AS {name}"), params))
     }
 
-    /// Refuses to write a row that would not be the caller's.
+    /// Refuses a new row that would be outside the caller's scope.
     fn check_new(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         match self.owner(table) {
             None if table.shared || self.caller.scope().is_empty() => Ok(()),
             None => Err(of_all(table).into()),
             Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(Owner::Itself(_)) => {
-                let detail = format!("a row of {} would be outside of your scope", table.name);
+                let detail = format!("the row of {} would be outside your scope", table.name);
                 Err(Refusal::new(Code::Denied, detail).into())
             }
             Some(Owner::Of(at, _)) if row[at] == Value::Null => {
                 let (table, column) = (table.name, table.columns[at].name);
-                let detail =
-                    format!("a row of {table} has no {column}, so it would be in no scope");
+                let detail = format!("a row of {table} without {column} would have no scope");
                 Err(Refusal::new(Code::Denied, detail).hint(format!("give {column}")).into())
             }
             Some(Owner::Of(at, owner)) => Err(missing(owner, &row[at]).into()),
         }
     }
 
-    /// Refuses a row that comes to name one which the caller does not reach, in the words for one that is not
-    /// there.
+    /// Refuses a new reference to a row that the caller may not access, with the error for a missing
+    /// row.
     fn check_references(
         &mut self,
         table: &'static TableSpec,
@@ -384,20 +383,20 @@ impl<'a> Bounded<'a> {
         Ok(())
     }
 
-    /// Refuses to write a row that the policies would not let the caller see.
+    /// Refuses a new row that the policies would hide from the caller.
     fn check_permitted(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         let Some(role) = self.ruled(table) else { return Ok(()) };
         if self.permits(&role, table, row)? {
             return Ok(());
         }
         let (table, role) = (table.name, self.caller.role());
-        let detail = format!("a row of {table} would be one that no policy lets {role} see");
+        let detail = format!("no policy permits the role {role} this row of {table}");
         Err(Refusal::new(Code::Denied, detail)
-            .hint("policies hold for what is written as for what is seen")
+            .hint("policies apply to writes as well as reads")
             .into())
     }
 
-    /// The row of a key that is to be changed. Where the caller does not reach it, it is not there.
+    /// Loads a row to be changed. If the caller may not access it, it does not exist.
     fn check_old(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Row, Abort> {
         let row = self.get(table, key)?;
         Ok(row.ok_or_else(|| missing(table, key.first().unwrap_or(&Value::Null)))?)
@@ -413,7 +412,7 @@ impl<'a> Bounded<'a> {
         Ok(())
     }
 
-    /// Refuses an id that stands for something out of sight.
+    /// Refuses an id that belongs to a hidden row.
     fn check_id(&mut self, table: &'static TableSpec, row: &[Value]) -> Result<(), Abort> {
         if self.owner(table).is_none() && self.ruled(table).is_none() {
             return Ok(());
@@ -422,10 +421,10 @@ impl<'a> Bounded<'a> {
         if self.rows.known(table, &key)?.is_none() || self.get(table, &key)?.is_some() {
             return Ok(());
         }
-        // Left for rows that a policy hides within the caller's own scope, and for arguments of a module that are not
-        // declared `#[id(new, …)]`: all others choose in a namespace of their scope.
+        // Only for rows that a policy hides within the caller's own scope, and for id arguments of custom modules that
+        // are not declared `#[id(new, …)]`: all others are in the namespace of their scope.
         let detail = format!("this id cannot be used in {}", table.name);
-        let hint = "leave it out to be given one, or choose another";
+        let hint = "omit it to get a generated one, or choose another";
         Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
     }
 }
@@ -437,9 +436,8 @@ fn place(table: &TableSpec, key: &[Value]) -> Vec<u8> {
 }
 
 fn of_all(table: &TableSpec) -> Refusal {
-    let detail =
-        format!("{} are shared by all, and a caller with a scope changes none", table.name);
-    Refusal::new(Code::Denied, detail).hint("an identity without a scope may")
+    let detail = format!("{} are shared, and a caller with a scope cannot change them", table.name);
+    Refusal::new(Code::Denied, detail).hint("use an identity without a scope")
 }
 
 fn missing(table: &TableSpec, key: &Value) -> Refusal {
@@ -523,7 +521,7 @@ impl Transaction for Bounded<'_> {
             return Ok(id);
         }
         let qualified = format!("{namespace}{id}");
-        // What is in neither place is answered with the name that the caller gave.
+        // If it exists under neither id, the error names the caller's id.
         let is_missing = naming == Naming::Existing && !self.is_in_scope(table, &qualified)?;
         Ok(if is_missing { id } else { qualified })
     }
@@ -551,7 +549,7 @@ impl Transaction for Bounded<'_> {
         self.judged.clear();
         let row = self.rows.insert(table, row)?;
         if is_to_be_numbered {
-            // Its number is known now; where it is refused, the call is undone.
+            // Its number is known now; a refusal rolls the call back.
             self.check_permitted(table, &row)?;
         }
         Ok(row)

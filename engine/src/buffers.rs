@@ -1,9 +1,9 @@
-//! How many bytes wait in memory for clients: request bodies and messages that arrive, results and deltas that
-//! leave. Counted per caller and for the whole process, so that clients that do not read, or that send slowly, are
-//! refused `overloaded` before the process runs out of memory.
+//! Counts the bytes buffered for clients: incoming request bodies and outgoing results. Counted per caller
+//! and for the whole process, so that clients that do not read, or that send slowly, are refused with
+//! `overloaded` before the process runs out of memory.
 //!
-//! Each client of a server decides how fast its bytes leave. Without a count, memory is bounded by the
-//! number of connections times the largest result only.
+//! Each client decides how fast its bytes leave. Without a count, memory would only be bounded by the
+//! number of connections times the largest result.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal, Row, limits};
 use tokio::sync::Notify;
 
-/// The bounds of what waits.
+/// Limits of buffered bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
     /// Bytes of all callers together. The last quarter is reserved for callers of whom little waits, so that the
@@ -85,26 +85,26 @@ impl Buffers {
         self.account(caller).hold()
     }
 
-    /// Bytes that are counted now.
+    /// Number of bytes counted now.
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
     }
 
-    /// Waits until the total has fallen to half of its peak or less, and by [`limits::RECLAIMED_BYTES`] at least.
-    /// The allocator has memory then that nothing uses. One task waits.
+    /// Waits until the total has dropped to half of its peak or less, and by at least [`limits::RECLAIMED_BYTES`].
+    /// The allocator then holds unused memory. Only one task may wait.
     pub async fn fallen(&self) {
         self.0.fallen.notified().await;
     }
 
-    /// The next fall is counted from what is held now.
+    /// Starts the next measurement at the current total.
     pub fn restart_peak(&self) {
         let mut held = self.lock();
         held.peak = held.total;
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // Every change is one step.
+        // Every change is one step, so a poisoned lock is consistent.
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -308,10 +308,10 @@ impl Held {
 
 fn full(detail: &str) -> Refusal {
     Refusal::new(Code::Overloaded, detail)
-        .hint("read the answers that wait, or ask for smaller ones with LIMIT; then try again")
+        .hint("read the pending results, or request smaller ones with LIMIT; then retry")
 }
 
-/// The bytes that rows take in memory, roughly.
+/// Approximate memory of rows in bytes.
 #[must_use]
 pub fn size_of_rows(rows: &[Row]) -> usize {
     let cell = size_of::<abide_schema::Value>();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_bounded_alone_and_together() {
+    fn buffers_are_limited_per_caller_and_in_total() {
         let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
         let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
         let large = hold("ann", 5_000).expect("alone, even the largest is taken");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fall_far_below_the_peak_is_told_once() {
+    fn a_large_drop_below_the_peak_is_reported_once() {
         let buffers = Buffers::new(BufferLimits::default());
         let fallen = || {
             let mut context = Context::from_waker(Waker::noop());

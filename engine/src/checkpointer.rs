@@ -1,4 +1,4 @@
-//! The thread that moves the WAL into the file, away from the writer.
+//! The thread that checkpoints the WAL into the file, off the writer's thread.
 //!
 //! A checkpoint beside a busy writer never moves the whole WAL, and SQLite restarts a WAL only once all of it
 //! was moved. Without a pause of the writer the WAL grows without bound. So the thread moves the WAL beside
@@ -36,25 +36,25 @@ pub(crate) struct Checkpoints {
     stop: Arc<(Mutex<bool>, Condvar)>,
     health: Arc<Health>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The thread's connection: a panic of the thread does not close it, which might move the WAL.
+    /// The thread's connection: a panic of the thread does not close it, which might checkpoint the WAL.
     connection: Arc<Mutex<Option<Checkpointer>>>,
 }
 
-/// What the thread goes by.
+/// Parameters of the thread.
 pub(crate) struct CheckpointConduct {
-    /// The last event that is on the disk.
+    /// The last durable event.
     pub(crate) durable: watch::Receiver<Seq>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
-    /// Held by the writer through each transaction.
+    /// Held by the writer during each transaction.
     pub(crate) gate: Arc<Mutex<()>>,
-    /// How much the WAL gathers before it is moved.
+    /// WAL size that triggers a checkpoint.
     pub(crate) wal_bytes: u64,
     pub(crate) turns: Arc<dyn Turns>,
 }
 
 impl CheckpointConduct {
-    /// Beside a writer.
+    /// Starts the thread next to a writer.
     pub(crate) fn beside(
         writer: &WriterThread,
         durable: &watch::Receiver<Seq>,
@@ -105,12 +105,12 @@ impl Checkpoints {
         Some(checkpointer)
     }
 
-    /// Stops the thread and moves all that is left, so that the file is whole by itself.
+    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL.
     pub(crate) fn finish(&self) {
         let Some(checkpointer) = self.stop() else { return };
         if let Err(error) = checkpointer.truncate() {
             // The WAL stays, and is read at the next start.
-            tracing::warn!(%error, "the last checkpoint failed");
+            tracing::warn!(%error, "the final checkpoint failed");
             leave_wal(&checkpointer);
         }
     }
@@ -118,7 +118,7 @@ impl Checkpoints {
 
 fn leave_wal(checkpointer: &Checkpointer) {
     if let Err(error) = checkpointer.leave_wal() {
-        tracing::error!(%error, "SQLite may move what is left of the WAL");
+        tracing::error!(%error, "SQLite may checkpoint the rest of the WAL");
     }
 }
 
@@ -150,18 +150,18 @@ fn run(checkpointer: &Checkpointer, conduct: &CheckpointConduct, stop: &(Mutex<b
         match checkpointer.waiting_bytes() {
             Ok(bytes) if bytes >= conduct.wal_bytes => {
                 let moved = checkpoint(checkpointer, conduct);
-                // A disk that is full is full for a while, and that is told once.
+                // A full disk usually stays full: warn once.
                 let told = std::mem::replace(&mut failing, moved.is_err());
                 match moved {
                     Ok(_) => conduct.metrics.checkpoints_total.add(1),
-                    // A sync of the WAL may have failed: it must not be moved again, nor added to.
+                    // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
                     Err(StoreError::Broken(why)) => conduct.health.poison(&why),
                     Err(_) if told => {}
-                    Err(error) => tracing::warn!(%error, "a checkpoint failed; the next may not"),
+                    Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
                 }
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the WAL could not be looked at"),
+            Err(error) => tracing::warn!(%error, "the WAL could not be read"),
         }
     }
 }

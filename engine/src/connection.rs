@@ -1,9 +1,9 @@
-//! One client's subscriptions: snapshots without a gap, one frame a commit, and catching up.
+//! One client's subscriptions: gapless snapshots, one frame per commit, and catching up.
 //!
-//! How a subscription begins, and why nothing is lost or doubled: (1) the writer takes it in between
-//! two transactions, so from then on its deltas come to the outbox; (2) a reader reads the result, or
-//! the change since `from`, at some seq S that is not before that; (3) frames up to S are dropped from
-//! the outbox, later ones follow. A slow client is caught up in the same way from where it was.
+//! How a subscription starts without gap or duplicate: (1) the writer attaches it between
+//! two transactions; from then on its deltas reach the outbox; (2) a reader reads the result, or
+//! the changes since `from`, at a seq S that is not earlier; (3) frames up to S are dropped from
+//! the outbox, later ones follow. A slow client is caught up in the same way from its last position.
 
 mod anew;
 mod stale;
@@ -35,7 +35,7 @@ use update::Ready;
 pub use update::{Change, SnapshotPart, Update};
 pub use wanted::{Start, Wanted};
 
-/// Whether it was caught up by policies that are not the latest any more.
+/// Whether it was caught up with policies that are no longer the latest.
 fn is_too_late((_, resumed): &(SubscriptionKey, Result<Resumed, Refusal>)) -> bool {
     resumed.as_ref().is_err_and(is_outdated)
 }
@@ -44,22 +44,22 @@ fn is_too_late((_, resumed): &(SubscriptionKey, Result<Resumed, Refusal>)) -> bo
 #[derive(Debug)]
 pub struct Connection {
     engine: Engine,
-    /// Who subscribes: what is told is what this caller may see.
+    /// The subscriber: updates contain only what this caller may see.
     caller: Caller,
     number: u64,
     outbox: Arc<Outbox>,
-    /// Boxed, since a half of each node of the map is empty.
+    /// Boxed, since half of each node of the map is empty.
     subscriptions: BTreeMap<SubscriptionKey, Box<Subscription>>,
     keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
-    /// Updates that are made and not yet taken.
+    /// Updates that are ready to be taken.
     ready: VecDeque<Ready>,
-    /// The connection was told everything up to here.
+    /// The client received everything up to here.
     told: Seq,
     next_progress: Instant,
-    /// Runs out at the next progress mark or before it.
+    /// Expires at or before the next progress message.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Frames were dropped and are not made up for yet.
+    /// Frames were dropped and the client is not caught up yet.
     lagging: bool,
     reruns: Reruns,
 }
@@ -87,24 +87,24 @@ impl Connection {
         }
     }
 
-    /// Who subscribes.
+    /// The subscriber.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Everything up to here was told.
+    /// The client received everything up to here.
     #[must_use]
     pub fn told(&self) -> Seq {
         self.told
     }
 
-    /// Subscribes. Its answer (the result, what changed, or both) is the next thing that
-    /// [`Connection::next`] yields for this id.
+    /// Subscribes. Its answer (the result, the changes, or both) is the next update of
+    /// [`Connection::next`] for this id.
     ///
     /// # Errors
-    /// The query cannot be live, a parameter is wrong, the id is taken, a bound is reached, or the past
-    /// that is asked for is not there.
+    /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
+    /// past state does not exist.
     pub async fn subscribe(&mut self, wanted: &Wanted<'_>) -> Result<(), Refusal> {
         self.engine.inner.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
@@ -124,7 +124,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Subscribes by the policies of now. `outdated` where those of then are others.
+    /// Subscribes with the current policies. `outdated` if they changed meanwhile.
     async fn try_subscribe(
         &mut self,
         wanted: &Wanted<'_>,
@@ -139,7 +139,7 @@ impl Connection {
         };
         let listening = self.attach(&binding, key).await?;
         let subscription = Subscription::new(wanted, binding, listening);
-        // Given up in here, the subscription is dropped and with it its place at the writer.
+        // On cancellation, dropping the subscription also releases its slot at the writer.
         let (resumed, later) = match early {
             None => self.begin_level(&subscription.binding, wanted).await?,
             Some(early) => early,
@@ -147,7 +147,7 @@ impl Connection {
         Ok((key, subscription, resumed, later))
     }
 
-    /// Ends a subscription; ending one that is not there is no error.
+    /// Ends a subscription; no error if it does not exist.
     pub fn unsubscribe(&mut self, id: &str) {
         if let Some(key) = self.keys.get(id).copied() {
             self.drop_subscription(key);
@@ -155,7 +155,7 @@ impl Connection {
         self.ready.retain_mut(|ready| ready.without(id));
     }
 
-    /// The next update, if it is there already. Updates that wait can so be sent together.
+    /// The next update, if there is one already. Allows sending several updates together.
     pub fn try_next(&mut self) -> Option<Update> {
         while self.ready.is_empty() && !self.lagging {
             match self.outbox.take() {
@@ -167,14 +167,14 @@ impl Connection {
         self.ready.pop_front().map(|ready| ready.update)
     }
 
-    /// Waits for the next update. Nothing is lost when the wait is given up.
+    /// Waits for the next update. Cancelling the wait loses nothing.
     pub async fn next(&mut self) -> Update {
         loop {
             if let Some(ready) = self.ready.pop_front() {
                 return ready.update;
             }
             if self.lagging {
-                // Forgotten only when it is done, so that giving up the wait loses nothing.
+                // Cleared only when it is done, so that cancelling the wait loses nothing.
                 self.catch_up().await;
                 self.lagging = false;
                 continue;
@@ -183,7 +183,7 @@ impl Connection {
                 self.take_fresh(key, fresh);
                 continue;
             }
-            // Read before the outbox: what is published later is not promised.
+            // Read before the outbox: later publications are not covered.
             let published = self.engine.inner.hub.published();
             match self.outbox.take() {
                 Mail::Frame(frame) => self.take_frame(frame),
@@ -192,7 +192,7 @@ impl Connection {
                 Mail::Ended(_) => std::future::pending().await,
                 Mail::Empty if Instant::now() >= self.next_progress => self.progress(published),
                 Mail::Empty => {
-                    // Set where it runs out, not with every update: that would be most of its cost.
+                    // Set when it expires, not with every update: that would be most of its cost.
                     let due = self.next_progress;
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
                     tokio::select! {
@@ -237,7 +237,7 @@ impl Connection {
         answer.await.map_err(|_| self.engine.inner.health.dropped())?
     }
 
-    /// Reads where a subscription starts, durable.
+    /// Reads where a subscription starts, durably.
     async fn begin(&self, binding: &Binding, wanted: &Wanted<'_>) -> Result<Resumed, Refusal> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
@@ -250,10 +250,10 @@ impl Connection {
         Ok(resumed)
     }
 
-    /// As [`Connection::begin`], with the other subscriptions brought to where the answer ends. An
-    /// answer that is a change is a frame, and a client takes a frame's end for all its subscriptions:
-    /// what the others are still to hear of the time before must stand in front of it. Returns also a
-    /// frame from after it, if one was met.
+    /// Like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
+    /// answer with changes is a frame, and a client applies a frame's end to all its subscriptions:
+    /// earlier changes of the others must be sent before it. Also returns a
+    /// later frame, if one was read.
     async fn begin_level(
         &mut self,
         binding: &Binding,
@@ -275,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Takes in all that was published up to a seq. Returns a frame from after it, if one was met.
+    /// Processes everything published up to a seq. Returns a later frame, if one was read.
     async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
         self.engine.inner.hub.wait_published(seq).await?;
         loop {
@@ -300,7 +300,7 @@ impl Connection {
         }
     }
 
-    /// Turns a commit's frame into what the client is told of it.
+    /// Converts a commit's frame into updates for the client.
     fn take_frame(&mut self, frame: Frame) {
         let (told, to) = (self.told, frame.to);
         if to <= told {
@@ -310,7 +310,7 @@ impl Connection {
             delta.is_outdated() && self.subscriptions.contains_key(key)
         };
         if frame.changes.iter().any(outdated) {
-            // What may be seen has changed: caught up by the new policies, or by none.
+            // Policies have changed: catch up with the new ones.
             self.lagging = true;
             return;
         }
@@ -357,8 +357,8 @@ impl Connection {
         self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
     }
 
-    /// Frames were dropped, or what may be seen has changed: makes up for it out of the change log, all
-    /// subscriptions in one frame.
+    /// Frames were dropped, or visibility has changed: catches up all subscriptions from the change log,
+    /// in one frame.
     async fn catch_up(&mut self) {
         loop {
             self.plan_anew().await;
@@ -372,8 +372,8 @@ impl Connection {
                     Ok(()) => return self.tell_caught_up(seq, resumed),
                     Err(why) => return self.end_all(&why),
                 },
-                // There is nothing more to tell, and what the client has is still true for the seq it
-                // has it at.
+                // Nothing more can be sent, and the client's rows are still correct for the seq
+                // that it has.
                 Err(why) => return self.end_all(&why),
             }
         }
@@ -398,7 +398,7 @@ impl Connection {
         }
         if seq > told {
             let update = Update::Delta { from: told, to: seq, changes };
-            // Behind the results that are told whole: who holds one of before holds none at this seq.
+            // After whole results: a client with an outdated result holds none at this seq.
             self.ready.push_back(Ready::for_all(update));
             self.told_up_to(seq);
         }

@@ -1,8 +1,8 @@
-//! Whether what a caller was admitted with is still valid: read from the rows of credentials, by the server when
+//! Checks whether a caller's credential is still valid. It is read from the credential tables, by the server when
 //! it admits a caller and by the writer when a call runs.
 //!
-//! The server's check comes before the queue. A token that is revoked while calls wait would otherwise run
-//! them after the revocation was answered.
+//! The server checks before the call is queued. Without the second check, calls queued with a token would run
+//! even after its revocation was acknowledged.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use abide_schema::{Code, Micros, Module, Refusal, Seq, TableSpec, Value};
 use abide_store::{StoreError, Writer};
 use serde::de::DeserializeOwned;
 
-/// A token as the database has it.
+/// A token as stored in the database.
 #[derive(Debug)]
 pub struct TokenEntry {
     id: String,
@@ -24,7 +24,7 @@ pub struct TokenEntry {
 }
 
 impl TokenEntry {
-    /// From a row of [`Directory::token`], found in a state of the tables. `None` where the row has another form.
+    /// From a row of [`Directory::token`], read in a state of the tables. `None` if the row has another form.
     #[must_use]
     pub fn from_row(token: &str, row: &[Value], state: Seq) -> Option<TokenEntry> {
         let [
@@ -77,7 +77,7 @@ impl TokenEntry {
         self.expires_at
     }
 
-    /// Whose it is, valid or not.
+    /// Its identity, valid or not.
     #[must_use]
     pub fn owner(&self) -> &Caller {
         &self.caller
@@ -86,7 +86,7 @@ impl TokenEntry {
     /// The caller that presents it.
     ///
     /// # Errors
-    /// `unauthenticated` where it is revoked, expired, or its identity disabled.
+    /// `unauthenticated` if it is revoked or expired, or its identity is disabled.
     pub fn caller(&self, now: Micros) -> Result<&Caller, Refusal> {
         let id = &self.id;
         if let Some(at) = self.revoked_at {
@@ -109,12 +109,12 @@ impl TokenEntry {
 pub struct RoleEntry {
     /// Capabilities.
     pub capabilities: BTreeSet<String>,
-    /// Limits where the identity has none of its own.
+    /// Limits if the identity has none of its own.
     pub limits: CallLimits,
 }
 
 impl RoleEntry {
-    /// From a row of [`Directory::role`]. `None` where the row has another form.
+    /// From a row of [`Directory::role`]. `None` if the row has another form.
     #[must_use]
     pub fn from_row(row: &[Value]) -> Option<RoleEntry> {
         let [capabilities, limits] = row else { return None };
@@ -125,7 +125,7 @@ impl RoleEntry {
         })
     }
 
-    /// The caller that an issuer's claims name, with what the role adds.
+    /// The caller named by an issuer's claims, with the role's additions.
     #[must_use]
     pub fn admit(self, claimed: &Caller, expires_at: Micros, state: Seq) -> Caller {
         let claims = claimed.capabilities().clone();
@@ -161,7 +161,7 @@ pub fn expired(what: &str, at: Micros) -> Refusal {
         .hint("ask the issuer for a new one")
 }
 
-/// The refusal of a proof that has expired by then; nothing where it has not.
+/// The refusal of a credential that has expired by then; `None` if it has not.
 #[must_use]
 pub fn expiry(proof: &Proof, now: Micros) -> Option<Refusal> {
     let at = proof.expires_at().filter(|at| *at <= now)?;
@@ -178,32 +178,32 @@ pub fn disabled(id: &str) -> Refusal {
         .hint("an administrator enables it again with: abide identity enable")
 }
 
-/// The refusal of a caller whose permissions are not those that it was admitted with.
+/// The refusal of a caller whose permissions have changed since it was admitted.
 #[must_use]
 pub fn changed(id: &str) -> Refusal {
     let detail = format!("the permissions of {id} have changed");
     Refusal::new(Code::Unauthenticated, detail).hint("connect again, with the same token")
 }
 
-/// The refusal of an anonymous caller once there are credentials.
+/// The refusal of an anonymous caller once credentials exist.
 #[must_use]
 pub fn required() -> Refusal {
     Refusal::new(Code::Unauthenticated, "credentials are now required")
         .hint("connect again with a token: Authorization: Bearer <token>")
 }
 
-/// The writer's check. A credential that was admitted in the present state of the tables is valid, and costs one
-/// comparison; one of an earlier state is looked up once for each later state.
+/// The writer's check. A credential admitted in the current state of the tables is valid, and costs one
+/// comparison; an older one is looked up once for each later state.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     directory: Option<Directory>,
     /// The open transaction has written one of the tables.
     dirty: bool,
-    /// What was looked up in the present state.
+    /// Results of lookups in the current state.
     known: HashMap<String, Result<Caller, Refusal>>,
 }
 
-/// Credentials of earlier states that are remembered; more are looked up again.
+/// Maximum number of cached lookups.
 const KNOWN: usize = 10_000;
 
 impl Credentials {
@@ -220,25 +220,25 @@ impl Credentials {
         }
     }
 
-    /// Calls were undone.
+    /// Calls were rolled back.
     pub(crate) fn forget(&mut self) {
         if self.dirty {
             self.known.clear();
         }
     }
 
-    /// The transaction is over: committed with these changes, or rolled back.
+    /// The transaction has ended: committed with these changes, or rolled back.
     pub(crate) fn settled(&mut self) {
         self.forget();
         self.dirty = false;
     }
 
-    /// Whether a credential of that state needs no look at the rows.
+    /// Whether a credential of that state needs no lookup.
     pub(crate) fn is_current(&self, credential: &Credential, state: Seq) -> bool {
         !self.dirty && credential.state == state
     }
 
-    /// Looks a credential up in the state of the open transaction.
+    /// Looks a credential up in the open transaction.
     pub(crate) fn check(
         &mut self,
         store: &Writer,
@@ -264,7 +264,7 @@ impl Credentials {
     }
 }
 
-/// The caller that a proof stands for by the rows as they are now.
+/// The caller for a credential by the current rows.
 fn look_up(
     directory: &Directory,
     store: &Writer,

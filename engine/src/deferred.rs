@@ -1,7 +1,7 @@
-//! Calls that wait for work which takes the writer too long: readers do the work, then the unit goes back to the writer.
+//! Calls deferred because of expensive work: readers do the work, then the unit returns to the writer.
 //!
-//! Each piece of work is one job of a reader, so a caller has no more of them at a time than other queries, and its
-//! queue is as long. *Invariant:* whatever happens to a job, its caller is answered.
+//! Each piece of work is one job of a reader, so it counts against its caller's limits of concurrent and
+//! queued queries. *Invariant:* whatever happens to a job, its caller gets a reply.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,11 +15,11 @@ use crate::readers::{ReaderJob, closing};
 use crate::unit::Unit;
 use crate::writer::Job;
 
-/// A unit on its way through the readers.
+/// A unit while readers work for it.
 pub(crate) struct Deferred {
-    /// Nothing once it is back at the writer, or answered.
+    /// `None` once it is back at the writer, or answered.
     unit: Option<Unit>,
-    /// What is to be done, the last first.
+    /// The remaining work, last first.
     work: Vec<(usize, SharedWork)>,
     jobs: Arc<Queue<Job>>,
     readers: Arc<Queue<ReaderJob>>,
@@ -47,7 +47,7 @@ impl Deferred {
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
         let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
-        // A job that is not taken in is dropped, and answers its caller.
+        // A job that is refused is dropped, and answers its caller.
         let _ = readers.push(Some(&caller), job, weight);
     }
 
@@ -95,20 +95,19 @@ impl Deferred {
 impl Drop for Deferred {
     fn drop(&mut self) {
         let failed = || {
-            let detail =
-                "what the call depends on could not be checked for a reason of the engine's own";
-            Refusal::new(Code::Internal, detail).hint("the cause is in the server's log")
+            let detail = "the arguments could not be validated because of an internal error";
+            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
         };
         self.reply(if thread::panicking() { failed() } else { full() });
     }
 }
 
 fn full() -> Refusal {
-    Refusal::new(Code::Overloaded, "too many calls wait for a check that readers do")
+    Refusal::new(Code::Overloaded, "too many calls wait for validation")
         .hint("nothing was written; try again in a moment")
 }
 
 fn changed_meanwhile() -> Refusal {
-    let detail = "what the call depends on changed again and again meanwhile";
+    let detail = "the schema of the arguments changed repeatedly during validation";
     Refusal::new(Code::Overloaded, detail).hint("nothing was written; try again in a moment")
 }

@@ -1,5 +1,5 @@
-//! Which denied attempts are put on record: some of each caller's, so that a flood of them writes a
-//! bounded number of rows; with each goes how many were passed over.
+//! Selects the denied attempts to record: some of each caller's, so that a flood of them writes a
+//! bounded number of rows; each record has the number of unrecorded ones.
 
 use std::collections::HashMap;
 
@@ -10,26 +10,26 @@ use serde_json::{Value as JsonValue, json};
 /// A caller's attempts.
 #[derive(Debug)]
 struct Tally {
-    /// How many may be recorded now.
+    /// How many can be recorded now.
     left: u32,
-    /// Up to when `left` was last filled up.
+    /// When `left` was last refilled.
     since: Micros,
     missed: u64,
 }
 
-/// An attempt that was denied.
+/// A denied attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Denial {
     pub(crate) caller: Caller,
-    /// The reducer, or what else was asked for.
+    /// The reducer, or the other kind of request.
     pub(crate) what: String,
     pub(crate) why: String,
 }
 
-/// Who was denied how often. See the module.
+/// Denied attempts by caller. See the module.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    /// The reducers that keep records.
+    /// The reducers that record them.
     pub(crate) witnesses: Vec<&'static str>,
     callers: HashMap<String, Tally>,
 }
@@ -41,7 +41,7 @@ impl Denials {
         Denials { witnesses, callers: HashMap::new() }
     }
 
-    /// Takes in an attempt. What to record of it, or nothing where there were too many of this caller's.
+    /// Counts an attempt. Returns the record to write, or `None` if there were too many of this caller's.
     pub(crate) fn admit(&mut self, denial: &Denial, now: Micros) -> Option<JsonValue> {
         if self.witnesses.is_empty() || !self.has_room(denial.caller.quota_key(), now) {
             return None;
@@ -59,7 +59,7 @@ impl Denials {
         Some(json!({"caller": caller.id(), "what": what, "why": why, "missed": missed}))
     }
 
-    /// Whether a caller can be kept count of. Those who have been quiet for long enough are forgotten.
+    /// Whether a caller can be tracked. Callers without recent attempts are forgotten.
     fn has_room(&mut self, caller: &str, now: Micros) -> bool {
         if self.callers.len() >= limits::DENIED_CALLERS && !self.callers.contains_key(caller) {
             self.callers.retain(|_, tally| {
@@ -83,7 +83,7 @@ impl Tally {
     }
 }
 
-/// What a refused unit says of an attempt that was denied.
+/// The denied attempt of a refused unit.
 pub(crate) fn of_unit(
     caller: &Caller,
     reducers: &[&'static str],
@@ -112,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_recorded_in_part_and_counted_in_full() {
+    fn a_flood_is_recorded_in_part_and_counted_completely() {
         let mut denials = denials();
         let start = Micros(1_000_000_000);
         let (mut recorded, mut missed) = (0, 0);
-        // An hour of one a millisecond, and a last one when it is over.
+        // One per millisecond for an hour, and one more at the end.
         let moments = (0..3_600_000).chain([3_600_000 + limits::DENIAL_EVERY_MS]);
         for ms in moments {
             if let Some(record) = denials.admit(&by("ann"), start.plus_ms(ms)) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_forgotten_when_they_are_quiet_and_not_before() {
+    fn only_idle_callers_are_forgotten() {
         let mut denials = denials();
         let start = Micros(0);
         for n in 0..limits::DENIED_CALLERS {

@@ -1,4 +1,4 @@
-//! The thread that makes commits durable, and only then lets anybody hear of them.
+//! The thread that makes commits durable, and only then releases their answers and deltas.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::ports::{Point, Stage, Turns};
 use crate::queue::Queue;
 
-/// What became of a unit, and who waits to hear it.
+/// The outcome of a unit, and the channel for its reply.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
@@ -28,22 +28,22 @@ pub(crate) struct Answer {
 pub(crate) struct UnitDone {
     /// One for each call.
     pub(crate) calls: Vec<CallDone>,
-    /// Whether an earlier request had done it.
+    /// Whether an earlier request did it.
     pub(crate) duplicate: bool,
-    /// Work that is to be done first: nothing of the unit was done yet, and no reply was sent.
+    /// Deferred work: nothing of the unit was done yet, and no reply was sent.
     pub(crate) deferred: Vec<(usize, SharedWork)>,
 }
 
-/// A transaction that is in the WAL.
+/// A committed transaction.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// The head after it. Answers speak of the state up to here.
+    /// The last seq after it. Answers refer to the state up to here.
     pub(crate) to: Seq,
     pub(crate) answers: Vec<Answer>,
     pub(crate) deltas: Vec<(BindingId, Arc<SharedDelta>)>,
 }
 
-/// Returns when every commit that was complete before the call is on the disk.
+/// Returns when every commit completed before the call is durable.
 pub(crate) type MakeDurable = Box<dyn Fn() -> std::io::Result<()> + Send>;
 
 /// The sync thread. It ends when its queue is closed and drained.
@@ -51,7 +51,7 @@ pub(crate) struct Syncer {
     pub(crate) commits: Arc<Queue<Commit>>,
     pub(crate) to_publish: Arc<Queue<Published>>,
     pub(crate) sync: MakeDurable,
-    /// The last event that is on the disk.
+    /// The last durable event.
     pub(crate) durable: watch::Sender<Seq>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
@@ -59,7 +59,7 @@ pub(crate) struct Syncer {
     pub(crate) turns: Arc<dyn Turns>,
 }
 
-/// A commit on its way to its subscribers.
+/// A commit for the publisher.
 pub(crate) type Published = (Seq, Vec<(BindingId, Arc<SharedDelta>)>);
 
 impl Syncer {
@@ -71,11 +71,11 @@ impl Syncer {
             let Some(last) = commits.last() else { break };
             let outcome = self.make_durable(last.to);
             if outcome.is_err() {
-                // Whoever waits for what will never be durable looks up, and sees why.
+                // Wakes waiters for states that will never be durable, so that they see the error.
                 self.durable.send_modify(|_| {});
             }
             self.turns.reach(Point::Durable);
-            // All answers before the first delta: that may have to wait for room.
+            // All answers before the first delta: the publisher may block.
             for commit in &mut commits {
                 self.answer(std::mem::take(&mut commit.answers), &outcome);
             }
@@ -89,7 +89,7 @@ impl Syncer {
         self.to_publish.close();
     }
 
-    /// One sync for all commits that wait. It is never tried twice.
+    /// One sync for all waiting commits. It is never retried.
     fn make_durable(&self, to: Seq) -> Result<(), Refusal> {
         self.health.check()?;
         if *self.durable.borrow() >= to {
@@ -112,13 +112,13 @@ impl Syncer {
 
     fn answer(&self, answers: Vec<Answer>, outcome: &Result<(), Refusal>) {
         for Answer { reply, outcome: answer } in answers {
-            // Who does not wait any more has gone away; what was done stays done.
+            // The caller may have gone; its call remains done.
             let _ = reply.send(outcome.clone().and(answer));
         }
     }
 
-    /// To the publisher. Deltas wait where it has as many as it may: commits do not run further ahead of
-    /// who listens. One that nobody listens to waits for nothing, and two of them in a row are one.
+    /// Passes a commit to the publisher. Commits with deltas wait while its queue is full, so that commits do not run
+    /// further ahead of subscribers. Commits without subscribers wait for nothing, and consecutive ones are merged.
     fn pass_on(&self, commit: Published) {
         if !commit.1.is_empty() {
             return self.to_publish.push_wait(commit, 1);
@@ -133,10 +133,10 @@ impl Syncer {
     }
 }
 
-/// Returns when a state is on the disk.
+/// Returns when a state is durable.
 ///
 /// # Errors
-/// It never will be: the storage has failed, or a thread of the engine has.
+/// It never will be: the storage or a thread of the engine has failed.
 pub(crate) async fn reached(
     durable: &watch::Receiver<Seq>,
     seq: Seq,
@@ -148,31 +148,31 @@ pub(crate) async fn reached(
             return Ok(());
         }
         health.check()?;
-        // The sync thread ends in order only when everything that was committed is durable.
+        // The sync thread ends normally only when everything that was committed is durable.
         durable.changed().await.map_err(|_| health.dropped())?;
     }
 }
 
-/// For the seeded bug that takes a failed sync for a good one.
+/// For the seeded bug that ignores a failed sync.
 fn ignored(error: std::io::Error) -> std::io::Result<()> {
     if makes(Bug::SyncErrorIgnored) { Ok(()) } else { Err(error) }
 }
 
-/// What it costs to wake a connection and to write to its socket, whatever is written. Measured
-/// (`abide-bench -- live`): it was five to ten microseconds, most of it the system's.
+/// The cost of waking a connection and writing to its socket, independent of the size. Measured
+/// (`abide-bench -- live`): five to ten microseconds, most of it in the kernel.
 const DELIVERY: Duration = Duration::from_micros(10);
-/// Pauses below this are not worth a sleep.
+/// Shorter pauses are skipped.
 const PAUSE_LEAST: Duration = Duration::from_micros(100);
-/// The longest that a commit waits for the one before it to be delivered.
+/// The longest time that a commit waits for the delivery of the previous one.
 const PAUSE_MOST: Duration = Duration::from_millis(10);
 
-/// The thread that fills the outboxes. Apart from the sync thread, so that ten thousand listeners do
-/// not hold up the next acknowledgement.
+/// The thread that fills the outboxes. Separate from the sync thread, so that ten thousand subscribers do
+/// not delay the next acknowledgement.
 ///
-/// Where commits come faster than all who listen can be written to, it leaves deliveries half of the
-/// machine and lets commits gather meanwhile: their frames then leave in one write for each
-/// connection. Otherwise those who listen would slow down those who call, and with them themselves. A
-/// commit that follows none so closely never waits.
+/// If commits come faster than deliveries to all subscribers, it reserves half of the CPU time for
+/// deliveries and lets commits accumulate meanwhile: their frames then leave in one write per
+/// connection. Otherwise deliveries would slow down callers, and thereby the commits themselves. A
+/// commit without a close predecessor never waits.
 pub(crate) fn publish(queue: &Queue<Published>, hub: &Hub, metrics: &Metrics, turns: &dyn Turns) {
     let mut commits = Vec::new();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -194,7 +194,7 @@ pub(crate) fn publish(queue: &Queue<Published>, hub: &Hub, metrics: &Metrics, tu
     }
 }
 
-/// Twice what the deliveries take.
+/// Twice the time of the deliveries.
 fn pause(connections: usize, processors: usize) -> Duration {
     let connections = u32::try_from(connections).unwrap_or(u32::MAX);
     let processors = u32::try_from(processors).unwrap_or(u32::MAX);
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_as_long_as_there_is_to_deliver() {
+    fn pauses_depend_on_the_number_of_deliveries() {
         for (connections, processors, expected) in [
             (0, 2, Duration::ZERO),
             (1, 2, DELIVERY),

@@ -1,4 +1,4 @@
-//! The handle on a running engine: open, call, query, connect, close.
+//! The handle of a running engine: open, call, query, connect, close.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,32 +47,32 @@ use crate::unit::Unit;
 use crate::watches::Watches;
 use crate::writer::{Job, WriterThread};
 
-/// What an engine is opened with.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Tables and reducers: built-in ones are registered like a user's own.
+    /// Tables and reducers: built-in and custom modules alike.
     pub modules: Vec<Module>,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// Where the salts of events come from, and with them the ids that are drawn.
+    /// The source of event salts, from which generated ids are derived.
     pub entropy: Arc<dyn Entropy>,
-    /// How SQLite is set up.
+    /// SQLite settings.
     pub tuning: Tuning,
-    /// What the delta of one live query may cost a commit. One that costs more is run again by a
-    /// reader instead.
+    /// The cost budget for the delta of one live query in a commit. A reader runs more expensive queries
+    /// again instead.
     pub live_budget: Budget,
-    /// How far back a client can resume, and the past be asked.
+    /// How long the change log is kept: the limit for resumes and queries on the past.
     pub retention: Retention,
-    /// How much may wait in memory for clients.
+    /// Limits of memory buffered for clients.
     pub buffers: BufferLimits,
-    /// Whether time does anything: timers fire, leases run out. Off for who only looks at a file.
+    /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
     pub timers: bool,
-    /// Who says when each thread goes on; by default nobody.
+    /// Schedules each thread's steps; by default unrestricted.
     pub turns: Arc<dyn Turns>,
 }
 
 impl Config {
-    /// These modules, the machine's clock, the measured tuning.
+    /// These modules, the machine's clock, the default tuning.
     #[must_use]
     pub fn new(modules: Vec<Module>) -> Config {
         let live_budget = Budget {
@@ -100,12 +100,12 @@ pub(crate) struct Inner {
     commits: Arc<Queue<Commit>>,
     to_publish: Arc<Queue<Published>>,
     readers: Readers,
-    /// One reader by itself.
+    /// A separate reader for credentials.
     lookups: Readers,
     registry: Arc<Registry>,
     planner: Arc<Planner>,
     policies: Arc<Policies>,
-    /// The tables that may be queried live.
+    /// The tables that can be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
     pub(crate) reruns: Reruns,
     pub(crate) hub: Arc<Hub>,
@@ -124,7 +124,7 @@ pub(crate) struct Inner {
 }
 
 impl Engine {
-    /// Opens a file, making it where there is none, and starts the threads.
+    /// Opens a file, creates it if necessary, and starts the threads.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -137,7 +137,7 @@ impl Engine {
         start(store, conduct).map_err(|why| OpenError::Store { path, why })
     }
 
-    /// Runs a reducer. When this returns, what it did is on the disk.
+    /// Runs a reducer. When this returns, its effects are durable.
     ///
     /// # Errors
     /// A [`Refusal`]; then nothing was written.
@@ -156,11 +156,11 @@ impl Engine {
         Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
     }
 
-    /// Whether a call of so many bytes would be taken in now: for doors, which need not read first what is then
-    /// refused.
+    /// Whether a call of this size would be accepted now: lets a server refuse a request before reading its
+    /// body.
     ///
     /// # Errors
-    /// `overloaded` where too much of the caller waits already.
+    /// `overloaded` if too many bytes of the caller are queued already.
     pub fn check_room(&self, caller: &Caller, bytes: usize) -> Result<(), Refusal> {
         let weight = limits::CALL_OVERHEAD_BYTES + bytes;
         if self.inner.jobs.takes(caller.quota_key(), weight) { Ok(()) } else { Err(overloaded()) }
@@ -169,7 +169,7 @@ impl Engine {
     /// Runs several reducers in one transaction, all or nothing.
     ///
     /// # Errors
-    /// The [`Refusal`] of the first that is refused; then nothing of the batch was written.
+    /// The [`Refusal`] of the first refused call; then nothing of the batch was written.
     pub async fn batch(
         &self,
         caller: &Caller,
@@ -181,7 +181,7 @@ impl Engine {
         }
         if calls.len() > limits::BATCH_CALLS {
             let (count, most) = (calls.len(), limits::BATCH_CALLS);
-            let detail = format!("a batch of {count} calls, at most {most} are taken");
+            let detail = format!("a batch of {count} calls, at most {most} are allowed");
             return Err(Refusal::new(Code::LimitExceeded, detail).hint("send several batches"));
         }
         self.inner.allow(caller, calls.len())?;
@@ -203,17 +203,17 @@ impl Engine {
         Ok(BatchDone { seq, results, duplicate: done.duplicate })
     }
 
-    /// Lets time do what is due, without waiting for the engine to do it by itself. When this returns,
-    /// what was due is on the disk, up to what one transaction takes
-    /// ([`limits::DUE_PER_COMMIT`]). For clocks that are moved by hand.
+    /// Runs due deadlines immediately instead of waiting for the engine's timer. When this returns,
+    /// their effects are durable, up to the limit of one transaction
+    /// ([`limits::DUE_PER_COMMIT`]). For manual clocks.
     ///
     /// # Errors
-    /// A [`Refusal`] where nothing is taken any more.
+    /// A [`Refusal`] if the engine accepts nothing any more.
     pub async fn fire_due(&self) -> Result<(), Refusal> {
         self.inner.submit(&Caller::system(), Vec::new(), None).await.map(drop)
     }
 
-    /// Runs one read-only statement. When this returns, the state it saw is on the disk.
+    /// Runs one read-only statement. When this returns, the state that it read is durable.
     ///
     /// # Errors
     /// A [`Refusal`].
@@ -241,8 +241,8 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Looks up credentials: by the engine itself, on a reader that does nothing else, so that no query of a caller keeps
-    /// others from being let in. The state that it sees need not be on the disk yet.
+    /// Looks up credentials, on a dedicated reader, so that callers' queries do not delay
+    /// authentication. The state that it reads need not be durable yet.
     ///
     /// # Errors
     /// A [`Refusal`].
@@ -259,11 +259,11 @@ impl Engine {
         Ok(answer)
     }
 
-    /// How a query would be kept live, and at what cost. Parameters that are left out are NULL.
+    /// Explains how a query would be maintained live, and at what cost. Omitted parameters are NULL.
     ///
     /// # Errors
-    /// A [`Refusal`] where it is no query that can be live. One that lacks an index is explained all the
-    /// same, with what it would be refused with.
+    /// A [`Refusal`] if the query cannot be live. A query that lacks an index is explained,
+    /// together with the refusal that it would get.
     pub async fn explain(
         &self,
         caller: &Caller,
@@ -285,8 +285,8 @@ impl Engine {
         self.inner.read(caller.reader_key(), explain).await
     }
 
-    /// The same for a caller whose sight is bounded: understood as a live query is, so that it names
-    /// nothing but what is there for the caller.
+    /// A query of a restricted caller: planned like a live query, so that it can access only
+    /// what the caller may see.
     async fn query_bounded(
         &self,
         caller: &Caller,
@@ -306,7 +306,7 @@ impl Engine {
             let (planner, tables) =
                 (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.tables));
             let (asked, asker) = (Arc::clone(&asked), viewer.clone());
-            // Also understood there: a text may take some milliseconds.
+            // Planned on the reader: a long text may take some milliseconds.
             let read = move |reader: &mut _| {
                 let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
                 let found = resume::once(reader, &tables, &binding, as_of)?;
@@ -325,62 +325,62 @@ impl Engine {
         Ok(query::answer(&binding, seq, rows))
     }
 
-    /// A connection for that caller to subscribe on.
+    /// Opens a connection for a caller's subscriptions.
     #[must_use]
     pub fn connect(&self, caller: &Caller) -> Connection {
         Connection::new(self.clone(), caller.clone())
     }
 
-    /// The seq of the last commit that changed any of these tables, since this was called. It moves before
-    /// anybody is told of the commit: who looks here before each use of what it knows of them knows enough.
+    /// The seq of the last commit since this call that changed any of these tables. It advances before
+    /// any reply to that commit: checking it before each use keeps a cache exact.
     #[must_use]
     pub fn watch_tables(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
         self.inner.watches.add(tables)
     }
 
-    /// How doors find out who bears a token, if a module says so.
+    /// How to look up tokens, if a module declares it.
     #[must_use]
     pub fn directory(&self) -> Option<Directory> {
         self.inner.store.layout().modules.iter().find_map(|module| module.directory)
     }
 
-    /// Puts on record that somebody was denied something that was no call of a reducer; as often as each
-    /// caller's denied attempts are put on record. Does not wait for it.
+    /// Records a denied request that was not a reducer call, within the limits for recorded attempts
+    /// of each caller. Does not wait for it.
     pub fn note_denied(&self, caller: &Caller, what: &str, why: &str) {
         let (what, why) = (what.to_owned(), why.to_owned());
         let denial = Denial { caller: caller.clone(), what, why };
         let (job, weight) = (Job::Denied(denial), limits::CALL_OVERHEAD_BYTES);
-        // Where nothing is taken any more, no attempt succeeds either.
+        // If the engine accepts nothing any more, no attempt succeeds either.
         let _ = self.inner.send(Some(caller.quota_key()), job, weight);
     }
 
-    /// The time by the engine's clock.
+    /// The current time of the engine's clock.
     #[must_use]
     pub fn now(&self) -> Micros {
         self.inner.clock.now()
     }
 
-    /// The last event that is on the disk.
+    /// The last durable event.
     #[must_use]
     pub fn durable_seq(&self) -> Seq {
         *self.inner.durable.borrow()
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.inner.store.path().to_owned()
     }
 
-    /// Whether calls are taken.
+    /// Whether calls are accepted.
     ///
     /// # Errors
-    /// The [`Refusal`] that callers get at the moment.
+    /// The [`Refusal`] that callers currently get.
     pub fn ready(&self) -> Result<(), Refusal> {
         self.inner.health.check()
     }
 
-    /// The bytes that wait for clients. A server counts there what it buffers itself.
+    /// The bytes buffered for clients. A server counts its own buffers there.
     #[must_use]
     pub fn buffers(&self) -> &Buffers {
         &self.inner.buffers
@@ -392,7 +392,7 @@ impl Engine {
         &self.inner.metrics
     }
 
-    /// What the live queries of each template have cost the commits, the dearest first.
+    /// The cost of each live query template within commits, most expensive first.
     ///
     /// # Errors
     /// The engine is closing or poisoned.
@@ -402,13 +402,13 @@ impl Engine {
         answer.await.map_err(|_| self.inner.health.dropped())
     }
 
-    /// Bytes of the calls that wait for the writer.
+    /// Bytes of calls queued for the writer.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.inner.jobs.weight()
     }
 
-    /// How much waits for each thread. For who directs them ([`Turns`]).
+    /// Queue lengths of the threads. For a scheduler ([`Turns`]).
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         Waiting {
@@ -419,13 +419,13 @@ impl Engine {
         }
     }
 
-    /// Tables and reducers as `/v1/schema` tells them.
+    /// Tables and reducers, as in `/v1/schema`.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
         self.describe_for(&Caller::local())
     }
 
-    /// The same, of the tables and columns that a caller may see.
+    /// The same, restricted to the tables and columns that a caller may see.
     #[must_use]
     pub fn describe_for(&self, caller: &Caller) -> JsonValue {
         let tables = self.inner.policies.describe(caller);
@@ -442,7 +442,7 @@ impl Engine {
         json!({"tables": tables, "reducers": reducers})
     }
 
-    /// Stops: what was taken in is run, made durable and answered, then the WAL is moved into the file.
+    /// Closes the engine: queued calls are run, made durable and answered, then the WAL is checkpointed.
     /// Returns when all of that is done. Blocks: call it from a thread, not from a task.
     pub fn close(&self) {
         self.inner.stop();
@@ -450,13 +450,13 @@ impl Engine {
     }
 }
 
-/// What a file was found to hold, and the connections that go on from there. All of them, before any
-/// thread is started: a thread that waits for work would outlive an engine that could not be opened.
+/// The recovered state of a file, and all connections, opened before any thread starts: a waiting thread
+/// would outlive a failed open.
 struct Recovered {
     writer: Writer,
     checkpointer: Checkpointer,
     readers: Vec<Reader>,
-    /// What looks up credentials.
+    /// For credential lookups.
     lookups: Reader,
     /// The writer's own.
     reader: Reader,
@@ -467,7 +467,7 @@ struct Recovered {
     policies: Arc<Policies>,
 }
 
-/// Reads where the log ends. SQLite has by now recovered the WAL of whoever had the file before.
+/// Reads the end of the log. SQLite has already recovered the WAL of the previous process.
 fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let writer = store.writer()?;
     let head = writer.head()?;
@@ -479,8 +479,8 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
         writer.run(statement, &[], &mut |_| {})?;
     }
     let wal = store.wal_sync().map_err(|why| io_error(&why))?;
-    // What an earlier process left in the WAL may never have been synced, or in vain; from here on it
-    // counts.
+    // The previous process may not have synced its WAL, or its sync may have failed; make it durable before
+    // it counts.
     wal.recover().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
     let checkpointer = store.checkpointer()?;
@@ -502,7 +502,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     })
 }
 
-/// What the writer goes by; see [`Config`].
+/// Parameters of the writer; see [`Config`].
 struct Conduct {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -600,7 +600,7 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
     Ok(Engine { inner: Arc::new(inner) })
 }
 
-/// What makes durable what that writer commits.
+/// The sync thread for that writer's commits.
 fn syncer_behind(
     writer: &WriterThread,
     wal: WalSync,
@@ -619,12 +619,12 @@ fn syncer_behind(
     }
 }
 
-/// A queue of what is committed and not yet on the disk, or told.
+/// A queue of commits that are not yet durable or not yet published.
 fn unsynced<T>() -> Arc<Queue<T>> {
     Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
 }
 
-/// What tries out policies.
+/// The validator of policies.
 fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> Judge {
     let planner = Planner::new(Arc::clone(catalog));
     let layout = store.layout();
@@ -632,7 +632,7 @@ fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> J
     Judge::new(layout.live_tables(), reducers, planner, Arc::clone(blueprint))
 }
 
-/// Starts the threads that a commit passes through.
+/// Starts the threads of the commit pipeline.
 fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
     let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
     let (to_publish, turns) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.turns));
@@ -648,7 +648,7 @@ fn io_error(why: &std::io::Error) -> StoreError {
 }
 
 impl Inner {
-    /// Hands a unit to the writer and waits until it is durable.
+    /// Submits a unit to the writer and waits until it is durable.
     async fn submit(
         &self,
         caller: &Caller,
@@ -660,18 +660,18 @@ impl Inner {
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
-            let detail = format!("{} is the engine's own name", Caller::SYSTEM);
+            let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit::new(caller.clone(), calls, request, reply);
         self.send(Some(caller.quota_key()), Job::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
-        // What was refused on record is refused all the same.
+        // A recorded refusal is returned as a refusal.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
         refused.map_or(Ok(done), Err)
     }
 
-    /// Takes so many calls from what the caller may make.
+    /// Charges calls to the caller's limits.
     pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
         self.allowances.take(caller, calls, self.clock.now()).inspect_err(|_| {
             self.metrics.limited_total.add(1);
@@ -684,7 +684,7 @@ impl Inner {
         SharedResults { cache, account }
     }
 
-    /// Hands the writer something of a caller's, or of the engine's own.
+    /// Queues a job for the writer, for a caller or for the engine itself.
     pub(crate) fn send(&self, by: Option<&str>, job: Job, weight: usize) -> Result<(), Refusal> {
         self.health.check()?;
         self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
@@ -702,7 +702,7 @@ impl Inner {
         self.readers.run(by, 1, work).await?
     }
 
-    /// A query as its caller may have it live.
+    /// Plans a live query for a caller.
     pub(crate) async fn plan(
         &self,
         caller: &Caller,
@@ -726,7 +726,7 @@ impl Inner {
         }
         let (planner, blueprint) = (Arc::clone(&self.planner), Arc::clone(&self.blueprint));
         let (sql, params) = (sql.to_owned(), params.clone());
-        // A text may take some milliseconds to be understood, and SQLite's plan of it some more.
+        // Parsing a long text may take some milliseconds, and SQLite's planning more.
         let plan = move |_: &mut Reader| {
             let binding = match &viewer {
                 Some(viewer) => planner.bind_within(&sql, &params, viewer)?,
@@ -740,7 +740,7 @@ impl Inner {
         self.read(caller.reader_key(), plan).await
     }
 
-    /// Returns when a state is on the disk.
+    /// Returns when a state is durable.
     pub(crate) async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
         durable::reached(&self.durable, seq, &self.health).await
     }
@@ -753,7 +753,7 @@ impl Inner {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the engine could not end in order");
+                tracing::error!("a thread of the engine did not end cleanly");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Running calls inside the open transaction: rows through the overlay, an event for each call.
+//! Runs calls in the open transaction: rows through the overlay, one event per call.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -23,27 +23,27 @@ use crate::reach::{OfRole, Reach};
 use crate::registry::ReadyCall;
 use crate::requests;
 
-/// The state of the log and of the open transaction, and what it takes to run a call on them.
+/// The state of the log and of the open transaction, and everything needed to run a call.
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub(crate) store: Writer,
     pub(crate) overlay: Overlay,
     pub(crate) chain: Chain,
-    /// The time of the last event: the next is not before it.
+    /// The time of the last event: the next one is not earlier.
     pub(crate) last_at: Micros,
     pub(crate) clock: Arc<dyn Clock>,
     salts: Salts,
-    /// What callers who are bounded may reach.
+    /// Access of restricted callers by scope.
     bounds: Arc<Bounds>,
-    /// What policies let them reach.
+    /// Access of restricted callers by policies.
     pub(crate) reach: Reach,
-    /// What callers were admitted with.
+    /// Checks credentials.
     pub(crate) credentials: Credentials,
-    /// Set for the length of one call once it has written something.
+    /// Set during a call once it has written something.
     wrote: bool,
-    /// Whether anybody subscribes to the log itself.
+    /// Whether the log itself has subscribers.
     pub(crate) keeps_events: bool,
-    /// The events of this transaction, if anybody does.
+    /// The events of this transaction, if there are such subscribers.
     pub(crate) events: Vec<Event>,
     /// Tries out policies.
     judge: Option<Arc<Judge>>,
@@ -51,14 +51,14 @@ pub(crate) struct Executor {
     former: Vec<LastBefore>,
 }
 
-/// Salts for events, drawn from the entropy source many at a time.
+/// Salts for events, drawn from the entropy source in batches.
 #[derive(Debug)]
 struct Salts {
     source: Arc<dyn Entropy>,
     drawn: Vec<Salt>,
 }
 
-/// How many salts one draw gives: so few bytes that a draw takes microseconds, and so many that one system
+/// Salts per draw: so few bytes that a draw takes microseconds, and enough that one system
 /// call serves hundreds of events.
 const SALTS_PER_DRAW: usize = 256;
 
@@ -73,7 +73,7 @@ impl Salts {
     }
 }
 
-/// What an event repeats of the log in a replay.
+/// Values that a replay takes from the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     pub(crate) at: Micros,
@@ -81,18 +81,18 @@ pub(crate) struct Recorded {
     pub(crate) salt: Option<Salt>,
 }
 
-/// What one call did.
+/// The result of one call.
 #[derive(Debug)]
 pub(crate) struct CallDone {
-    /// Its own event's seq, or that of the call which had done it before.
+    /// Its own event's seq, or that of the original call.
     pub(crate) seq: Seq,
     pub(crate) result: String,
     pub(crate) duplicate: bool,
-    /// What its caller is told instead of the result, where the call was refused on record.
+    /// The refusal for the caller, if the call was refused with a record.
     pub(crate) refusal: Option<Refusal>,
 }
 
-/// How far the executor had come, to go back to.
+/// A position of the executor to roll back to.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     chain: Chain,
@@ -131,7 +131,7 @@ impl Executor {
         }
     }
 
-    /// With what tries out policies. A replay does without: it only sees what was found good.
+    /// Sets the policy validator. A replay needs none: the log contains only valid policies.
     pub(crate) fn judging(self, judge: Judge) -> Executor {
         Executor { judge: Some(Arc::new(judge)), ..self }
     }
@@ -141,7 +141,7 @@ impl Executor {
         Executor { former, ..self }
     }
 
-    /// Runs one call and appends its event. Work that it depends on is bounded by `effort`, if there is one.
+    /// Runs one call and appends its event. `effort` limits deferrable work, if given.
     pub(crate) fn run(
         &mut self,
         caller: &Caller,
@@ -154,12 +154,12 @@ impl Executor {
         self.run_within(recorded, caller, request_id, call, effort)
     }
 
-    /// The time that a call has which runs now.
+    /// The time of a call that runs now.
     pub(crate) fn now(&self) -> Micros {
         self.clock.now().max(self.last_at)
     }
 
-    /// As [`Executor::run`], with the time and the salt of the log, and all the work.
+    /// Like [`Executor::run`], with the time and the salt of the log, and unlimited work.
     pub(crate) fn run_again(
         &mut self,
         recorded: Recorded,
@@ -194,7 +194,7 @@ impl Executor {
             run_in(context, call, &bounds.guards)?
         };
         if let Some(seq) = reply.duplicate_of {
-            assert!(!self.wrote, "{} wrote rows and called itself a duplicate", call.reducer);
+            assert!(!self.wrote, "{} wrote rows and returned a duplicate", call.reducer);
             let result = self.shown(caller, call.reducer, reply.result);
             let result = result.map_err(broken)?;
             return Ok(CallDone { seq, result, duplicate: true, refusal: None });
@@ -202,7 +202,7 @@ impl Executor {
         self.append_event(recorded, caller, request_id, call, session_id, reply).map_err(broken)
     }
 
-    /// Appends the event of a call that writes no rows and that no rule of a module decides on: see
+    /// Appends the event of a call that writes no rows and runs no reducer: see
     /// [`requests::RECORD`].
     pub(crate) fn record(
         &mut self,
@@ -214,7 +214,7 @@ impl Executor {
         self.record_again(Recorded { at: self.now(), salt: Some(salt) }, caller, request_id, call)
     }
 
-    /// As [`Executor::record`], with the time and the salt of the log.
+    /// Like [`Executor::record`], with the time and the salt of the log.
     pub(crate) fn record_again(
         &mut self,
         recorded: Recorded,
@@ -227,20 +227,20 @@ impl Executor {
         done.map(drop).map_err(broken)
     }
 
-    /// What the policies in the open transaction say to a caller's reducers; nothing where none bounds it.
+    /// The policies for a caller's reducers in the open transaction; `None` if unrestricted.
     pub(crate) fn policies_of(
         &mut self,
         caller: &Caller,
     ) -> Result<Option<Arc<OfRole>>, StoreError> {
         if self.reach.is_stale() {
-            // A policy may have been touched, and is read from the store.
+            // A touched policy row must be written before it is read.
             self.flush()?;
         }
         self.reach.of(&self.store, caller)
     }
 
-    /// A result as its caller is told it: without the columns that are hidden from it, and the secrets of the
-    /// reducer where the caller is bounded. The log has all.
+    /// The result for its caller: without hidden columns, and without the
+    /// reducer's secrets if the caller is restricted. The log contains everything.
     pub(crate) fn shown(
         &mut self,
         caller: &Caller,
@@ -257,7 +257,7 @@ impl Executor {
         })
     }
 
-    /// How many rows `SELECT * FROM from <clause>` has.
+    /// Counts the rows of `SELECT * FROM from <clause>`.
     pub(crate) fn count_in(
         &mut self,
         from: &str,
@@ -320,21 +320,21 @@ impl Executor {
         Ok(done)
     }
 
-    /// Holds a caller to what its role may call, without running the call: for an answer that is stored.
+    /// Checks a caller's permission without running the call: for a stored result.
     pub(crate) fn guard(&mut self, caller: &Caller, reducer: &str) -> Result<(), Abort> {
         if caller.is_unbounded() {
             return Ok(());
         }
         let bounds = Arc::clone(&self.bounds);
-        // Guards draw no ids.
+        // Guards generate no ids.
         let (seq, at, seed) = (self.chain.seq.next(), self.now(), Seed::Chain(self.chain.hash));
         let mut rows = Bounded::new(self, &bounds, caller)?;
         let mut context = Context::new(seq, at, caller, seed, &mut rows);
         guarded(&mut context, reducer, &bounds.guards)
     }
 
-    /// Whether what a caller was admitted with is still valid. `state` is that of the last commit which changed
-    /// the tables of credentials.
+    /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
+    /// the credential tables.
     pub(crate) fn check_credential(
         &mut self,
         caller: &Caller,
@@ -404,7 +404,7 @@ impl Executor {
     }
 }
 
-/// Runs a call once its guards have let it pass. Gives its reply, and the session that it is about.
+/// Runs a call after its guards. Returns its reply, and the session that it concerns.
 fn run_in(
     mut context: Context<'_>,
     call: &ReadyCall,
@@ -415,7 +415,7 @@ fn run_in(
     Ok((reply, context.session_id().map(str::to_owned)))
 }
 
-/// Asks the guards whether a caller may call a reducer. The answer does not depend on the rows that it sees.
+/// Asks the guards whether a caller may call a reducer. The answer does not depend on visible rows.
 fn guarded(context: &mut Context<'_>, reducer: &str, guards: &[Guard]) -> Result<(), Abort> {
     context.beyond_policies(|context| guards.iter().try_for_each(|guard| guard(context, reducer)))
 }
@@ -475,7 +475,7 @@ impl Transaction for Executor {
     fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
         let key = table.key_of(&row);
         let before = self.known(table, &key)?;
-        assert!(before.is_some(), "a reducer updates a row of {} that is not there", table.name);
+        assert!(before.is_some(), "a reducer updates a missing row of {}", table.name);
         if let Some(stored) = self.overlay.stored(table, &key) {
             self.store.update(table, &stored, &row).map_err(refused)?;
         }
@@ -486,21 +486,21 @@ impl Transaction for Executor {
     fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
         let key = table.key_of(&row);
         let before = self.known(table, &key)?;
-        assert!(before.is_some(), "a reducer touches a row of {} that is not there", table.name);
+        assert!(before.is_some(), "a reducer touches a missing row of {}", table.name);
         self.changed((table, &key), (before, Some(row.into())), true);
         Ok(())
     }
 
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
         let before = self.known(table, key)?;
-        assert!(before.is_some(), "a reducer deletes a row of {} that is not there", table.name);
+        assert!(before.is_some(), "a reducer deletes a missing row of {}", table.name);
         self.store.delete(table, key).map_err(refused)?;
         self.changed((table, key), (before, None), false);
         Ok(())
     }
 }
 
-/// A failed write: where a constraint said so, that is an answer; all else is a breakage.
+/// A failed write: a constraint violation is a refusal; any other error is internal.
 fn refused(error: StoreError) -> Abort {
     match error {
         StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
@@ -512,15 +512,15 @@ pub(crate) fn broken(error: StoreError) -> Abort {
     Abort::Broken(Box::new(error))
 }
 
-/// What an abort tells its caller.
+/// The refusal for an abort.
 pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
     match abort {
         Abort::Refused(refusal) => refusal.clone(),
         Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
             Some(error) => error.to_refusal(),
-            None => Refusal::new(Code::Internal, format!("the reducer broke: {error}")),
+            None => Refusal::new(Code::Internal, format!("the reducer failed: {error}")),
         },
-        // Only where effort is bounded, and there it is no refusal.
+        // Only with limited effort, where it is not a refusal.
         Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
     }
 }

@@ -1,5 +1,5 @@
-//! What a live query would do and cost, and whether it may be live at all: asked of SQLite over the
-//! schema alone, so that the answer is the same on an empty file and on a full one.
+//! Explains and judges live queries with SQLite's planner on the
+//! schema alone, so that the answer does not depend on the rows in the file.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,9 +14,9 @@ use crate::resume::ReaderSql;
 #[derive(Debug)]
 pub(crate) struct Blueprint {
     layout: Layout,
-    /// What makes a connection fit for live queries.
+    /// Statements that prepare a connection for live queries.
     set_up: Vec<String>,
-    /// Made when it is first asked.
+    /// Created on first use.
     made: Mutex<Option<Reader>>,
 }
 
@@ -25,7 +25,7 @@ impl Blueprint {
         Blueprint { layout, set_up, made: Mutex::new(None) }
     }
 
-    /// Whether a query may be live; found out once a template.
+    /// Whether a query can be live; determined once per template.
     pub(crate) fn judge(&self, binding: &Binding) -> Result<(), Refusal> {
         if let Some(verdict) = binding.verdict() {
             return verdict.clone();
@@ -33,7 +33,7 @@ impl Blueprint {
         self.ask(|sql| binding.judge(sql).cloned())?
     }
 
-    /// Everything about a query.
+    /// The full explanation of a query.
     pub(crate) fn explain(&self, binding: &Binding) -> Result<Explanation, Refusal> {
         let found = self.ask(|sql| Ok((binding.scans(sql)?, binding.judge(sql)?.clone())));
         let (scans, verdict) = found?;
@@ -48,14 +48,14 @@ impl Blueprint {
         })
     }
 
-    /// Runs a query over nothing.
+    /// Runs a query on the empty tables.
     pub(crate) fn try_out(&self, binding: &Binding) -> Result<(), Refusal> {
         let (statement, params) = (binding.snapshot_sql(), binding.params());
         self.ask(|sql| sql.run(statement, params, &mut |_| {})).map(drop)
     }
 
-    /// What whoever asks is told of a query that is kept within what he may see: how, and no more. Its
-    /// statements are the policies' too.
+    /// The explanation for a restricted caller: only how the query is maintained. Its
+    /// statements would reveal the policies.
     pub(crate) fn explain_bounded(
         &self,
         binding: &Binding,
@@ -78,7 +78,7 @@ impl Blueprint {
         question: impl FnOnce(&mut ReaderSql<'_>) -> Result<T, SqlError>,
     ) -> Result<T, Refusal> {
         let broken = |error: StoreError| error.to_refusal();
-        // Whatever a panic left half done was in a transaction, which is rolled back.
+        // A panic left at most an open transaction, which is rolled back.
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let reader = match &mut *made {
             Some(reader) => reader,
@@ -106,13 +106,13 @@ impl Blueprint {
     }
 }
 
-/// A verdict as it is told where what may be seen is bounded: a table that is not in sight has no name.
+/// Restricts a verdict for a restricted caller: it must not name hidden tables.
 pub(crate) fn bounded(refusal: Refusal, binding: &Binding, viewer: &Viewer) -> Refusal {
     let in_sight = |table: &&str| viewer.outlook().select(table).is_some();
     if binding.tables().iter().all(in_sight) {
         return refusal;
     }
-    Refusal::new(refusal.code, "every change would have to read a table whole")
+    Refusal::new(refusal.code, "every change would have to scan a whole table")
         .hint("run it once with  abide sql, or ask an administrator for an index")
 }
 

@@ -1,6 +1,6 @@
-//! Whether the engine can still be believed. A failed sync or write, and a panic in one of its threads, latch:
-//! nothing more is accepted until the file is opened again, because it is not known any more what is on the
-//! disk, or what the thread left half done.
+//! Whether the engine is still trustworthy. A failed sync or write, or a panic in one of its threads, poisons it
+//! permanently: it refuses everything until the file is reopened, because the state on disk, or the state
+//! left by the thread, is unknown.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,16 +8,16 @@ use abide_schema::{Code, Refusal};
 
 use crate::hub::Hub;
 
-/// Why the engine accepts nothing more.
+/// Why the engine is poisoned.
 #[derive(Debug)]
 enum Failure {
-    /// The storage failed, with its words.
+    /// The storage failed, with its error.
     Storage(String),
-    /// A thread panicked. Its words are in the log and not for callers.
+    /// A thread panicked. The message is in the server's log only.
     Panic,
 }
 
-/// The latch.
+/// The poison state.
 #[derive(Debug)]
 pub(crate) struct Health {
     failed: OnceLock<Failure>,
@@ -25,43 +25,43 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// In good health; who listens at the hub is told when that ends.
+    /// Healthy; subscribers at the hub are notified when that ends.
     pub(crate) fn new(hub: Arc<Hub>) -> Health {
         Health { failed: OnceLock::new(), hub }
     }
 
-    /// Latches, with the reason. Only the first reason is kept, and told to all who listen: nothing will
-    /// come any more.
+    /// Poisons the engine with a reason. Only the first reason is kept. All subscribers are notified, because
+    /// nothing will be published any more.
     pub(crate) fn poison(&self, why: &dyn std::fmt::Display) {
         let why = why.to_string();
-        tracing::error!(%why, "the storage failed; the engine refuses writes until reopened");
+        tracing::error!(%why, "the storage failed; all requests are refused until a restart");
         self.latch(Failure::Storage(why));
     }
 
-    /// Latches because a thread has panicked.
+    /// Poisons the engine because a thread has panicked.
     pub(crate) fn panicked(&self) {
         self.latch(Failure::Panic);
     }
 
-    /// What is told where a reply was dropped without an answer: only a thread that panics drops one. It may
-    /// not have come to latching yet.
+    /// The refusal for a dropped reply: only a panicking thread drops one, possibly before it
+    /// poisons the engine.
     pub(crate) fn dropped(&self) -> Refusal {
         self.panicked();
         self.refusal().unwrap_or_else(panicked)
     }
 
-    /// The refusal that everybody gets once it has latched.
+    /// The refusal of every request once the engine is poisoned.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         self.refusal().map_or(Ok(()), Err)
     }
 
-    /// The same, where there is one.
+    /// The same as an option.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.failed.get().map(|failure| match failure {
             Failure::Panic => panicked(),
             Failure::Storage(why) => {
                 let detail =
-                    format!("the storage failed earlier ({why}); nothing more is accepted");
+                    format!("the storage failed earlier ({why}); all requests are refused");
                 Refusal::new(Code::Poisoned, detail)
                     .hint("repair the disk and start the server again")
             }
@@ -77,8 +77,8 @@ impl Health {
 }
 
 fn panicked() -> Refusal {
-    Refusal::new(Code::Poisoned, "the engine failed inside; nothing more is accepted").hint(
+    Refusal::new(Code::Poisoned, "the engine failed internally; all requests are refused").hint(
         "start the server again, then repeat the call with its request id; \
-             the cause is in the server's log",
+             see the server's log for the cause",
     )
 }

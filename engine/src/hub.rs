@@ -1,4 +1,4 @@
-//! Who listens to what: from a commit's deltas to the outboxes of the connections they concern.
+//! Subscribers by binding: distributes a commit's deltas to the outboxes of connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::pace::{Looked, Pace};
 use crate::readers::closing;
 
-/// A delta, or the end of a query, as all its subscribers share it.
+/// A delta, or the end of a query, shared by all its subscribers.
 #[derive(Debug)]
 pub struct SharedDelta {
     outcome: Result<Delta, Refusal>,
@@ -45,22 +45,22 @@ impl SharedDelta {
         }
     }
 
-    /// What may be seen of the result has changed: it is planned anew.
+    /// Visibility has changed: subscriptions are replanned.
     pub(crate) fn outdated() -> Arc<SharedDelta> {
         Arc::new(SharedDelta { outdated: true, ..SharedDelta::of(Ok(Delta::default())) })
     }
 
-    /// Whether it only says that what may be seen has changed. Nobody is told that.
+    /// Whether it only says that visibility has changed. It is never sent to clients.
     pub(crate) fn is_outdated(&self) -> bool {
         self.outdated
     }
 
-    /// It is not known what changed: the delta would have cost too much.
+    /// The change is unknown: the delta would have been too expensive.
     pub(crate) fn unknown() -> Arc<SharedDelta> {
         Arc::new(SharedDelta { stale: true, ..SharedDelta::of(Ok(Delta::default())) })
     }
 
-    /// Whether it only says that the result may have changed: what it is now follows by itself, as an
+    /// Whether it only says that the result may have changed: the new rows follow in an
     /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
     #[must_use]
     pub fn is_stale(&self) -> bool {
@@ -77,7 +77,7 @@ impl SharedDelta {
         &self.outcome
     }
 
-    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for everybody; or
+    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for all subscribers; or
     /// `"stale":true`.
     #[must_use]
     pub fn json(&self) -> &[u8] {
@@ -92,7 +92,7 @@ impl SharedDelta {
         })
     }
 
-    /// How the checksum of the result changes, summed up once for everybody who asks.
+    /// The checksum change of the result, computed once for all subscribers.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
         let of = || self.outcome.as_ref().map(Delta::checksum_change).unwrap_or_default();
@@ -170,7 +170,7 @@ impl Deref for HeldDelta {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SubscriptionKey(pub(crate) u64);
 
-/// What one commit means to one connection.
+/// One commit's changes for one connection.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) to: Seq,
@@ -183,7 +183,7 @@ impl Frame {
     }
 }
 
-/// Frames that wait for one connection. Bounded: a client that does not read has them dropped and
+/// Frames that wait for one connection. Bounded: if a client does not read, they are dropped and it
 /// is caught up from the change log when it reads again.
 ///
 /// Frames are counted as the caller's while [`limits::COUNTED_BYTES`] or more wait: most leave before.
@@ -192,7 +192,7 @@ pub(crate) struct Outbox {
     account: Account,
     state: Mutex<OutboxState>,
     filled: Notify,
-    /// Where it is counted that somebody who was woken has looked.
+    /// Counts that a woken connection has read its outbox.
     looked: Arc<Looked>,
 }
 
@@ -201,21 +201,21 @@ struct OutboxState {
     frames: VecDeque<(Frame, usize)>,
     bytes: usize,
     lagging: bool,
-    /// Whose it is was woken and has not looked since.
+    /// Its connection was woken and has not read it since.
     woken: bool,
     ended: Option<Refusal>,
 }
 
-/// What a connection finds in its outbox.
+/// What a connection reads from its outbox.
 #[derive(Debug)]
 pub(crate) enum Mail {
     /// The next frame.
     Frame(Frame),
-    /// Frames were dropped; everything after the last frame must be made up.
+    /// Frames were dropped; the client must be caught up from the last frame.
     Lagging,
     /// Nothing.
     Empty,
-    /// Nothing will ever come again.
+    /// The engine will publish nothing any more.
     Ended(Refusal),
 }
 
@@ -247,8 +247,8 @@ impl Outbox {
         wakes
     }
 
-    /// Takes what is there. After `Lagging` frames are taken in again: whoever takes this must read
-    /// a state that is newer than the call.
+    /// Takes the next mail. After `Lagging`, frames are accepted again: the caller must then read
+    /// a state that is newer than this call.
     pub(crate) fn take(&self) -> Mail {
         let mut state = self.lock();
         if std::mem::take(&mut state.woken) {
@@ -271,7 +271,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Waits until something may be there.
+    /// Waits until something may be available.
     pub(crate) async fn filled(&self) {
         self.filled.notified().await;
     }
@@ -281,13 +281,13 @@ impl Outbox {
     }
 }
 
-/// Who listens to each binding.
+/// Subscribers by binding.
 type Listeners = HashMap<BindingId, Audience>;
 
-/// A subscription: the number of its connection, and which of those it is.
+/// A subscription: the number of its connection, and its key there.
 type Place = (u64, SubscriptionKey);
 
-/// Who listens to a binding, and where its deltas go. Most have one listener, who should not pay for a table.
+/// The subscribers of a binding, and their outboxes. Most have one, without the cost of a table.
 #[derive(Debug)]
 enum Audience {
     One(Place, Arc<Outbox>),
@@ -306,7 +306,7 @@ impl Audience {
         }
     }
 
-    /// Takes one away. Whether nobody is left.
+    /// Removes a subscriber. Returns whether none is left.
     fn remove(&mut self, place: Place) -> bool {
         match self {
             Audience::One(only, _) => *only == place,
@@ -326,14 +326,14 @@ impl Audience {
     }
 }
 
-/// Who listens to what.
+/// All subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     /// Every frame up to here is in its outboxes.
     published: watch::Sender<Seq>,
     looked: Arc<Looked>,
-    /// Why nothing will come any more.
+    /// Why nothing will be published any more.
     ended: OnceLock<Refusal>,
 }
 
@@ -357,7 +357,7 @@ impl Hub {
             Entry::Vacant(nobody) => drop(nobody.insert(Audience::One(place, its))),
         }
         if let Some(why) = self.ended.get() {
-            // It came too late to be told with the others.
+            // It was created after the others were notified.
             outbox.end(why);
         }
     }
@@ -371,7 +371,7 @@ impl Hub {
         }
     }
 
-    /// Tells all who listen that nothing will come any more, once they have read what is there.
+    /// Ends all outboxes after their remaining frames.
     pub(crate) fn end(&self, why: &Refusal) {
         let listeners = self.lock();
         let why = self.ended.get_or_init(|| why.clone());
@@ -398,15 +398,15 @@ impl Hub {
         }
     }
 
-    /// Nobody listens yet; nothing was published by this engine up to here, and nothing will be.
+    /// Without subscribers; this engine will publish nothing up to this seq.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
         let published = watch::Sender::new(seq);
         let (listeners, looked) = (Mutex::default(), Arc::default());
         Hub { listeners, published, looked, ended: OnceLock::new() }
     }
 
-    /// Puts a durable commit's deltas into the outboxes of those who listen, one frame a connection, no
-    /// faster than they look. Returns how many connections those are.
+    /// Puts a durable commit's deltas into the subscribers' outboxes, one frame per connection, no
+    /// faster than they read. Returns the number of these connections.
     pub(crate) fn publish(
         &self,
         to: Seq,
@@ -416,7 +416,7 @@ impl Hub {
         self.publish_in(to, deltas, metrics, &|| {})
     }
 
-    /// The same; `made` is called when the frames are made and before they are in their outboxes.
+    /// The same; `made` is called between building the frames and adding them to the outboxes.
     pub(crate) fn publish_in(
         &self,
         to: Seq,

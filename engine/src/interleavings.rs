@@ -1,6 +1,6 @@
-//! What threads share, in every order that a model checker can think of (`cargo xtask interleave`): the
-//! queue, the outbox of a client that does not keep up, how a subscription begins and ends between
-//! commits, and who hears of a commit when. Every lock is a place where another thread may go on.
+//! Shared state of the threads, under interleavings explored by a model checker (`cargo xtask interleave`): the
+//! queue, the outbox of a slow client, the start and end of subscriptions between
+//! commits, and the release of answers after a sync. A thread switch can happen at every lock.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use crate::metrics::Metrics;
 use crate::ports::FreeTurns;
 use crate::queue::{Queue, Rejected};
 
-/// Orders of a test.
+/// Number of interleavings per test.
 const ORDERS: usize = 20_000;
 
-/// Two who give and wait for room, one who gives and does not wait, one taker, and an end: everything that
-/// was taken in comes out once, each giver's in its order, and nobody waits for ever.
+/// Two producers that wait for room, one that does not, one consumer, and a close: every accepted item
+/// is taken once, in its producer's order, and no thread waits for ever.
 #[test]
 fn a_queue_loses_nothing() {
     shuttle::check_random(
@@ -46,7 +46,7 @@ fn a_queue_loses_nothing() {
                 let (mut all, mut taken) = (Vec::new(), Vec::new());
                 loop {
                     from.take(2, &mut taken);
-                    assert!(taken.len() <= 2, "no more than was asked for");
+                    assert!(taken.len() <= 2, "at most the requested number");
                     if taken.is_empty() {
                         return all;
                     }
@@ -67,9 +67,9 @@ fn a_queue_loses_nothing() {
     );
 }
 
-/// A client reads while frames come faster than its outbox holds. Where frames were dropped it reads the
-/// state and goes on from there; what it holds at the end is everything, in order, and never more than
-/// an outbox waits for it.
+/// A client reads while frames arrive faster than its outbox holds. After dropped frames it reads the
+/// state and continues from there; in the end it holds everything, in order, and the outbox never exceeds
+/// its limit.
 #[test]
 fn a_slow_client_is_caught_up() {
     const COMMITS: i64 = 4;
@@ -81,7 +81,7 @@ fn a_slow_client_is_caught_up() {
             let (to, committed) = (Arc::clone(&outbox), Arc::clone(&state));
             let publisher = thread::spawn(move || {
                 for seq in 1..=COMMITS {
-                    *committed.lock().expect("nobody panics") = seq;
+                    *committed.lock().expect("no thread panics") = seq;
                     to.push(heavy_frame(Seq(seq)), &metrics);
                 }
             });
@@ -94,7 +94,7 @@ fn a_slow_client_is_caught_up() {
                         at = frame.to.0;
                     }
                     Mail::Lagging => {
-                        let seen = *state.lock().expect("nobody panics");
+                        let seen = *state.lock().expect("no thread panics");
                         assert!(seen >= at, "a state of before");
                         at = seen;
                     }
@@ -108,15 +108,15 @@ fn a_slow_client_is_caught_up() {
     );
 }
 
-/// What the writer is asked for.
+/// Jobs of the writer.
 enum Job {
     Commit,
     /// By the number of the connection.
     Attach(u64),
 }
 
-/// The threads that a subscription begins among, and what they share. The locks are the engine's; what the
-/// file holds is a number, and each commit adds one to it.
+/// The threads of a subscription's start, and their shared state. The locks are the engine's; the
+/// file holds a number that each commit increments.
 struct House {
     jobs: Queue<Job>,
     commits: Queue<(Seq, BindingId)>,
@@ -127,7 +127,7 @@ struct House {
 }
 
 impl House {
-    /// Takes a subscription in between two commits. Deltas are made of commits that have listeners.
+    /// Attaches subscriptions between two commits. Commits with subscribers produce deltas.
     fn write(&self, binding: &Binding, mut router: Router) {
         let (mut jobs, mut bound) = (Vec::new(), None);
         loop {
@@ -135,7 +135,7 @@ impl House {
             match jobs.pop() {
                 None => return self.commits.close(),
                 Some(Job::Commit) => {
-                    let mut file = self.file.lock().expect("nobody panics");
+                    let mut file = self.file.lock().expect("no thread panics");
                     *file += 1;
                     let seq = Seq(*file);
                     drop(file);
@@ -147,7 +147,7 @@ impl House {
                     let id = router.attach(binding).expect("there is room");
                     let at = usize::try_from(connection).expect("it is small");
                     self.hub.listen(id, connection, SubscriptionKey(0), &self.outboxes[at]);
-                    self.attached.lock().expect("nobody panics")[at] = Some(id);
+                    self.attached.lock().expect("no thread panics")[at] = Some(id);
                     bound = Some(id);
                 }
             }
@@ -168,18 +168,18 @@ impl House {
         }
     }
 
-    /// Begins as a connection does: attach, then read, then drop what is in what was read. Leaves when it
-    /// was told of a commit.
+    /// Starts like a connection: attach, then read, then drop frames that the read result includes. Ends after
+    /// it has received a commit.
     fn listen(&self, connection: u64, until: i64) {
         let at = usize::try_from(connection).expect("it is small");
         self.jobs.push_wait(Job::Attach(connection), 1);
         let id = loop {
-            match self.attached.lock().expect("nobody panics")[at] {
+            match self.attached.lock().expect("no thread panics")[at] {
                 Some(id) => break id,
                 None => thread::yield_now(),
             }
         };
-        let mut held = *self.file.lock().expect("nobody panics");
+        let mut held = *self.file.lock().expect("no thread panics");
         while held < until {
             match self.outboxes[at].take() {
                 Mail::Frame(frame) if frame.to.0 <= held => {}
@@ -195,8 +195,8 @@ impl House {
     }
 }
 
-/// Subscriptions begin at any moment between commits, one of them leaves while the other listens on: each
-/// is told every commit after what it read, once, in order.
+/// Subscriptions start at any moment between commits, and one ends while the other continues: each
+/// receives every commit after its read state, once, in order.
 #[test]
 fn a_subscription_begins_without_a_gap() {
     const COMMITS: i64 = 3;
@@ -225,7 +225,9 @@ fn a_subscription_begins_without_a_gap() {
                 spawn(Box::new(|house| house.listen(1, 1))),
             ];
             (0..COMMITS).for_each(|_| house.jobs.push_wait(Job::Commit, 1));
-            listeners.into_iter().for_each(|listener| listener.join().expect("it is told all"));
+            listeners
+                .into_iter()
+                .for_each(|listener| listener.join().expect("it receives every commit"));
             house.jobs.close();
             [writer, publisher].into_iter().for_each(|thread| thread.join().expect("it ends"));
         },
@@ -233,7 +235,7 @@ fn a_subscription_begins_without_a_gap() {
     );
 }
 
-/// What the disk has: what was written, and of that what a sync has reached. The sync numbered here fails.
+/// The disk: what was written, and how much of it was synced. The sync with the given number fails.
 struct Platter {
     written: Mutex<i64>,
     synced: Mutex<(i64, u32)>,
@@ -242,10 +244,10 @@ struct Platter {
 
 impl Platter {
     fn sync(&self) -> std::io::Result<()> {
-        let written = *self.written.lock().expect("nobody panics");
-        // Others write while it takes place, and are not part of it.
+        let written = *self.written.lock().expect("no thread panics");
+        // Concurrent writes are not part of this sync.
         thread::yield_now();
-        let mut synced = self.synced.lock().expect("nobody panics");
+        let mut synced = self.synced.lock().expect("no thread panics");
         synced.1 += 1;
         if synced.1 == self.fails {
             return Err(std::io::Error::other("the disk is gone"));
@@ -255,11 +257,11 @@ impl Platter {
     }
 
     fn has(&self, seq: i64) -> bool {
-        self.synced.lock().expect("nobody panics").0 >= seq
+        self.synced.lock().expect("no thread panics").0 >= seq
     }
 }
 
-/// Whoever waits for the disk, and what they know of it.
+/// A waiter for durability, and its view.
 #[derive(Clone)]
 struct Desk {
     platter: Arc<Platter>,
@@ -268,9 +270,9 @@ struct Desk {
 }
 
 impl Desk {
-    /// Waits for a state, or for the one that is written last, as a query does.
+    /// Waits for a state, or for the last written one, as a query does.
     fn read(self, state: Option<i64>) {
-        let written = || *self.platter.written.lock().expect("nobody panics");
+        let written = || *self.platter.written.lock().expect("no thread panics");
         let seen = state.unwrap_or_else(written);
         let waited = durable::reached(&self.durable, Seq(seen), &self.health);
         match shuttle::future::block_on(waited) {
@@ -279,27 +281,27 @@ impl Desk {
         }
     }
 
-    /// Writes a commit, for a caller who then waits for the answer.
+    /// Writes a commit, for a caller that then waits for the answer.
     fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
         let (reply, answer) = oneshot::channel();
         let outcome = Ok(UnitDone { calls: Vec::new(), duplicate: false, deferred: Vec::new() });
-        *self.platter.written.lock().expect("nobody panics") = seq;
+        *self.platter.written.lock().expect("no thread panics") = seq;
         let answers = vec![Answer { reply, outcome }];
         commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);
         let platter = Arc::clone(&self.platter);
         thread::spawn(move || match shuttle::future::block_on(answer) {
-            Ok(Ok(_)) => assert!(platter.has(seq), "{seq} is told as done"),
+            Ok(Ok(_)) => assert!(platter.has(seq), "{seq} is acknowledged"),
             Ok(Err(_)) => assert!(platter.fails > 0, "{seq} is refused"),
             Err(_) => panic!("{seq} is never answered"),
         })
     }
 }
 
-/// Callers wait for their answers, one reader for the state that it saw and one for a state to come, while
-/// commits are synced, one sync or none of which fails: nobody is told of anything that the disk does not
-/// have, and nobody waits for ever. (A query whose commit's sync failed once did.)
+/// Callers wait for their answers, and readers for a state that they read or a future one, while
+/// commits are synced and at most one sync fails: no answer precedes durability,
+/// and no waiter hangs. (A query whose commit's sync failed once did.)
 #[test]
-fn nobody_hears_of_what_is_not_durable() {
+fn no_answer_precedes_durability() {
     for fails in 0..=2 {
         shuttle::check_random(move || commit_and_listen(fails), ORDERS / 4);
     }
@@ -338,10 +340,10 @@ fn commit_and_listen(fails: u32) {
     let mut published = Vec::new();
     to_publish.take(usize::MAX, &mut published);
     let all = published.iter().all(|(seq, _)| platter.has(seq.0));
-    assert!(all, "subscribers would hear of what is not there");
+    assert!(all, "subscribers receive only durable commits");
 }
 
-/// Two of them are more than an outbox holds.
+/// Two of them exceed an outbox.
 fn heavy_frame(to: Seq) -> Frame {
     let text = Value::from("x".repeat(limits::OUTBOX_BYTES * 3 / 5));
     let mut delta = Delta::default();

@@ -1,9 +1,9 @@
-//! What waits for a thread, each caller's in a lane of its own, taken by turns: who sends more than anybody
-//! else waits for himself, and not the others for him.
+//! A fair queue with one lane per caller, served round-robin: a caller that floods the queue
+//! delays only itself.
 //!
 //! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round-Robin", SIGCOMM
-//! 1995) in the form that lets a lane overdraw: a lane whose turn it is gives items until its credit is
-//! used up, and what it took too much is missing at its next turn. Each step costs the same however many lanes there are.
+//! 1995) in the form that lets a lane overdraw: a lane is served until its credit is
+//! used up, and an overdraft is subtracted at its next turn. Each step has constant cost, however many lanes there are.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 /// Items with their weights, in lanes.
 #[derive(Debug)]
 pub(crate) struct Lanes<T> {
-    /// The engine's own, which go before everybody's: they are few, or weigh nothing.
+    /// The engine's own items, served before all others: they are few, or weigh nothing.
     own: VecDeque<(T, usize)>,
     callers: HashMap<Arc<str>, Lane<T>>,
-    /// Callers of whom something waits, the next one first.
+    /// Callers with waiting items, the next one first.
     turn: VecDeque<Arc<str>>,
     weight: usize,
     len: usize,
-    /// What a lane may take at its turn.
+    /// The credit of a lane per turn.
     quantum: usize,
 }
 
-/// What waits of one caller; never empty.
+/// The waiting items of one caller; never empty.
 #[derive(Debug)]
 struct Lane<T> {
     items: VecDeque<(T, usize)>,
@@ -31,7 +31,7 @@ struct Lane<T> {
 }
 
 impl<T> Lanes<T> {
-    /// Without items. At its turn a lane takes this weight, at least one item.
+    /// An empty queue. At its turn a lane may take this weight, at least one item.
     pub(crate) fn new(quantum: usize) -> Lanes<T> {
         Lanes {
             own: VecDeque::new(),
@@ -43,7 +43,7 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Adds an item behind those of the same caller; without a caller it is the engine's own.
+    /// Adds an item after those of the same caller; without a caller it is the engine's own.
     pub(crate) fn push(&mut self, caller: Option<&str>, item: T, weight: usize) {
         self.weight += weight;
         self.len += 1;
@@ -59,13 +59,13 @@ impl<T> Lanes<T> {
         self.turn.push_back(name);
     }
 
-    /// The item whose turn it is, and its weight.
+    /// Takes the next item, with its weight.
     pub(crate) fn pop(&mut self) -> Option<(T, usize)> {
         let (_, item, weight) = self.pop_next(&|_| false)?;
         Some((item, weight))
     }
 
-    /// The item whose turn it is among callers that are not `waiting`, and whose it is.
+    /// Takes the next item of a caller that is not `waiting`, with that caller.
     pub(crate) fn pop_unless(
         &mut self,
         waiting: impl Fn(&str) -> bool,
@@ -116,7 +116,7 @@ impl<T> Lanes<T> {
                 self.callers.remove(name);
                 self.turn.pop_front();
             } else if alone {
-                // Nobody waited for what it took too much.
+                // No other lane waited, so the overdraft is void.
                 lane.credit = lane.credit.max(0);
             } else if lane.credit <= 0 {
                 self.turn.rotate_left(1);
@@ -125,22 +125,22 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// The engine's own that came last, where it still waits.
+    /// The engine's own last item, if it still waits.
     pub(crate) fn last_own(&mut self) -> Option<&mut T> {
         self.own.back_mut().map(|(item, _)| item)
     }
 
-    /// The weight of everything that waits.
+    /// The weight of all waiting items.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// The weight that waits of a caller.
+    /// The weight of a caller's waiting items.
     pub(crate) fn weight_of(&self, caller: &str) -> usize {
         self.callers.get(caller).map_or(0, |lane| lane.weight)
     }
 
-    /// How many items wait.
+    /// The number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -168,16 +168,16 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_measured_by_weight() {
+    fn turns_are_measured_by_weight() {
         let mut lanes = Lanes::new(4);
         "ABC".chars().for_each(|item| lanes.push(Some("heavy"), item, 8));
         "abcdefghi".chars().for_each(|item| lanes.push(Some("light"), item, 1));
-        // What the heavy one took too much, it lacks at its next turn.
+        // The overdraft of the heavy lane is subtracted at its next turn.
         assert_eq!(order(&mut lanes), "AabcdefghBiC");
     }
 
     #[test]
-    fn who_was_alone_owes_nothing() {
+    fn a_lane_alone_has_no_overdraft() {
         let mut lanes = Lanes::new(1);
         "abcd".chars().for_each(|item| lanes.push(Some("first"), item, 100));
         assert_eq!(lanes.pop(), Some(('a', 100)));
@@ -187,10 +187,10 @@ mod tests {
     }
 
     proptest! {
-        /// While two have something waiting, neither is given more than a quantum and one item over the
-        /// other's (the bound of the paper); nothing is lost, and each lane keeps its order.
+        /// While two lanes have items, neither gets more than a quantum and one item more than the
+        /// other (the bound of the paper); nothing is lost, and each lane keeps its order.
         #[test]
-        fn nobody_is_given_more_than_his_share(
+        fn no_lane_gets_more_than_its_share(
             weights in prop::collection::vec((0_usize..3, 1_usize..40), 1..200),
             quantum in 1_usize..30,
         ) {

@@ -1,24 +1,25 @@
 //! The runtime: one writer, group commit, durability, publish, recovery.
 //!
-//! Changes when it changes how calls become durable and how clients hear of them. It knows nothing of
-//! HTTP, of agents, or of any particular reducer: reducers are registered by whoever opens it.
+//! It changes when the path from a call to a durable commit or to subscribers changes. It does not depend on
+//! HTTP, agents, or any particular reducer: the embedding program registers reducers.
 //!
 //! ```text
 //! caller ─▶ queue ─▶ writer ─▶ reducer ─▶ rows + event ─▶ commit ─▶ sync ─▶ answers
 //!                    one thread, one transaction a batch            └────▶ deltas ─▶ outboxes
 //! ```
 //!
-//! In reading order: [`Engine`] the handle · `registry` calls made ready · `queue` · `writer` the
-//! commit pipeline · `timers` what time calls · `execute` a call in the transaction · `bounds` what
-//! its caller reaches, `reach` what policies say of that, `denials` and `allowances` what not · `overlay` its rows · `durable` the sync thread · `hub` who listens, `pace` how fast they are woken · [`Connection`] a client's subscriptions ·
-//! `resume` where they start · `rerun` those that cost too much · `explain` what they would cost ·
-//! `retention` how far back they reach.
+//! In reading order: [`Engine`] the handle · `registry` preparation of calls · `queue` · `writer` the
+//! commit pipeline · `timers` deadlines · `execute` a call in the transaction · `bounds` row access by scope,
+//! `reach` row access by policies, `denials` and `allowances` · `overlay` the transaction's rows · `durable` the
+//! sync thread · `hub` subscribers, `pace` the rate of wake-ups · [`Connection`] a client's subscriptions ·
+//! `resume` their start · `rerun` expensive queries · `explain` query costs ·
+//! `retention` of the change log.
 //!
-//! *Invariant:* no answer and no delta leaves before its commit is on the disk.
-//! *Invariant:* after a failed sync nothing is accepted until the file is opened again.
-//! *Invariant:* a thread that panics poisons the engine, and every waiter is answered (`threads`); a query that panics
-//! costs its caller alone.
-//! *Invariant:* every queue is bounded; what does not fit is refused, not kept.
+//! *Invariant:* no answer and no delta leaves before its commit is durable.
+//! *Invariant:* after a failed sync the engine accepts nothing until the file is reopened.
+//! *Invariant:* a thread that panics poisons the engine, and every waiter gets a reply (`threads`); a query that panics
+//! affects only its caller.
+//! *Invariant:* every queue is bounded; an item that does not fit is refused.
 
 mod allowances;
 mod as_of;

@@ -1,5 +1,5 @@
-//! The locks of what threads share: the system's, or those of a model checker, which then decides who
-//! goes on at each of them (`interleavings`).
+//! Locks for shared state: the standard ones, or those of a model checker, which then schedules the
+//! threads at each of them (`interleavings`).
 
 #[cfg(feature = "interleavings")]
 pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! What the engine counts while it runs. Read by `/metrics`.
+//! Counters of the engine. Exposed by `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ macro_rules! metrics {
                 }),+]
             }
 
-            /// Each that has a label: name, meaning, label, and the values by what the label is.
+            /// Each labelled counter: name, meaning, label, and the value for each label value.
             #[must_use]
             pub fn read_labelled(&self) -> Vec<Series> {
                 vec![$(Series {
@@ -56,12 +56,12 @@ pub struct Series {
     pub values: Vec<(String, u64)>,
 }
 
-/// Templates that are told apart: a label's values must stay few.
+/// Maximum number of template labels: a label's values must stay few.
 const TEMPLATES: usize = 50;
-/// Letters of a template's SQL in a label.
+/// Maximum letters of a template's SQL in a label.
 const TEMPLATE_LETTERS: usize = 300;
 
-/// What the dearest templates of live queries have cost, as series.
+/// The cost of the most expensive live query templates, as series.
 #[must_use]
 pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
     type Read = fn(&TemplateWork) -> u64;
@@ -73,7 +73,7 @@ pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
         ),
         (
             "live_template_deltas_total",
-            "Deltas asked of a template's bindings by commits.",
+            "Deltas that commits required for a template's bindings.",
             |work| work.deltas,
         ),
         (
@@ -102,7 +102,7 @@ pub fn template_series(templates: &[TemplateWork]) -> Vec<Series> {
     series.collect()
 }
 
-/// A template's SQL; a long one is cut, and a number tells it from others that begin the same.
+/// A template's SQL; long ones are truncated, with a number that distinguishes equal prefixes.
 fn label(sql: &str) -> String {
     let Some((end, _)) = sql.char_indices().nth(TEMPLATE_LETTERS) else { return sql.to_owned() };
     let text = [Value::Text(sql.to_owned())];
@@ -116,19 +116,19 @@ metrics! {
     refusals_total;
     /// Calls answered from an earlier one.
     duplicates_total;
-    /// Calls that time made: timers, leases that ran out, deadlines.
+    /// Calls made by deadlines: timers, expired leases.
     due_total;
-    /// Calls that waited for work which takes many steps, such as validations; readers did it.
+    /// Calls deferred because of expensive work, such as validations; readers did it.
     deferred_total;
-    /// Attempts that were denied, whether they were put on record or not.
+    /// Denied attempts, recorded or not.
     denied_total;
-    /// Calls and queries that were refused because of their caller's pace or quota.
+    /// Calls and queries refused by their caller's rate limit or quota.
     limited_total;
     /// Transactions committed.
     commits_total;
-    /// Steps of SQLite's virtual machine that the writer took, for calls, live queries and what is due.
+    /// Steps of SQLite's virtual machine on the writer, for calls, live queries and deadlines.
     writer_steps_total;
-    /// Transactions run a second time because a refused call had already written.
+    /// Transactions rerun because a refused call had already written.
     careful_reruns_total;
     /// Syncs of the WAL.
     syncs_total;
@@ -146,21 +146,21 @@ metrics! {
     deliveries_total;
     /// Times a slow client's queue was dropped, to be caught up from its seq.
     lags_total;
-    /// Rows looked at by the router of live queries.
+    /// Rows examined by the router of live queries.
     live_rows_routed;
-    /// Live bindings that the router asked about a change.
+    /// Live bindings that the router evaluated for a change.
     live_bindings_probed;
     /// SQL statements run for live queries within commits.
     live_statements_run;
-    /// Steps of SQLite's virtual machine that these took.
+    /// Steps of SQLite's virtual machine in these statements.
     live_steps_run;
-    /// Bytes remembered of live results.
+    /// Bytes of cached state of live queries.
     live_state_bytes;
-    /// Live bindings that are asked about every change of some table.
+    /// Live bindings that are evaluated for every change of some table.
     live_residual_bindings;
-    /// Live queries run again as a whole, by a reader, because their deltas cost too much.
+    /// Full reruns of live queries by a reader, because their deltas were too expensive.
     live_reruns_total;
-    /// The seq from which on a client can resume and the past be asked.
+    /// The seq from which on a client can resume or query past states.
     change_log_floor;
     ;
     /// Calls that were refused, by the code of the refusal.
@@ -177,19 +177,19 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Sets, for what is counted elsewhere.
+    /// Sets the value, for values counted elsewhere.
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// Reads.
+    /// Reads the value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Counters that come one for each value of a label. The values must be few.
+/// A counter per label value. The values must be few.
 #[derive(Debug, Default)]
 pub struct Labelled(Mutex<BTreeMap<String, u64>>);
 
@@ -205,12 +205,12 @@ impl Labelled {
         }
     }
 
-    /// Sets all, for what is counted elsewhere.
+    /// Sets all values, for values counted elsewhere.
     pub fn set_all(&self, counts: impl IntoIterator<Item = (String, u64)>) {
         *self.lock() = counts.into_iter().collect();
     }
 
-    /// Reads all, in the order of the values.
+    /// Reads all values, in label order.
     #[must_use]
     pub fn read(&self) -> Vec<(String, u64)> {
         self.lock().iter().map(|(value, count)| (value.clone(), *count)).collect()

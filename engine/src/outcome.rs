@@ -1,6 +1,6 @@
-//! What the log keeps of a result. Most results are rows, and most of a row is what the caller just
-//! sent: keeping both would double the log. So a long text of the result that repeats an argument is
-//! kept as a mark, and put back from the event's own arguments when a retry asks for the result.
+//! The stored form of a result in the log. Most results are rows that repeat what the caller has just
+//! sent: storing both would double the log. So a long text of the result that repeats an argument is
+//! stored as a mark, and restored from the event's own arguments when a retry needs the result.
 //!
 //! ```text
 //! arguments  {"arguments":{"order":"…long…"},"call_id":"c1", …}
@@ -8,10 +8,10 @@
 //! outcome    {"call_id":"c1","arguments":{"$argument":"json"},"status":"pending", …}
 //! ```
 //!
-//! `"text"` stands for the argument as it is, `"json"` for its canonical JSON as a text. A result that
-//! holds such a mark itself is kept as `{"$result":"<its text>"}`, so reading back is exact.
+//! `"text"` stands for the argument itself, `"json"` for its canonical JSON as a text. A result that
+//! contains such a mark itself is stored as `{"$result":"<its text>"}`, so decoding is exact.
 //!
-//! Where a call was refused and its event is kept all the same, the outcome is the refusal:
+//! The outcome of a refused call whose event is kept is the refusal:
 //! `{"$refused":{"code":…,"detail":…,"hint":…}}`.
 
 use abide_schema::{Code, Refusal};
@@ -23,7 +23,7 @@ const JSON_MARK: &str = "{\"$argument\":\"json\"}";
 const WRAPPED: &str = "{\"$result\":";
 const REFUSED: &str = "{\"$refused\":";
 
-/// Shorter texts are kept as they are: marks are for the log's size, not for beauty.
+/// Shorter texts are stored unchanged: marks only serve to reduce the log's size.
 const LONG: usize = 64;
 
 /// A member of an object as its text, `"name":value`, and the same with a mark for the value.
@@ -41,7 +41,7 @@ impl Member {
         Member { text, marked, name_bytes: name.len() + 1 }
     }
 
-    /// Where the member stands in a text. Looks for the short name first: preparing to search for a
+    /// The position of the member in a text. Searches for the short name first: preparing a search for a
     /// long value would cost more than the search.
     fn find(&self, text: &str) -> Option<usize> {
         let name = &self.text[..self.name_bytes];
@@ -56,8 +56,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// What may be repeated of these arguments: each long one, as a text column would hold it and as
-    /// a JSON column would.
+    /// The candidates among these arguments: each long one, in the form of a text column and
+    /// of a JSON column.
     pub(crate) fn of(arguments: &JsonValue) -> Echo {
         let mut members = Vec::new();
         for (name, value) in arguments.as_object().into_iter().flatten() {
@@ -75,14 +75,14 @@ impl Echo {
         Echo { members }
     }
 
-    /// The result as the log keeps it.
+    /// The stored form of a result.
     pub(crate) fn compact(&self, result: &str) -> String {
         if result.contains(MARK) || result.starts_with(WRAPPED) || result.starts_with(REFUSED) {
             return format!("{WRAPPED}{}}}", JsonValue::from(result));
         }
         let mut outcome = result.to_owned();
         for member in &self.members {
-            // Inside a JSON text quotes are escaped, so what is found is a member, not a mention.
+            // Quotes are escaped inside JSON texts, so a match is a member, not a mention.
             if let Some(at) = member.find(&outcome) {
                 outcome.replace_range(at..at + member.text.len(), &member.marked);
             }
@@ -91,7 +91,7 @@ impl Echo {
     }
 }
 
-/// A refusal as the log keeps it.
+/// The stored form of a refusal.
 pub(crate) fn refused(refusal: &Refusal) -> String {
     let Refusal { code, detail, hint, .. } = refusal;
     let mut said = json!({"code": code.as_str(), "detail": detail});
@@ -101,7 +101,7 @@ pub(crate) fn refused(refusal: &Refusal) -> String {
     format!("{REFUSED}{said}}}")
 }
 
-/// The refusal that an event's outcome is, if it is one.
+/// The refusal in an event's outcome, if it is one.
 pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;
@@ -113,7 +113,7 @@ pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
     Some(Refusal { hint: text("hint"), ..Refusal::new(code, text("detail")?) })
 }
 
-/// The result of an event, from what the log keeps.
+/// Restores the result of an event from its stored form.
 pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
     if outcome.starts_with(WRAPPED) {
         let wrapped: JsonValue = serde_json::from_str(outcome).unwrap_or_default();
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks what is kept of a result (long runs of x shown as `~`), and that it reads back.
+    /// Checks the stored form of a result (long runs of x shown as `~`), and that it decodes to the same.
     fn check(arguments: &JsonValue, result: &JsonValue, kept: &str) {
         let result = result.to_string();
         let outcome = Echo::of(arguments).compact(&result);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_that_were_sent_are_not_kept_twice() {
+    fn repeated_long_texts_are_stored_once() {
         let (text, object) = (long(), json!({"order": long()}));
         let kept_text = r#"{"a":{"$argument":"text"},"b":1}"#;
         let kept_json = r#"{"a":{"$argument":"json"},"b":1}"#;
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_kept_as_it_is() {
+    fn other_results_are_stored_unchanged() {
         check(&json!({"a": "short"}), &json!({"a": "short"}), r#"{"a":"short"}"#);
         check(&json!({"a": long()}), &json!({"b": long()}), r#"{"b":"~"}"#);
         check(&json!({}), &json!(null), "null");
     }
 
     #[test]
-    fn a_result_that_looks_like_ours_comes_back_as_it_was() {
+    fn results_with_marks_round_trip() {
         let sent = json!({"a": long()});
         let marked = r#"{"$result":"{\"a\":{\"$argument\":\"text\"}}"}"#;
         check(&sent, &json!({"a": {"$argument": "text"}}), marked);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_comes_back_as_it_was() {
+    fn refusals_round_trip() {
         let refusal = Refusal::new(Code::LeaseLost, "the lease of \"c1\" is lost");
         for refusal in [refusal.clone().hint("see lost_leases"), refusal] {
             assert_eq!(refusal_in(&refused(&refusal)), Some(refusal));

@@ -1,8 +1,8 @@
-//! What the open transaction has read and changed so far, row by row.
+//! The rows that the open transaction has read and changed so far.
 //!
 //! It is three things at once: a cache, so that a row is read from SQLite once; the buffer of
-//! touches, so that a row which many calls touch is written once; and the capture of net changes
-//! (old, new) from which undo images and live deltas are made.
+//! touches, so that a row touched by many calls is written once; and the record of net changes
+//! (old, new) for undo images and live deltas.
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use abide_schema::{Row, TableSpec, Value};
 use abide_store::change_log;
 
-/// A row's place: its table and the bytes of its primary key.
+/// The key of a row: its table and the bytes of its primary key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Place {
     table: &'static str,
@@ -34,11 +34,11 @@ struct State {
     old: Option<Row>,
     /// Now.
     new: Option<Row>,
-    /// What SQLite holds: other than `new` while a touch is not written yet.
+    /// The row in SQLite: differs from `new` while a touch is not written yet.
     stored: Option<Row>,
 }
 
-/// A touched row that has to be written.
+/// A touched row to be written.
 #[derive(Debug)]
 pub(crate) struct Touched {
     pub(crate) table: &'static TableSpec,
@@ -58,46 +58,46 @@ pub(crate) struct NetChange {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     rows: HashMap<Place, State>,
-    /// The rows that this transaction changed, in order, so that all that is made from them is
-    /// deterministic. A row may stand here twice.
+    /// The rows that this transaction changed, in order, so that everything derived from them is
+    /// deterministic. A row may occur twice.
     changed: Vec<Place>,
-    /// The touched rows that may still have to be written. Every read of many rows writes them first, so
-    /// they are not searched for among all that changed: a call that changes n rows and reads n times would
-    /// take n² steps.
+    /// Touched rows that may still have to be written. Every read of many rows writes them first. A separate list,
+    /// because a search among all changed rows would make a call that changes n rows and reads n times
+    /// quadratic.
     unwritten: Vec<Place>,
-    /// While a unit may have to be undone: what each row was before the unit changed it.
+    /// While a unit may have to be rolled back: the state of each row before the unit changed it.
     journal: Option<Vec<(Place, State)>>,
 }
 
-/// Rows kept from one transaction to the next. Agents come back to the same few sessions.
+/// Rows kept from one transaction to the next. Agents often use the same few sessions.
 const KEPT_ROWS: usize = 4_096;
 
-/// The largest row that is kept, in bytes, so that what is kept is bounded.
+/// The largest kept row in bytes, to bound memory.
 const KEPT_ROW_BYTES: usize = 1_024;
 
 impl Overlay {
-    /// The row of a key, if it is known: `Some(None)` is a row known not to be there.
+    /// The row of a key, if known: `Some(None)` is a row known not to exist.
     pub(crate) fn get(&self, table: &'static TableSpec, key: &[Value]) -> Option<Option<Row>> {
         self.rows.get(&Place::new(table, key)).map(|state| state.new.clone())
     }
 
-    /// Notes a row that was read.
+    /// Records a row that was read.
     pub(crate) fn note(&mut self, table: &'static TableSpec, key: &[Value], row: Option<Row>) {
         let place = Place::new(table, key);
         if bytes_of(&row) > KEPT_ROW_BYTES {
-            // Looked at again when the transaction is over, and not kept.
+            // Checked at the end of the transaction, and not kept.
             self.changed.push(place.clone());
         }
         let state = State { table, old: row.clone(), new: row.clone(), stored: row };
         self.rows.entry(place).or_insert(state);
     }
 
-    /// What SQLite holds of a row that is known.
+    /// SQLite's version of a known row.
     pub(crate) fn stored(&self, table: &'static TableSpec, key: &[Value]) -> Option<Row> {
         self.rows.get(&Place::new(table, key))?.stored.clone()
     }
 
-    /// Notes a row that was changed. `before` is what it was, for a row that is not known yet.
+    /// Records a changed row. `before` is its old state, for a row that is not known yet.
     pub(crate) fn change(
         &mut self,
         table: &'static TableSpec,
@@ -126,7 +126,7 @@ impl Overlay {
         }
     }
 
-    /// Takes the touched rows that still have to be written.
+    /// Takes the touched rows to be written.
     pub(crate) fn take_unwritten(&mut self) -> Vec<Touched> {
         let mut touched = Vec::new();
         for place in self.unwritten.drain(..) {
@@ -145,28 +145,28 @@ impl Overlay {
         touched
     }
 
-    /// From here on changes can be undone.
+    /// From here on changes can be rolled back.
     pub(crate) fn begin_unit(&mut self) {
         self.journal = Some(Vec::new());
     }
 
-    /// What was changed since `begin_unit` stays.
+    /// Keeps the changes since `begin_unit`.
     pub(crate) fn keep_unit(&mut self) {
         self.journal = None;
     }
 
-    /// What was changed since `begin_unit` is as before.
+    /// Rolls back the changes since `begin_unit`.
     pub(crate) fn undo_unit(&mut self) {
         for (place, state) in self.journal.take().unwrap_or_default().into_iter().rev() {
             if state.new != state.stored {
-                // Touched before the unit, and perhaps written by it.
+                // Touched before the unit, and possibly written by it.
                 self.unwritten.push(place.clone());
             }
             self.rows.insert(place, state);
         }
     }
 
-    /// The rows that are other than before the transaction, in the order they first changed.
+    /// The net changes of the transaction, in the order of the first change of each row.
     pub(crate) fn changes(&self) -> Vec<NetChange> {
         let mut seen = HashSet::with_capacity(self.changed.len());
         let places = self.changed.iter().filter(|place| seen.insert(*place));
@@ -180,8 +180,8 @@ impl Overlay {
         net.collect()
     }
 
-    /// The transaction was committed: its rows are now the old ones. Small rows that calls come back
-    /// to are kept.
+    /// The transaction was committed: its rows are now the old ones. Small recently used rows
+    /// are kept.
     pub(crate) fn committed(&mut self) {
         self.journal = None;
         self.unwritten.clear();
@@ -201,7 +201,7 @@ impl Overlay {
         }
     }
 
-    /// Nothing is known any more: the transaction was undone.
+    /// The transaction was rolled back: forgets everything.
     pub(crate) fn forget(&mut self) {
         *self = Overlay::default();
     }

@@ -1,25 +1,25 @@
-//! How fast those who listen are woken: no faster than they run.
+//! Paces the wake-ups of subscribers.
 //!
-//! Whoever is woken stands in line for a processor behind all who were woken before. Ten thousand listeners
-//! woken at once are tens of milliseconds that the answer to somebody's next call stands behind: so a part
-//! of them is woken, and the next when half of those have looked into their outboxes. Nobody waits for one
-//! who does not look.
+//! Woken tasks queue for a processor. Ten thousand subscribers woken at once would delay the answer to
+//! another caller's next call by tens of milliseconds. So a part
+//! of them is woken, and the next part when half of those have read their outboxes. A subscriber
+//! that does not read is not waited for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many may be awake and not have looked: at five to ten microseconds each, what an answer stands
-/// behind. With 128 a thousand listeners heard of a change 7 ms later (18 for 11 ms): to and fro between
-/// the server and its clients costs both. With 1,024 nobody hears later, and of answers among nine
-/// thousand listeners the 99th percentile is mostly 20 ms (in two of eight runs 50) and not 60.
+/// How many may be awake without having read: at five to ten microseconds each, this delays an answer.
+/// With 128, a thousand subscribers received a change 7 ms later (18 instead of 11 ms), because switching between
+/// the server and its clients costs both. With 1,024 there is no such delay, and the 99th percentile of answers among
+/// nine thousand subscribers is mostly 20 ms (50 in two of eight runs) instead of 60.
 const AWAKE: u64 = 1_024;
-/// How long they are given between two counts.
+/// Pause between two counts.
 const COUNT: Duration = Duration::from_micros(100);
-/// Counts until those who have not looked are left to themselves: they wait for something else, mostly
-/// for a peer that does not read.
+/// Counts after which subscribers that have not read are no longer waited for: they are blocked elsewhere, mostly
+/// by a peer that does not read.
 const COUNTS: u32 = 50;
 
-/// How many, of all who were ever woken, have looked since.
+/// Number of woken subscribers that have read since.
 #[derive(Debug, Default)]
 pub(crate) struct Looked(AtomicU64);
 
@@ -33,11 +33,11 @@ impl Looked {
     }
 }
 
-/// Counts those who are woken, and waits where they are too many.
+/// Counts woken subscribers, and waits if there are too many.
 #[derive(Debug)]
 pub(crate) struct Pace<'a> {
     looked: &'a Looked,
-    /// How many had looked when this began to count.
+    /// The count of readers at the start.
     before: u64,
     woken: u64,
 }
@@ -47,7 +47,7 @@ impl<'a> Pace<'a> {
         Pace { looked, before: looked.count(), woken: 0 }
     }
 
-    /// One more was woken. Returns when the next may be.
+    /// Counts one more as woken. Returns when the next one may be woken.
     pub(crate) fn woke(&mut self, sleep: &mut dyn FnMut(Duration)) {
         self.woken += 1;
         if self.awake() < AWAKE {
@@ -62,7 +62,7 @@ impl<'a> Pace<'a> {
         *self = Pace::new(self.looked);
     }
 
-    /// How many have not looked. Those whom an earlier commit woke may have, and are taken for these.
+    /// Number that have not read. Subscribers woken by an earlier commit may be counted instead.
     fn awake(&self) -> u64 {
         self.woken.saturating_sub(self.looked.count() - self.before)
     }
@@ -72,7 +72,7 @@ impl<'a> Pace<'a> {
 mod tests {
     use super::*;
 
-    /// Wakes so many, of whom this many look at each count; how often was slept.
+    /// Wakes `number` subscribers, of which `look` read at each count; returns the number of pauses.
     fn slept(number: u64, look: u64) -> u64 {
         let (looked, mut slept) = (Looked::default(), 0);
         let mut pace = Pace::new(&looked);
@@ -86,15 +86,15 @@ mod tests {
     }
 
     #[test]
-    fn the_next_are_woken_when_these_have_looked() {
+    fn wakeups_wait_until_enough_subscribers_have_read() {
         assert_eq!(slept(AWAKE - 1, 0), 0, "a few are woken at once");
         assert_eq!(slept(AWAKE, AWAKE), 1);
-        // Half of them at a time, from the first time that all are awake.
+        // Half of them at a time, once the maximum is awake.
         assert_eq!(slept(10_000, AWAKE / 2), 1 + (10_000 - AWAKE) / (AWAKE / 2));
     }
 
     #[test]
-    fn who_does_not_look_is_not_waited_for() {
+    fn subscribers_that_do_not_read_are_not_waited_for() {
         assert_eq!(slept(10_000, 0), 10_000 / AWAKE * u64::from(COUNTS));
     }
 }

@@ -1,9 +1,9 @@
-//! Who may see what: from the rows of `policies` and what modules declare to what each kind of caller
-//! is shown of every table.
+//! Visibility: computes what each kind of caller may see of every table, from the rows of `policies`
+//! and the declarations of modules.
 //!
-//! The set of policies is replaced by the writer, in the transaction that changes them and before
-//! that is committed. Whoever reads looks, after its state stands still, whether the policies that it
-//! goes by are the latest: then no later ones are in that state ([`Edition`]).
+//! The writer replaces the set of policies in the transaction that changes them, before
+//! the commit. A reader checks, after it has opened its snapshot, that the policies that it
+//! uses are the latest: then the snapshot contains no later ones ([`Edition`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,26 +25,26 @@ use crate::explain::Blueprint;
 use crate::registry;
 use crate::resume::changed_since;
 
-/// The table that policies are kept in, where some module declares it.
+/// The table of policies, if a module declares it.
 pub(crate) const TABLE: &str = "policies";
 
 const EVENTS: &str = "events";
 const SESSIONS: &str = "sessions";
 
-/// The tables that say who callers are, where some module declares them.
+/// The table of identities, if a module declares it.
 const IDENTITIES: &str = "identities";
 const ROLES: &str = "roles";
 
-/// The role that stands for all.
+/// The role that stands for all roles.
 const EVERY_ROLE: &str = "*";
 
-/// Sees the events of no session, too, where it has no scope: what is administered is there.
+/// Also sees events without a session, if it has no scope: administrative calls are there.
 const AUDITOR: &str = "auditor";
 
-/// Kinds of callers whose outlook is kept. More is a deployment that makes up scope keys.
+/// Maximum number of cached caller kinds. More means a deployment that generates scope keys.
 const KINDS: usize = 1_000;
 
-/// Callers whose values are kept ready.
+/// Maximum number of cached callers.
 const VIEWERS: usize = 1_000;
 
 const ROWS: &str = "SELECT table_name, role, condition, hidden FROM main.policies
@@ -57,10 +57,10 @@ pub(crate) struct Policy {
     pub(crate) hidden: Vec<String>,
 }
 
-/// The policies of one table for one role, by both in that order.
+/// The policies by table and role.
 pub(crate) type Rows = BTreeMap<(String, String), Vec<Policy>>;
 
-/// The policies as they are in the open transaction.
+/// Reads the policies in the open transaction.
 pub(crate) fn read_rows(writer: &Writer) -> Result<Rows, StoreError> {
     let mut rows = Rows::new();
     writer.run(ROWS, &[], &mut |row| {
@@ -76,7 +76,7 @@ pub(crate) fn read_rows(writer: &Writer) -> Result<Rows, StoreError> {
     Ok(rows)
 }
 
-/// Those of a table for a role: of every role, and its own.
+/// The policies of a table for a role: those of every role, and its own.
 pub(crate) fn of_role<'a>(
     rows: &'a Rows,
     table: &TableSpec,
@@ -87,8 +87,8 @@ pub(crate) fn of_role<'a>(
     [EVERY_ROLE, role].into_iter().filter_map(named).flatten()
 }
 
-/// The columns of a table that the policies of a role hide: by name, or as a copy of what they hide
-/// elsewhere.
+/// The columns of a table that the policies of a role hide: by name, or as a copy of another hidden
+/// column.
 pub(crate) fn hidden_of(
     rows: &Rows,
     copies: &[Copies],
@@ -116,8 +116,8 @@ pub(crate) fn hidden_of(
     all.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Which rows of a table the policies of a role permit: those of the table, and of the table whose rows own
-/// them, as sessions own messages. Nothing where they permit all.
+/// Which rows of a table the policies of a role permit: those of the table, and of the table that owns
+/// its rows, as sessions own messages. `None` if they permit all.
 pub(crate) fn permitted_rows(
     rows: &Rows,
     tables: &[&'static TableSpec],
@@ -132,7 +132,7 @@ pub(crate) fn permitted_rows(
         let links: Vec<(&str, &Owner)> = children.zip(owners).collect();
         links.into_iter().rev().fold(condition, |condition, (child, owner)| {
             let Owner { column, table: parent, key } = owner;
-            // What belongs to no row, as some events do, is not hidden with one.
+            // Rows without a parent, as some events are, are not hidden.
             format!(
                 "\"{child}\".\"{column}\" IS NULL OR EXISTS (SELECT 1 FROM \"{parent}\" \
                  WHERE \"{parent}\".\"{key}\" = \"{child}\".\"{column}\" AND ({condition}\n))"
@@ -143,22 +143,22 @@ pub(crate) fn permitted_rows(
     (!conditions.is_empty()).then(|| joined(&conditions, " AND "))
 }
 
-/// What decides what callers see: a role, and the keys of a scope.
+/// What determines visibility: a role, and the keys of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     role: String,
     keys: Vec<String>,
-    /// Whether they had another scope before; see [`Caller::own_scope`].
+    /// Whether the caller had another scope before; see [`Caller::own_scope`].
     is_narrowed: bool,
 }
 
-/// Whether anything bounds what a caller sees.
+/// Whether a caller's visibility is restricted.
 pub(crate) fn is_bounded(caller: &Caller) -> bool {
     (caller.role() != Caller::ADMIN || !caller.scope().is_empty()) && !makes(Bug::SightUnbounded)
 }
 
 impl Kind {
-    /// Of a caller; nothing where nothing bounds what it sees.
+    /// The kind of a caller; `None` for an unrestricted one.
     fn of(caller: &Caller) -> Option<Kind> {
         let keys = || caller.scope().keys().cloned().collect();
         let is_narrowed = caller.own_scope().is_some();
@@ -170,7 +170,7 @@ impl Kind {
     }
 }
 
-/// What a table shows, apart from the scope.
+/// The visible part of a table, apart from the scope.
 #[derive(Debug)]
 struct Shown {
     columns: Vec<&'static str>,
@@ -183,9 +183,9 @@ pub(crate) struct Policies {
     latest: Arc<AtomicU64>,
     tables: Vec<&'static TableSpec>,
     sights: HashMap<&'static str, Sight>,
-    /// Reducers, and members of their arguments and results that the log does not show.
+    /// Reducers, and members of their arguments and results that are hidden in the log.
     secrets: Vec<(&'static str, &'static str)>,
-    /// Whose the rows of a table are, and the column of a scope that this leads to.
+    /// The owners of each table's rows, and the scope column that they lead to.
     owners: HashMap<&'static str, (Vec<Owner>, &'static str)>,
     copies: Vec<Copies>,
     in_force: Mutex<InForce>,
@@ -195,19 +195,19 @@ pub(crate) struct Policies {
 struct InForce {
     rows: Arc<Rows>,
     outlooks: HashMap<Kind, Arc<Outlook>>,
-    /// Who asked lately, by id.
+    /// Recent callers, by id.
     viewers: HashMap<String, (Caller, Viewer)>,
 }
 
 impl Policies {
-    /// Those that a file holds.
+    /// Loads the policies of a file.
     pub(crate) fn load(layout: &Layout, writer: &Writer) -> Result<Arc<Policies>, StoreError> {
         let declared = layout.modules.iter().flat_map(|module| &module.sights);
         let declared = declared.map(|(table, sight)| (table.name, *sight));
         let bounds = Bounds::new(&layout.modules);
         let owned = layout.tables().filter_map(|table| Some((table.name, bounds.owners(table)?)));
         let mut owners: HashMap<_, _> = owned.collect();
-        // The log knows sessions, which some module may declare.
+        // Events name sessions, which a module may declare.
         if let Some((of_session, column)) = owners.get(SESSIONS).cloned() {
             let session = Owner { column: "session_id", table: SESSIONS, key: "id" };
             owners.insert(EVENTS, ([vec![session], of_session].concat(), column));
@@ -228,7 +228,7 @@ impl Policies {
         Ok(policies)
     }
 
-    /// Takes the rows as they are in the open transaction. Returns those that were in force before.
+    /// Reloads the rows in the open transaction. Returns those in force before.
     fn renew(&self, writer: &Writer) -> Result<Arc<Rows>, StoreError> {
         Ok(self.replace(Arc::new(read_rows(writer)?)))
     }
@@ -240,7 +240,7 @@ impl Policies {
         std::mem::replace(&mut *in_force, fresh).rows
     }
 
-    /// The caller as one whose sight is bounded; nothing where it sees everything.
+    /// The viewer of a restricted caller; `None` for an unrestricted one.
     pub(crate) fn viewer(&self, caller: &Caller) -> Option<Viewer> {
         if !is_bounded(caller) {
             return None;
@@ -251,7 +251,7 @@ impl Policies {
         {
             return Some(viewer.clone());
         }
-        // Under the lock, so that the two are of one time.
+        // Under the lock, so that both are consistent.
         let (kind, edition) = (Kind::of(caller)?, Edition::latest(&self.latest));
         let outlook = match in_force.outlooks.get(&kind) {
             Some(outlook) => Arc::clone(outlook),
@@ -272,7 +272,7 @@ impl Policies {
         Some(viewer)
     }
 
-    /// What callers of one kind see.
+    /// Visibility for callers of one kind.
     fn outlook(&self, rows: &Rows, kind: &Kind) -> Outlook {
         let tables = self.tables.iter().filter_map(|table| {
             let select = self.select(rows, kind, table)?;
@@ -281,7 +281,7 @@ impl Policies {
         Outlook::new(tables)
     }
 
-    /// A table as such callers see it; nothing where it is not there for them.
+    /// A table as visible to such callers; `None` if it is hidden.
     fn shown(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<Shown> {
         let policies = || of_role(rows, table, &kind.role);
         let by_policies = hidden_of(rows, &self.copies, table, &kind.role);
@@ -302,7 +302,7 @@ impl Policies {
                 conditions.push("session_id IS NOT NULL".to_owned());
             }
         }
-        // Whatever any of them lets be seen; where one has no condition, everything.
+        // The union of all conditions; a policy without a condition permits everything.
         let owners = self.owners.get(table.name).map_or(&[][..], |(owners, _)| owners);
         conditions.extend(permitted_rows(rows, &self.tables, owners, table, &kind.role));
         let columns = table.columns.iter().map(|column| column.name);
@@ -317,12 +317,12 @@ impl Policies {
         (!columns.is_empty()).then_some(Shown { columns, condition })
     }
 
-    /// The SELECT that stands for a table.
+    /// The SELECT that replaces a table.
     fn select(&self, rows: &Rows, kind: &Kind, table: &TableSpec) -> Option<String> {
         let Shown { columns, condition } = self.shown(rows, kind, table)?;
         let keys: Vec<&str> = kind.keys.iter().map(String::as_str).collect();
         let owned = self.owners.get(table.name).filter(|_| !keys.is_empty());
-        // A key that cannot be named in SQL is one that no row has.
+        // A key that cannot be named in SQL matches no row.
         let named = |key: &&str| key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         let is_events = table.name == EVENTS && !keys.is_empty();
         if (owned.is_some() && !keys.iter().all(named)) || (owned.is_none() && is_events) {
@@ -331,12 +331,12 @@ impl Policies {
         let within =
             owned.map(|(owners, column)| Within { owners: owners.clone(), column, keys: &keys });
         let select = select_of(table.name, &columns, within.as_ref(), condition.as_deref());
-        // Only auditors see the events of no session, and those of the reducers with secrets are such.
+        // Only auditors see events without a session, including those of reducers with secrets.
         let is_whole_log = table.name == EVENTS && keys.is_empty() && kind.role == AUDITOR;
         Some(if is_whole_log { self.without_secrets(&columns, &select) } else { select })
     }
 
-    /// What stands for the log, without what the arguments and results of some reducers keep secret.
+    /// The SELECT that replaces the log, without secret members of arguments and results.
     fn without_secrets(&self, columns: &[&str], select: &str) -> String {
         let mut shown: Vec<String> = columns.iter().map(|name| format!("\"{name}\"")).collect();
         for (at, name) in columns.iter().enumerate() {
@@ -348,7 +348,7 @@ impl Policies {
                 paths.entry(reducer).or_default().push_str(&format!("'$.\"{member}\"', "));
             }
             let cases = paths.iter().map(|(reducer, paths)| {
-                // A result that looks like a mark of ours is kept as a text under "$result".
+                // A result that contains a mark of the log format is stored as a text under "$result".
                 format!(
                     " WHEN reducer = '{reducer}' \
                      THEN json_remove(\"{name}\", {paths}'$.\"$result\"')"
@@ -360,7 +360,7 @@ impl Policies {
         format!("SELECT {} FROM ({select})", shown.join(", "))
     }
 
-    /// The tables and columns that a caller may see, as `/v1/schema` tells them.
+    /// The tables and columns that a caller may see, for `/v1/schema`.
     pub(crate) fn describe(&self, caller: &Caller) -> Vec<JsonValue> {
         let Some(kind) = Kind::of(caller) else {
             return self.tables.iter().map(|table| table.describe()).collect();
@@ -379,10 +379,10 @@ impl Policies {
     }
 }
 
-/// The columns of the log that callers of one kind do not see. `authority` is for those who manage it. What
-/// rows were is hidden from a role that some policy narrows, unless a policy of the log permits it. Hashes
-/// and salts cover all events and all columns of them, so only an auditor without scope and without
-/// narrowing policies sees them.
+/// The hidden columns of the log for callers of one kind. `authority` is for callers who manage permissions. Old
+/// row images are hidden from a role that a policy restricts, unless a policy of the log permits them. Hashes
+/// and salts cover all columns of all events, so only an auditor without scope and without
+/// restricting policies sees them.
 fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
     let mut hidden = Vec::new();
     if kind.role != AUDITOR && kind.role != Caller::ADMIN {
@@ -400,15 +400,15 @@ fn hidden_of_log(rows: &Rows, kind: &Kind, is_said: bool) -> Vec<&'static str> {
     hidden
 }
 
-/// The condition of all policies of one table and role together; nothing where they let all rows be seen.
+/// The combined condition of all policies of one table and role; `None` if they permit all rows.
 pub(crate) fn permitted<'a>(policies: impl Iterator<Item = &'a Policy>) -> Option<String> {
     let conditions: Option<Vec<&str>> =
         policies.map(|policy| policy.condition.as_deref()).collect();
     conditions.filter(|conditions| !conditions.is_empty()).map(|all| joined(&all, " OR "))
 }
 
-/// That a condition holds with the scope of a narrowed caller, and with the one before. What cannot be read lets
-/// nothing be seen.
+/// Requires a condition in the scope of a narrowed caller, and in its previous one. An invalid condition
+/// permits nothing.
 fn in_both_scopes(condition: &str) -> String {
     match Condition::parse(condition) {
         Ok(parsed) if parsed.parameters().is_empty() => condition.to_owned(),
@@ -417,14 +417,14 @@ fn in_both_scopes(condition: &str) -> String {
     }
 }
 
-/// Conditions as one; a comment at the end of one of them ends there.
+/// Joins conditions; a trailing comment cannot affect the next one.
 fn joined(conditions: &[&str], by: &str) -> String {
     let conditions: Vec<String> =
         conditions.iter().map(|condition| format!("({condition}\n)")).collect();
     conditions.join(by)
 }
 
-/// The policies as the writer has them: those of the open transaction, and what they replaced.
+/// The writer's policies: those of the open transaction, and the ones they replaced.
 #[derive(Debug)]
 pub(crate) struct Renewed {
     policies: Arc<Policies>,
@@ -437,7 +437,7 @@ impl Renewed {
         Renewed { policies: Arc::clone(policies), replaced: None }
     }
 
-    /// Puts in force what the open transaction says.
+    /// Puts the policies of the open transaction in force.
     pub(crate) fn renew(&mut self, writer: &Writer) -> Result<(), StoreError> {
         self.replaced = Some(self.policies.renew(writer)?);
         Ok(())
@@ -453,7 +453,7 @@ impl Renewed {
         self.replaced = None;
     }
 
-    /// The transaction was undone.
+    /// The transaction was rolled back.
     pub(crate) fn put_back(&mut self) {
         if let Some(rows) = self.replaced.take() {
             self.policies.replace(rows);
@@ -461,7 +461,7 @@ impl Renewed {
     }
 }
 
-/// What the SQL that stands for a table may name.
+/// The values that the replacing SQL may name, for both scopes.
 fn values_in_both_scopes(caller: &Caller) -> BTreeMap<String, Value> {
     let mut values = values(caller, caller.scope());
     if let Some(own_scope) = caller.own_scope() {
@@ -471,7 +471,7 @@ fn values_in_both_scopes(caller: &Caller) -> BTreeMap<String, Value> {
     values
 }
 
-/// What conditions may name, of a caller with this scope.
+/// The values that conditions may name, for a caller with this scope.
 pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> {
     let text = |text: &str| Value::Text(text.to_owned());
     let capabilities: Vec<&String> = caller.capabilities().iter().collect();
@@ -485,20 +485,20 @@ pub(crate) fn values(caller: &Caller, scope: &Scope) -> BTreeMap<String, Value> 
     own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(scope).collect()
 }
 
-const OUTDATED: &str = "what may be seen changed meanwhile";
+const OUTDATED: &str = "visibility changed meanwhile";
 
-/// What whoever reads is told when the policies that it went by are not the latest any more: to begin
-/// again. It is not for callers.
+/// The internal refusal for a reader whose policies are outdated: it must start
+/// again. Callers never see it.
 pub(crate) fn outdated() -> Refusal {
     Refusal::new(Code::Internal, OUTDATED)
 }
 
-/// Whether that is what is told.
+/// Whether it is that refusal.
 pub(crate) fn is_outdated(refusal: &Refusal) -> bool {
     refusal.code == Code::Internal && refusal.detail == OUTDATED
 }
 
-/// Whether a client that holds a result of `from` may hold it by other policies.
+/// Whether a client with a result as of `from` may have it under other policies.
 pub(crate) fn may_have_changed(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -515,7 +515,7 @@ pub(crate) fn may_have_changed(
     named(IDENTITIES).map_or(Ok(false), |table| changed_since(state, table, Some(caller), from))
 }
 
-/// Tries out what is to become a policy.
+/// Validates a new policy.
 #[derive(Debug)]
 pub(crate) struct Judge {
     tables: Vec<&'static TableSpec>,
@@ -563,7 +563,7 @@ impl PolicyJudge for Judge {
         }
         if spec.columns.len() == hidden.len() {
             return Err(bad("every column would be hidden".to_owned())
-                .hint("drop the table's policies; then only admins see it"));
+                .hint("drop the table's policies; then only an admin sees it"));
         }
         let Some(condition) = condition else { return Ok(()) };
         check_condition(condition)?;

@@ -1,14 +1,14 @@
-//! The openings to the outside. Time comes in by the [`Clock`] and nowhere else, randomness by
-//! [`Entropy`]; a replay takes both from the log. [`Turns`] let somebody else say when each thread goes on.
+//! Interfaces to the environment. Time comes only from the [`Clock`], randomness only from
+//! [`Entropy`]; a replay takes both from the log. [`Turns`] let a test schedule the threads.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use abide_schema::Micros;
 
-/// Tells the time that events bear.
+/// The time source for events.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Now. The engine itself sees to it that events never run backwards.
+    /// The current time. The engine ensures that event times never decrease.
     fn now(&self) -> Micros;
 }
 
@@ -23,12 +23,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// Gives the random bytes that events are salted with, and that ids follow from.
+/// The source of event salts, from which generated ids are derived.
 pub trait Entropy: Send + Sync + fmt::Debug {
     /// Fills the buffer with unpredictable bytes.
     ///
     /// # Errors
-    /// Where there are none. The call that needs them is refused.
+    /// If no random bytes are available. The call that needs them is refused.
     fn fill(&self, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -42,33 +42,33 @@ impl Entropy for SystemEntropy {
     }
 }
 
-/// A thread of the engine that works through what waits for it.
+/// A thread of the engine that processes a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Takes what waits into one transaction.
+    /// Runs queued calls in one transaction.
     Writer,
-    /// Makes durable what is committed, and answers.
+    /// Makes commits durable, and answers.
     Sync,
     /// Fills the outboxes.
     Publish,
-    /// Moves the WAL into the file.
+    /// Checkpoints the WAL into the file.
     Checkpoint,
-    /// Reads, this one of several.
+    /// Runs queries; one of several.
     Reader(usize),
 }
 
-/// Says when each thread takes its next step, for a simulator that runs the engine step by step: the
-/// same choices then give the same run.
+/// Schedules the steps of each thread, for a simulator that runs the engine step by step: the
+/// same choices give the same run.
 pub trait Turns: Send + Sync + fmt::Debug {
-    /// Returns when the thread may take what waits for it, and do it. False where nobody directs it
-    /// any more.
+    /// Returns when the thread may process its queue. `false` if it is no longer
+    /// scheduled.
     fn wait(&self, stage: Stage) -> bool;
 
-    /// Called when a thread comes to a named point within a step. A test panics here to show what
-    /// such a panic costs.
+    /// Called when a thread reaches a named point within a step. A test panics here to test the
+    /// consequences.
     fn reach(&self, _: Point) {}
 
-    /// Called when a thread has ended, in order or by a panic, and its waiters are answered.
+    /// Called when a thread has ended, normally or by a panic, and its waiters have replies.
     fn ended(&self, _: Stage) {}
 }
 
@@ -77,54 +77,54 @@ pub trait Turns: Send + Sync + fmt::Debug {
 pub enum Point {
     /// Writer: before it looks up what is due.
     Due,
-    /// Writer: before it takes a subscription in.
+    /// Writer: before it attaches a subscription.
     Attach,
-    /// Writer: the router has the subscription; its caller is not answered yet.
+    /// Writer: the router has the subscription; the subscriber has no answer yet.
     Attached,
     /// Writer: before it ends a subscription.
     Detach,
-    /// Writer: before it takes accumulators in.
+    /// Writer: before it adopts accumulators.
     Adopt,
-    /// Writer: before it puts a denied attempt on record.
+    /// Writer: before it records a denied attempt.
     Denied,
     /// Writer: a transaction is open and nothing is written.
     Begun,
     /// Writer: the calls have run; their rows are in the transaction.
     Ran,
-    /// Writer: within the making of deltas, before a statement.
+    /// Writer: while making deltas, before a statement.
     Delta,
     /// Writer: before COMMIT.
     Commit,
     /// Writer: after COMMIT, before the sync thread has it.
     Committed,
-    /// Writer: before it forgets undo images.
+    /// Writer: before it prunes undo images.
     Prune,
     /// Sync: before the WAL is synced.
     Sync,
-    /// Sync: the WAL is synced; the durable seq has not moved.
+    /// Sync: the WAL is synced; the durable seq has not advanced.
     Synced,
-    /// Sync: the durable seq has moved; nothing is answered yet.
+    /// Sync: the durable seq has advanced; no call is answered yet.
     Durable,
-    /// Sync: everything is answered; the publisher has nothing yet.
+    /// Sync: all calls are answered; the publisher has nothing yet.
     Answered,
     /// Publisher: before it fills the outboxes.
     Publish,
-    /// Publisher: frames are made, and not in their outboxes.
+    /// Publisher: frames are built, but not in their outboxes.
     Frames,
-    /// Checkpointer: before it moves the WAL.
+    /// Checkpointer: before it checkpoints the WAL.
     Checkpoint,
-    /// Checkpointer: while it holds the writer back.
+    /// Checkpointer: while it blocks the writer.
     Gate,
     /// Reader: between two queries.
     Read,
-    /// Reader: within a query, while a state stands still.
+    /// Reader: during a query, with an open snapshot.
     Query,
-    /// Reader: within the reading of accumulators.
+    /// Reader: while reading accumulators.
     Fill,
 }
 
 impl Point {
-    /// All of them.
+    /// All points.
     pub const ALL: [Point; 23] = [
         Point::Due,
         Point::Attach,
@@ -151,14 +151,14 @@ impl Point {
         Point::Fill,
     ];
 
-    /// Whether a panic here costs only the query at hand.
+    /// Whether a panic here affects only the current query.
     #[must_use]
     pub fn is_contained(self) -> bool {
         matches!(self, Point::Query | Point::Fill)
     }
 }
 
-/// Every thread goes on when it likes.
+/// No scheduling: every thread runs freely.
 #[derive(Debug)]
 pub struct FreeTurns;
 
@@ -168,7 +168,7 @@ impl Turns for FreeTurns {
     }
 }
 
-/// How much waits for each thread.
+/// Queue lengths of the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Calls and subscriptions, for the writer.

@@ -1,4 +1,4 @@
-//! One read-only statement of a stranger, asked of the present or of a past state.
+//! One read-only statement of a caller, on the current or a past state.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::resume::limits_of;
 /// Parameters by name, without the sigil.
 pub(crate) type Params = BTreeMap<String, Value>;
 
-/// Checks what can be checked without a connection.
+/// Checks everything that does not need a connection.
 pub(crate) fn prepare(
     sql: &str,
     params: &Map<String, JsonValue>,
 ) -> Result<(String, Params), Refusal> {
     if sql.len() > limits::SQL_BYTES {
         let (bytes, most) = (sql.len(), limits::SQL_BYTES);
-        let detail = format!("a statement of {bytes} bytes, at most {most} are taken");
+        let detail = format!("a statement of {bytes} bytes, at most {most} are allowed");
         return Err(
             Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
         );
@@ -38,11 +38,11 @@ pub(crate) fn prepare(
 }
 
 fn of_the_present() -> Refusal {
-    Refusal::new(Code::BadSql, "only tables at that point in time can be queried")
-        .hint("name tables without  main.  and omit the engine's own tables")
+    Refusal::new(Code::BadSql, "past queries can only read registered tables")
+        .hint("use table names without  main.  and not the engine's own tables")
 }
 
-/// The answer to a bounded query, of the rows that [`resume::once`](crate::resume::once) found.
+/// The answer to a restricted query, from the rows found by [`resume::once`](crate::resume::once).
 pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> Answer {
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
     Answer { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
@@ -59,8 +59,8 @@ pub(crate) fn run(
     let mut state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let seq = match as_of {
         None => state.seq(),
-        // Beside the views that show the past stands the present, for the views' own use. SQLite tells a
-        // guard that a view reads, or a CTE of the caller's, in the same way.
+        // The current tables still exist behind the views, for the views' own use. SQLite's authorizer cannot
+        // distinguish a view's access from that of a caller's CTE.
         Some(_) if abide_live::names_main(sql) => return Err(of_the_present()),
         Some(past) => crate::as_of::travel(&mut state, layout, past)?,
     };
@@ -71,7 +71,7 @@ pub(crate) fn run(
         unused.retain(|name| *name != bare);
         params.get(&bare).cloned().ok_or_else(|| {
             let name = name.map_or_else(|| format!("?{number}"), str::to_owned);
-            Refusal::new(Code::BadArguments, format!("parameter {name} is not given"))
+            Refusal::new(Code::BadArguments, format!("parameter {name} is missing"))
                 .hint(format!("\"params\": {{\"{bare}\": …}}"))
         })
     };
@@ -81,7 +81,7 @@ pub(crate) fn run(
             Code::BadArguments,
             format!("the statement has no parameter {name}"),
         )
-        .hint("leave it out, or use it as :name"));
+        .hint("omit it, or use it as :name"));
     }
     Ok(Answer { seq, columns: found.columns, rows: found.rows })
 }

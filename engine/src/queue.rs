@@ -1,6 +1,6 @@
-//! A bounded queue in front of a thread, which takes everything that waits at once: that is how
-//! batches grow by themselves while a sync is in flight. Callers take turns in it (see [`crate::lanes`]), and
-//! when one of them has filled it there is still room for the others.
+//! A bounded queue in front of a thread, which takes all waiting items at once, so
+//! batches grow while a sync is in flight. Callers share it fairly (see [`crate::lanes`]), and
+//! a caller that fills it leaves room for the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -9,37 +9,37 @@ use std::time::Duration;
 use crate::lanes::Lanes;
 use crate::locks::{Condvar, Mutex, MutexGuard};
 
-/// What a caller may take of a queue at his turn, as a part of the whole: sixteen ordinary calls.
+/// Reciprocal of a caller's share of the queue per turn: sixteen ordinary calls.
 const TURNS: usize = 1_024;
 
-/// What a caller who has little waiting may add to a queue that is full, as a part of the whole. All of it
-/// together is as much again as the queue holds.
+/// Reciprocal of the reserve for a caller with few items when the queue is full. All reserves together
+/// are as large as the queue.
 const SHARES: usize = 64;
 
 /// A bounded queue with one taker.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
-    /// Something came, or the queue was closed.
+    /// An item arrived, or the queue was closed.
     filled: Condvar,
-    /// Something was taken.
+    /// An item was taken.
     drained: Condvar,
     weight_max: usize,
-    /// Items that takers may have of one caller at a time.
+    /// Maximum number of a caller's items in progress.
     turns_max: usize,
 }
 
 #[derive(Debug)]
 struct State<T> {
     items: Lanes<T>,
-    /// How many items takers have of each caller, where they take them one by one.
+    /// Number of each caller's items in progress, for takers of single items.
     taken: HashMap<Arc<str>, usize>,
     closed: bool,
-    /// The taker is gone: what waits, or is added, is dropped.
+    /// The taker is gone: waiting and new items are dropped.
     abandoned: bool,
 }
 
-/// An item that a taker has. Dropped, the caller may have another one taken.
+/// An item in progress. Dropping it allows the next one of the same caller.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, T> {
     queue: &'a Queue<T>,
@@ -61,22 +61,22 @@ impl<T> Drop for Turn<'_, T> {
     }
 }
 
-/// Why an item was not taken in.
+/// Why an item was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rejected<T> {
-    /// Too much waits already.
+    /// The queue is full.
     Full(T),
-    /// The taker is gone or going.
+    /// The taker has ended or is ending.
     Closed(T),
 }
 
 impl<T> Queue<T> {
-    /// A queue that holds up to this much weight. What an item weighs is its giver's affair.
+    /// A queue with a maximum weight. The producer defines the weight of an item.
     pub(crate) fn new(weight_max: usize) -> Queue<T> {
         Queue::shared(weight_max, usize::MAX)
     }
 
-    /// The same for several takers, which take items one by one ([`Queue::take_one`]): so many of one caller at a time.
+    /// The same for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
     pub(crate) fn shared(weight_max: usize, turns_max: usize) -> Queue<T> {
         let (items, taken) = (Lanes::new(weight_max / TURNS), HashMap::new());
         let state = State { items, taken, closed: false, abandoned: false };
@@ -89,9 +89,9 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds an item of a caller, or of the engine itself, or says at once that there is no room. One that is
-    /// heavier than the whole queue is taken when the queue is empty; for one that weighs nothing there is
-    /// always room.
+    /// Adds an item of a caller, or of the engine itself, or refuses it immediately if there is no room. An item
+    /// heavier than the whole queue is accepted when the queue is empty; an item without weight is always
+    /// accepted.
     pub(crate) fn push(
         &self,
         caller: Option<&str>,
@@ -111,10 +111,10 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Whether an item of a caller would be taken in now.
+    /// Whether an item of a caller would be accepted now.
     pub(crate) fn takes(&self, caller: &str, weight: usize) -> bool {
         let state = self.lock();
-        // Of a closed one it is told when it is tried.
+        // A closed queue refuses the item itself.
         state.closed || self.takes_into(&state.items, Some(caller), weight)
     }
 
@@ -127,14 +127,14 @@ impl<T> Queue<T> {
             && items.weight() + weight <= 2 * self.weight_max
     }
 
-    /// Adds an item of the engine itself, waiting for room. Only a thread may call this, never a task.
+    /// Adds an item of the engine itself, and waits for room. Only a thread may call this, never a task.
     pub(crate) fn push_wait(&self, item: T, weight: usize) {
         let mut state = self.lock();
         while !self.has_room(&state.items, weight) && !state.closed {
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.abandoned {
-            // Dropped outside the lock: an item may reach for this queue when it is dropped.
+            // Dropped outside the lock: dropping an item may access this queue.
             drop(state);
             return drop(item);
         }
@@ -143,8 +143,8 @@ impl<T> Queue<T> {
         self.filled.notify_one();
     }
 
-    /// Adds an item of the engine itself that weighs nothing, where it does not join the one that came
-    /// last and still waits: `join` puts the two together, or gives it back.
+    /// Adds an item of the engine itself without weight, unless it can be merged with the last waiting
+    /// one: `join` merges the two, or returns it.
     pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {
         let mut state = self.lock();
         if state.abandoned {
@@ -166,13 +166,13 @@ impl<T> Queue<T> {
         items.weight() == 0 || items.weight() + weight <= self.weight_max
     }
 
-    /// Waits for something, then takes items, by turns, until their weight reaches `weight`. Empty once
+    /// Waits for an item, then takes items in turns until their weight reaches `weight`. Empty once
     /// the queue is closed and drained.
     pub(crate) fn take(&self, weight: usize, into: &mut Vec<T>) {
         while self.take_within(None, weight, into) && into.is_empty() {}
     }
 
-    /// The same, but waits no longer than this: then nothing is taken. False once the queue is closed
+    /// The same with a timeout: then nothing is taken. `false` once the queue is closed
     /// and drained.
     pub(crate) fn take_within(
         &self,
@@ -202,8 +202,8 @@ impl<T> Queue<T> {
         open
     }
 
-    /// Waits for an item of a caller of whom takers do not have too many, and takes it. Nothing once the queue is closed and
-    /// drained.
+    /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is
+    /// closed and drained.
     pub(crate) fn take_one(&self) -> Option<(T, Turn<'_, T>)> {
         let mut state = self.lock();
         loop {
@@ -219,7 +219,7 @@ impl<T> Queue<T> {
                 return Some((item, Turn { queue: self, caller }));
             }
             if *closed && items.len() == 0 {
-                // Others may wait for the caller of the last item.
+                // Other takers may wait for the caller of the last item.
                 self.filled.notify_all();
                 return None;
             }
@@ -227,14 +227,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes nothing more in. What waits is still taken out.
+    /// Closes the queue. Waiting items can still be taken.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
         self.drained.notify_all();
     }
 
-    /// Takes nothing more in, and drops what waits and what the engine itself still adds: the taker has
+    /// Closes the queue and drops all waiting and future items: the taker has
     /// panicked. The waiter of an item observes that its reply was dropped.
     pub(crate) fn abandon(&self) {
         let mut left = Vec::new();
@@ -249,18 +249,18 @@ impl<T> Queue<T> {
         drop(left);
     }
 
-    /// The weight that waits.
+    /// The weight of all waiting items.
     pub(crate) fn weight(&self) -> usize {
         self.lock().items.weight()
     }
 
-    /// How many items wait.
+    /// The number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.lock().items.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // A panic elsewhere leaves the queue whole: every change to it is one step.
+        // Every change is one step, so a poisoned lock is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     const ME: Option<&str> = Some("me");
 
     #[test]
-    fn it_is_bounded_by_weight_and_drained_in_order() {
+    fn the_queue_is_bounded_by_weight_and_ordered() {
         let queue = Queue::new(10);
         assert_eq!(queue.push(ME, 'a', 4), Ok(()));
         assert_eq!(queue.push(ME, 'b', 6), Ok(()));
@@ -280,11 +280,15 @@ mod tests {
         let mut taken = Vec::new();
         queue.take(5, &mut taken);
         assert_eq!((taken.as_slice(), queue.weight()), (['a', 'b'].as_slice(), 0));
-        assert_eq!(queue.push(ME, 'd', 11), Ok(()), "alone, even the heaviest has room");
+        assert_eq!(
+            queue.push(ME, 'd', 11),
+            Ok(()),
+            "an empty queue accepts even the heaviest item"
+        );
     }
 
     #[test]
-    fn closing_lets_what_waits_out_and_nothing_in() {
+    fn a_closed_queue_drains_and_refuses_new_items() {
         let queue = Queue::new(10);
         assert_eq!(queue.push(ME, 'a', 1), Ok(()));
         queue.close();
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_queue_drops_what_waits_and_what_comes() {
+    fn an_abandoned_queue_drops_waiting_and_new_items() {
         let (queue, item) = (Queue::new(1), Arc::new(()));
         assert_eq!(queue.push(ME, Arc::clone(&item), 1), Ok(()));
         queue.abandon();
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_weighs_nothing_joins_what_waits() {
+    fn weightless_items_are_merged_with_the_last() {
         let queue = Queue::new(2);
         let join = |last: &mut Vec<u8>, item: Vec<u8>| {
             if last.len() < 2 {
@@ -324,17 +328,17 @@ mod tests {
         queue.join(vec![3], join);
         let mut taken = Vec::new();
         queue.take(usize::MAX, &mut taken);
-        assert_eq!(taken, [vec![1], vec![2, 2, 3]], "full, and nobody waits");
+        assert_eq!(taken, [vec![1], vec![2, 2, 3]], "full, without waiting");
         queue.join(vec![4], join);
         queue.take(usize::MAX, &mut taken);
-        assert_eq!(taken.last(), Some(&vec![4]), "what was taken takes nothing in");
+        assert_eq!(taken.last(), Some(&vec![4]), "a taken item is not merged with");
     }
 
     #[test]
-    fn a_wait_ends_with_nothing() {
+    fn a_timeout_takes_nothing() {
         let queue = Queue::new(10);
         let mut taken = Vec::new();
-        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "it is open");
+        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "the queue is open");
         assert_eq!(queue.push(ME, 'a', 1), Ok(()));
         queue.close();
         assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "something was left");
@@ -343,17 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_filled_it_leaves_room_for_the_others() {
+    fn a_full_queue_leaves_room_for_other_callers() {
         let queue = Queue::new(640);
         (0..64).for_each(|number| assert_eq!(queue.push(Some("flood"), number, 10), Ok(())));
         assert_eq!(queue.push(Some("flood"), 64, 10), Err(Rejected::Full(64)));
-        assert_eq!(queue.push(Some("ann"), 100, 10), Ok(()), "a share of her own");
-        assert_eq!(queue.push(Some("ann"), 101, 10), Err(Rejected::Full(101)), "and no more");
+        assert_eq!(queue.push(Some("ann"), 100, 10), Ok(()), "the caller's reserve");
+        assert_eq!(
+            queue.push(Some("ann"), 101, 10),
+            Err(Rejected::Full(101)),
+            "the reserve is limited"
+        );
         let others: Vec<String> = (0..100).map(|number| format!("caller {number}")).collect();
         let room = others.iter().filter(|it| queue.push(Some(it), 200, 10).is_ok()).count();
         assert_eq!((room, queue.weight()), (63, 1_280), "twice the queue, however many callers");
         let mut taken = Vec::new();
         queue.take(20, &mut taken);
-        assert_eq!(taken, [0, 100], "she does not wait for the flood");
+        assert_eq!(taken, [0, 100], "another caller does not wait for the flood");
     }
 }

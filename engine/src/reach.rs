@@ -1,9 +1,9 @@
-//! What policies let the reducers of a bounded caller reach: the conditions of its role, as they stand in
-//! the open transaction, to be asked of single rows and put before reads of many.
+//! Row access of a restricted caller's reducers by policies: the conditions of its role in
+//! the open transaction, evaluated for single rows and added to reads of many.
 //!
-//! The rows of `policies` are read again when a call may have changed them, and not when a commit has: a
-//! call is held to what the calls before it in the log say, however calls were gathered into commits. So
-//! a replay, which gathers them otherwise, is bounded alike.
+//! The rows of `policies` are reloaded when a call may have changed them, not at a commit: the policies for a
+//! call depend on the preceding calls in the log, not on how calls were batched into commits. So
+//! a replay, which batches them differently, applies the same policies.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::policies::{self, Rows};
 
-/// Roles whose rules are kept ready. More is an issuer that makes up roles.
+/// Maximum number of cached roles. More means an issuer that generates roles.
 const ROLES: usize = 1_000;
 
-/// The policies as reducers are held to them.
+/// The policies that apply to reducers.
 #[derive(Debug)]
 pub(crate) struct Reach {
     tables: Vec<&'static TableSpec>,
-    /// By which rows those of a table belong to others.
+    /// The owners of each table's rows.
     owners: HashMap<&'static str, Vec<Owner>>,
     copies: Vec<Copies>,
     rows: Rows,
@@ -37,7 +37,7 @@ impl Reach {
         owners: HashMap<&'static str, Vec<Owner>>,
         copies: Vec<Copies>,
     ) -> Reach {
-        // Nothing is read where no module keeps policies.
+        // Nothing is read if no module declares policies.
         let stale = tables.iter().any(|table| table.name == policies::TABLE);
         let (rows, of_roles) = (Rows::new(), HashMap::new());
         Reach { tables, owners, copies, rows, of_roles, stale }
@@ -48,17 +48,17 @@ impl Reach {
         self.stale |= table.name == policies::TABLE;
     }
 
-    /// Calls were undone.
+    /// Calls were rolled back.
     pub(crate) fn forget(&mut self) {
         self.stale = self.tables.iter().any(|table| table.name == policies::TABLE);
     }
 
-    /// Whether the policies have to be read again.
+    /// Whether the policies must be reloaded.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// What a caller is held to; nothing where no policy bounds it.
+    /// The policies for a caller; `None` if none applies.
     pub(crate) fn of(
         &mut self,
         store: &Writer,
@@ -90,23 +90,23 @@ impl Reach {
     }
 }
 
-/// What policies say to the callers of one role.
+/// The policies for callers of one role.
 #[derive(Debug)]
 pub(crate) struct OfRole {
     rules: HashMap<&'static str, Rule>,
-    /// The tables of which some columns are hidden: all columns, and those.
+    /// Tables with hidden columns: all columns, and the hidden ones.
     hidden: Vec<(BTreeSet<&'static str>, Vec<&'static str>)>,
-    /// The columns of every table, to tell whose row an answer holds.
+    /// The columns of every table, to recognise rows in a result.
     shapes: Vec<BTreeSet<&'static str>>,
 }
 
-/// Which rows of a table are there.
+/// Which rows of a table are visible.
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) condition: Condition,
-    /// Asks it of a row that is given: the columns below, then what is known of the caller.
+    /// Evaluates the condition for a given row: parameters are the columns below, then the caller's values.
     pub(crate) of_row: String,
-    /// The places of the columns that it may name.
+    /// The positions of the columns that it may name.
     pub(crate) columns: Vec<usize>,
 }
 
@@ -137,13 +137,13 @@ impl OfRole {
         self.rules.is_empty() && self.hidden.is_empty()
     }
 
-    /// What decides which rows of a table are there; nothing where all are.
+    /// The rule for a table's rows; `None` if all are visible.
     pub(crate) fn rule(&self, table: &TableSpec) -> Option<&Rule> {
         self.rules.get(table.name)
     }
 
-    /// A result without the hidden columns of the rows that it holds. What holds all columns of a table is
-    /// a row of it; what a rule answers in words of its own is not looked into.
+    /// Removes hidden columns from the rows in a result. An object with all columns of a table is
+    /// a row of it; other parts of a result are not examined.
     pub(crate) fn shown(&self, result: String) -> String {
         let names = self.hidden.iter().flat_map(|(_, columns)| columns);
         if !names.into_iter().any(|name| result.contains(&format!("\"{name}\":"))) {
@@ -168,7 +168,7 @@ impl OfRole {
     fn hide_columns(&self, members: &mut Map<String, JsonValue>) {
         let holds =
             |columns: &BTreeSet<&str>| columns.iter().all(|name| members.contains_key(*name));
-        // A row as it is belongs to the table of just these columns, and to none that has fewer.
+        // An unmodified row belongs to the table with exactly these columns, not to one with a subset.
         let whole = self.shapes.iter().any(|all| all.len() == members.len() && holds(all));
         let is_of = |all: &BTreeSet<&str>| holds(all) && (!whole || all.len() == members.len());
         let hidden = self.hidden.iter().filter(|(all, _)| is_of(all));
@@ -181,7 +181,7 @@ impl OfRole {
 
 impl Rule {
     fn new(table: &TableSpec, text: &str) -> Rule {
-        // What cannot be read lets nothing be seen. No such policy is set; a file may come from anywhere.
+        // An invalid condition permits nothing. set_policy refuses it, but a file may come from anywhere.
         let none = || Condition::parse("0").expect("it is a condition");
         let condition = Condition::parse(text).unwrap_or_else(|_| none());
         let text = text.to_ascii_lowercase();
@@ -189,7 +189,7 @@ impl Rule {
             text.contains('*') || text.contains(&table.columns[*at].name.to_ascii_lowercase())
         };
         let columns: Vec<usize> = (0..table.columns.len()).filter(may_name).collect();
-        // CAST gives a value the affinity that its column has, and changes nothing of it: tables are STRICT.
+        // CAST gives a value its column's affinity without changing it: tables are STRICT.
         let cells = columns.iter().enumerate().map(|(nth, at)| {
             let column = &table.columns[*at];
             format!("CAST(?{} AS {}) AS \"{}\"", nth + 1, column.kind.sql(), column.name)

@@ -1,7 +1,7 @@
-//! A few threads that read: each has a connection, all take from one queue.
+//! A pool of reader threads: each has a connection, all share one queue.
 //!
-//! *Invariant:* a query that panics costs only its caller. Its connection is not used again: a new one takes its
-//! place.
+//! *Invariant:* a query that panics affects only its caller. Its connection is replaced by a
+//! new one.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ use crate::ports::{Point, Stage, Turns};
 use crate::queue::{Queue, Rejected};
 use crate::threads::{Threads, panic_text};
 
-/// What a reader is given to do.
+/// A job for a reader.
 pub(crate) type ReaderJob = Box<dyn FnOnce(&mut Reader) + Send>;
 
-/// Opens one more connection that reads.
+/// Opens another reader connection.
 pub(crate) type OpenReader = dyn Fn() -> Result<Reader, StoreError> + Send + Sync;
 
 /// The pool. Its threads end when it is closed.
@@ -37,7 +37,7 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Starts a thread for each connection; `open` replaces one whose query has panicked.
+    /// Starts a thread for each connection; `open` replaces a connection whose query has panicked.
     pub(crate) fn start(
         name: &str,
         readers: Vec<Reader>,
@@ -66,7 +66,7 @@ impl Readers {
         (Readers { queue, stoppers, health }, started)
     }
 
-    /// Runs something on a reader for a caller of that id. It weighs so many queries in
+    /// Runs something on a reader for a caller of that id. It counts as `weight` queries in
     /// the queue.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
@@ -89,7 +89,7 @@ impl Readers {
         answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
     }
 
-    /// Where the threads take their work from.
+    /// The queue of the threads.
     pub(crate) fn queue(&self) -> &Arc<Queue<ReaderJob>> {
         &self.queue
     }
@@ -103,14 +103,14 @@ impl Readers {
     }
 }
 
-/// Opens one connection that reads.
+/// Opens a reader connection.
 pub(crate) fn open_reader(store: &Store, set_up: &[String]) -> Result<Reader, StoreError> {
     let reader = store.reader()?;
     reader.set_up(set_up)?;
     Ok(reader)
 }
 
-/// What ends the queries that run.
+/// Interrupts running queries.
 struct Stoppers {
     all: Vec<Stopper>,
     stopped: bool,
@@ -119,7 +119,7 @@ struct Stoppers {
 /// One of the threads.
 struct Serving {
     number: usize,
-    /// Nothing where the last query panicked.
+    /// `None` after a query panicked.
     reader: Option<Reader>,
     open: Arc<OpenReader>,
     stoppers: Arc<Mutex<Stoppers>>,
@@ -136,7 +136,7 @@ impl Serving {
         }
     }
 
-    /// A connection in the place of the one whose query panicked.
+    /// Replaces the connection whose query panicked.
     fn open_again(&self) -> Result<Reader, StoreError> {
         let reader = (self.open)()?;
         let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ impl Serving {
         Ok(reader)
     }
 
-    /// Does one job. Where it cannot be done its reply is dropped, and its caller hears `internal`.
+    /// Runs one job. If that fails, its reply is dropped, and its caller gets `internal`.
     fn serve(&mut self, job: ReaderJob) {
         let mut reader = match self.reader.take().map_or_else(|| self.open_again(), Ok) {
             Ok(reader) => reader,
@@ -171,11 +171,11 @@ impl Serving {
 }
 
 fn given_up() -> Refusal {
-    Refusal::new(Code::Internal, "the query failed for a reason of the engine's own")
-        .hint("the cause is in the server's log")
+    Refusal::new(Code::Internal, "the query failed with an internal error")
+        .hint("see the server's log for the cause")
 }
 
-/// What is said while the engine goes down.
+/// The refusal while the engine closes.
 pub(crate) fn closing() -> Refusal {
     Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
 }

@@ -1,5 +1,5 @@
-//! The reducers by name, and calls made ready to run: everything that can be done to a call before
-//! the writer sees it is done here, on the caller's thread.
+//! The reducers by name, and the preparation of calls: everything that can be done before
+//! the writer gets a call is done here, on the caller's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::requests;
 #[derive(Debug)]
 pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
-    /// Those that only the engine calls: what time does, and what keeps records.
+    /// Reducers that only the engine calls: deadlines and records.
     of_engine: BTreeSet<&'static str>,
 }
 
-/// A call that is understood, bounded, and hashed.
+/// A call that is decoded, checked, and hashed.
 pub(crate) struct ReadyCall {
     pub(crate) reducer: &'static str,
     pub(crate) call: Box<dyn Call>,
@@ -29,7 +29,7 @@ pub(crate) struct ReadyCall {
     pub(crate) arguments: String,
     /// SHA-256 of `arguments`.
     pub(crate) digest: Hash,
-    /// What the result may repeat of them.
+    /// The arguments that the result may repeat.
     pub(crate) echo: Echo,
 }
 
@@ -47,7 +47,7 @@ impl Registry {
         let own: Vec<Definition> = deadlines.chain(witnesses).collect();
         let reserved = modules.iter().flat_map(|module| &module.reducers).chain(&own);
         let taken = reserved.into_iter().any(|definition| definition.name == requests::RECORD);
-        assert!(!taken, "{} is the engine's own name", requests::RECORD);
+        assert!(!taken, "{} is reserved for the engine", requests::RECORD);
         let mut definitions = BTreeMap::new();
         let reducers = modules.iter().flat_map(|module| &module.reducers);
         for definition in reducers.chain(&own) {
@@ -63,16 +63,16 @@ impl Registry {
         self.definitions.values().filter(|definition| !self.of_engine.contains(definition.name))
     }
 
-    /// Understands a call of somebody outside. Arguments left out (null) are none.
+    /// Prepares an external call. Omitted (null) arguments are an empty object.
     pub(crate) fn ready(&self, reducer: &str, arguments: &JsonValue) -> Result<ReadyCall, Refusal> {
         if self.of_engine.contains(reducer) {
-            let detail = format!("{reducer} is called by the engine alone");
-            let hint = "it calls what time does when the moment has come, and keeps records";
+            let detail = format!("{reducer} can only be called by the engine");
+            let hint = "the engine calls it for deadlines and records";
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
         let ready = self.ready_any(reducer, arguments)?;
-        // Doors check the text that came in; a caller in this process sends values. What time does and a replay passes
-        // here not: a log may hold what was taken before.
+        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
+        // a log may contain arguments accepted by earlier versions.
         integers::check(&ready.arguments).map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
@@ -80,7 +80,7 @@ impl Registry {
         Ok(ready)
     }
 
-    /// Understands any call, also one that only time makes.
+    /// Prepares any call, including those only the engine makes.
     pub(crate) fn ready_any(
         &self,
         reducer: &str,
@@ -92,14 +92,15 @@ impl Registry {
         if !arguments.is_object() {
             let detail = format!("{reducer}: the arguments are not a JSON object");
             return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("arguments go by name: {\"session_id\": \"…\"}"));
+                .hint("arguments are named: {\"session_id\": \"…\"}"));
         }
         let call = (definition.decode)(arguments)?;
         let echo = Echo::of(arguments);
         let arguments = canonical::to_text(arguments);
         if arguments.len() > limits::CALL_BYTES {
             let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
-            let detail = format!("{reducer}: arguments of {bytes} bytes, at most {most} are taken");
+            let detail =
+                format!("{reducer}: arguments of {bytes} bytes, at most {most} are allowed");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }

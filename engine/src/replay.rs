@@ -1,10 +1,10 @@
-//! Running a log again, into an empty file: the same rows must come out, bit for bit.
+//! Replays a log into an empty file: it must produce identical rows.
 //!
-//! This is the proof that rows follow from events alone, and the way back to any past state. What is
-//! compared is every event's hash (which covers its outcome) and, at the log's end, every row of every
-//! registered table and of `request_ids`, so that the new file answers retries as the old one does. Undo images
-//! are not rebuilt: they follow from how calls were gathered into commits. The new file says so by the floor
-//! of its change log, and its clients begin with a new snapshot.
+//! This proves that rows depend on events alone, and gives access to any past state. It
+//! compares every event's hash (which covers its outcome) and, at the log's end, every row of every
+//! registered table and of `request_ids`, so that the new file answers retries like the old one. Undo images
+//! are not rebuilt: they depend on how calls were batched into commits. The new file records that in the floor
+//! of its change log, and its clients start with a new snapshot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use crate::requests::{self, Rebuilding};
 /// Events in one transaction of a replay.
 const EVENTS_PER_COMMIT: i64 = 1_000;
 
-/// Why a log could not be run again to the same end.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// The log itself cannot be believed.
+    /// The log itself is invalid.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// The target cannot be made.
+    /// The target cannot be created.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The target cannot be written.
@@ -53,27 +53,27 @@ pub enum ReplayError {
     Refused {
         /// The event.
         seq: Seq,
-        /// The rule.
+        /// The reducer.
         reducer: String,
-        /// Why.
+        /// The refusal.
         refusal: Refusal,
     },
-    /// An event that records a request cannot be read.
-    #[error("event {seq}: record_request does not say what its request id stands for")]
+    /// An event that records a request id is invalid.
+    #[error("event {seq}: record_request has invalid arguments")]
     Record {
         /// The event.
         seq: Seq,
     },
-    /// A call does something else now.
-    #[error("event {seq}: {reducer} had another outcome in the replay")]
+    /// A call has another outcome.
+    #[error("event {seq}: {reducer} has another outcome in the replay")]
     Differs {
         /// The event.
         seq: Seq,
-        /// The rule.
+        /// The reducer.
         reducer: String,
     },
-    /// The rows are not those that the log gives.
-    #[error("table {table} is not what the log gives: row {key}")]
+    /// The rows differ from those of the replay.
+    #[error("table {table} differs from the replay of the log: row {key}")]
     Rows {
         /// The table.
         table: &'static str,
@@ -82,8 +82,8 @@ pub enum ReplayError {
     },
 }
 
-/// Runs the log of a file again into a new file, up to a seq or to its end. At the end the tables of
-/// both are compared. Returns the last event that was run.
+/// Replays the log of a file into a new file, up to a seq or to its end. At the end the tables of
+/// both are compared. Returns the last replayed event.
 ///
 /// # Errors
 /// [`ReplayError`], naming the first event or row that differs.
@@ -186,7 +186,7 @@ fn run_again(
     Ok(())
 }
 
-/// Keeps the rows of request ids that the log cannot give; see [`requests::may_be_kept`].
+/// Copies rows of request ids that the log does not determine; see [`requests::may_be_kept`].
 fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
     let (table, mut failed) = (RequestIdRow::SPEC, None);
     log.rows(table, &mut |row| {
@@ -215,7 +215,7 @@ fn commit(executor: &mut Executor) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Holds the rows of a file to those of the replay.
+/// Compares the rows of a file with those of the replay.
 fn compare(
     log: &LogFile,
     replayed: &Executor,

@@ -1,9 +1,9 @@
-//! Request ids: which calls a caller's own name for a request stands for, so that a retry is answered and
-//! not run; and how a replay rebuilds that from the log.
+//! Request ids: map a caller's id for a request to its calls, so that a retry is answered and
+//! not run again; and rebuild that mapping in a replay of the log.
 //!
-//! The events of a request stand next to each other in the log, each with the request's id. So they tell
-//! what was asked, unless calls of a batch had been done before: those have no event. Such a batch ends with
-//! an event of its own, [`RECORD`], whose arguments say what the request id stands for.
+//! The events of a request are consecutive in the log, each with the request's id. So they determine
+//! the request, unless some calls of a batch were duplicates: those have no event. Such a batch ends with
+//! a separate event, [`RECORD`], whose arguments contain the request's calls.
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::id::is_control;
@@ -17,26 +17,26 @@ use crate::outcome::Echo;
 use crate::registry::ReadyCall;
 use crate::unit::Unit;
 
-/// The name of the event that records what a request id stands for. No reducer may have it.
+/// The name of the event that records the calls of a request id. No reducer may have it.
 pub(crate) const RECORD: &str = "record_request";
 
-/// The caller's own name for a unit.
+/// The caller's id for a unit.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) id: String,
-    /// Over the reducers and their arguments, in order.
+    /// Hash over the reducers and their arguments, in order.
     pub(crate) fingerprint: Hash,
 }
 
 impl Request {
-    /// A request of these calls.
+    /// A request with these calls.
     pub(crate) fn new(id: &str, calls: &[ReadyCall]) -> Result<Request, Refusal> {
         if id.is_empty() || id.len() > limits::NAME_BYTES {
-            let detail = format!("a request id has 1 to {} bytes", limits::NAME_BYTES);
+            let detail = format!("a request id must have 1 to {} bytes", limits::NAME_BYTES);
             return Err(Refusal::new(Code::BadRequest, detail));
         }
         if id.chars().any(is_control) {
-            let detail = "a request id has no control characters";
+            let detail = "a request id must not contain control characters";
             return Err(Refusal::new(Code::BadRequest, detail));
         }
         let mut fingerprint = Fingerprint::default();
@@ -44,7 +44,7 @@ impl Request {
         Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finish() })
     }
 
-    /// What is kept of it, with the seq that answered each call.
+    /// Its stored form, with the seq of each call.
     pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq]) -> RequestIdRow {
         RequestIdRow {
             caller: caller.principal().to_owned(),
@@ -64,7 +64,7 @@ impl Request {
 struct Fingerprint(Sha256);
 
 impl Fingerprint {
-    /// As it began in format 1, where the scope was part of the fingerprint and not of the key.
+    /// The start of a fingerprint in format 1, where the scope was part of it and not of the key.
     fn of_format_1(caller: &Caller) -> Fingerprint {
         let mut hash = Sha256::new();
         if !caller.scope().is_empty() {
@@ -98,12 +98,12 @@ pub(crate) fn recorded(arguments: &JsonValue) -> ReadyCall {
     ReadyCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest, echo }
 }
 
-/// What a [`RECORD`] event answers.
+/// The result of a [`RECORD`] event.
 pub(crate) fn nothing() -> Reply {
     Reply { result: "null".to_owned(), duplicate_of: None, refusal: None }
 }
 
-/// The arguments of a [`RECORD`] event do not say what the request id stands for.
+/// The arguments of a [`RECORD`] event are invalid.
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
@@ -121,13 +121,13 @@ struct Open {
     is_format_1: bool,
     fingerprint: Fingerprint,
     seqs: Vec<Seq>,
-    /// What a [`RECORD`] event said of it.
+    /// The content of its [`RECORD`] event.
     recorded: Option<(Hash, Vec<Seq>)>,
 }
 
 impl Rebuilding {
-    /// Takes in the next event, which this call of this caller gave. Returns the request that ended with the
-    /// event before.
+    /// Processes the next event, made by this call of this caller. Returns the request that ended with the
+    /// previous event.
     pub(crate) fn take(
         &mut self,
         event: &Event,
@@ -156,7 +156,7 @@ impl Rebuilding {
         Ok(ended)
     }
 
-    /// Whether an event belongs to the request of the events before.
+    /// Whether an event belongs to the request of the preceding events.
     pub(crate) fn continues(&self, event: &Event) -> bool {
         self.open.as_ref().is_some_and(|open| {
             open.caller.id() == event.caller
@@ -165,7 +165,7 @@ impl Rebuilding {
         })
     }
 
-    /// The request of the last events, now that none of it follows.
+    /// The request of the last events, once no more of its events can follow.
     pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
         let Open { caller, id, is_format_1, fingerprint, seqs, recorded } = self.open.take()?;
         let (fingerprint, seqs) = recorded.unwrap_or_else(|| (fingerprint.finish(), seqs));
@@ -176,7 +176,7 @@ impl Rebuilding {
         Some(row)
     }
 
-    /// Forgets the request of the last events: the replay ends within it.
+    /// Discards the request of the last events: the replay ends within it.
     pub(crate) fn forget(&mut self) {
         self.open = None;
     }
@@ -188,9 +188,9 @@ fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
     Some((fingerprint, serde_json::from_value(said["seqs"].take()).ok()?))
 }
 
-/// The row of a request that a caller with a scope made in format 1, with today's fingerprint. There the row has the
-/// caller's id alone, and the scope is in the events and in the fingerprint; both must agree with the caller's. A
-/// row of another scope, or of another request, is not this caller's and is not found.
+/// The row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only the
+/// caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A
+/// row of another scope, or of another request, is not found.
 pub(crate) fn of_format_1(
     store: &Writer,
     unit: &Unit,
@@ -206,7 +206,7 @@ pub(crate) fn of_format_1(
     if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
         return Ok(None);
     }
-    // Events of other requests are among them where calls of a batch had been done before.
+    // Duplicate calls of a batch refer to events of other requests.
     let mut is_own = false;
     for seq in seqs_of(&row) {
         let event = store.event(seq)?;
@@ -224,14 +224,14 @@ pub(crate) fn of_format_1(
     Ok(is_own.then_some(row))
 }
 
-/// The seqs that a request id stands for.
+/// The seqs of a request id.
 pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
     serde_json::from_value(row.seqs.value()).unwrap_or_default()
 }
 
-/// Whether a row of a file may stand although the log gives another one: a batch of format 1 in which some
-/// calls had been done before. Its log does not hold those calls, so the row is taken as it is if it agrees
-/// with the events that there are.
+/// Whether a row of a file is accepted although the log gives another one: a batch of format 1 with
+/// duplicate calls. Its log does not contain those calls, so the row is accepted if it agrees
+/// with the events that exist.
 pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
     let (found, rebuilt) = (seqs_of(found), seqs_of(rebuilt));
     let mut rest = found.iter();
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_cannot_be_read_is_an_error() {
+    fn an_invalid_record_is_an_error() {
         let take = |arguments: &JsonValue| {
             let call = recorded(arguments);
             let event = Event {

@@ -1,10 +1,10 @@
-//! Live queries whose deltas cost too much for a commit: they are run again by a reader, and told apart
-//! from what they were.
+//! Live queries whose deltas are too expensive for a commit: a reader runs them again, and compares the
+//! result with the previous one.
 //!
-//! The writer says that it does not know what a commit changed in a result ("stale"). Whoever listens
-//! then asks here for the result at that seq or a later one. One run and one comparison serve all who
-//! listen to the same binding; between two runs lies a pause, so that a dear query that every commit
-//! concerns takes a fixed share of one reader and no more.
+//! The writer marks a result whose change it does not compute as "stale". Its subscribers
+//! then request the result at that seq or a later one here. One run and one comparison serve all
+//! subscribers of the same binding; a pause between two runs limits an expensive query that every commit
+//! affects to a fixed share of one reader.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,10 +23,10 @@ use crate::readers::closing;
 use crate::resume;
 use crate::shared_results::{ResultRows, SharedResult};
 
-/// How much longer the pause after a run is than the run.
+/// Ratio of the pause after a run to the duration of the run.
 const PAUSE_FACTOR: u32 = 4;
 
-/// The longest pause while no reader has time.
+/// The longest pause while no reader is available.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A whole result, as one connection has it.
@@ -36,7 +36,7 @@ pub(crate) struct Version {
     pub(crate) result: Arc<SharedResult>,
 }
 
-/// A newer result, and what changed since the one that was held.
+/// A newer result, and the changes since the one that was held.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     pub(crate) version: Version,
@@ -48,7 +48,7 @@ pub(crate) struct Fresh {
 #[derive(Debug, Default)]
 pub(crate) struct Reruns(Mutex<HashMap<Binding, Weak<Rerun>>>);
 
-/// One of them. It is forgotten when nobody holds it any more.
+/// One of them. It is removed when its last user drops it.
 #[derive(Debug)]
 pub(crate) struct Rerun {
     binding: Binding,
@@ -67,7 +67,7 @@ struct Last {
 type Known = (Seq, Arc<ResultRows>);
 
 impl Reruns {
-    /// The one of a binding.
+    /// The entry of a binding.
     pub(crate) fn of(&self, binding: &Binding) -> Arc<Rerun> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
@@ -82,7 +82,7 @@ impl Reruns {
 }
 
 impl Rerun {
-    /// Whose turn among the readers it takes: the caller's that the query is bounded for.
+    /// The caller in whose turn it runs: the one that the query is restricted for.
     fn by(&self) -> &str {
         match self.binding.asked_by() {
             Some(Value::Text(caller)) => caller,
@@ -90,8 +90,7 @@ impl Rerun {
         }
     }
 
-    /// The result at a seq or later, durable, and how it differs from the one that is held. Both are counted as
-    /// the caller's.
+    /// The result at a seq or later, durable, and its difference from the held one.
     pub(crate) async fn advance(
         &self,
         engine: &Weak<Inner>,
@@ -119,7 +118,7 @@ impl Rerun {
         let mut pause = Duration::from_millis(limits::RERUN_MS);
         loop {
             match self.run(engine, last).await {
-                // Whoever waits for this is told when the engine closes, and then waits no more.
+                // Waiters are notified when the engine closes, and then stop waiting.
                 Err(refusal) if refusal.code == Code::Overloaded && engine.strong_count() > 0 => {
                     last.not_before = Instant::now() + pause;
                     pause = (pause * 2).min(LONGEST_PAUSE);

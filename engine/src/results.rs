@@ -1,33 +1,33 @@
-//! What a call, a batch and a query return.
+//! The results of a call, a batch and a query.
 
 use abide_schema::{Row, Seq};
 
-/// The answer to a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Its place in the log, or that of the call which had done it before.
+    /// Its position in the log, or that of the original call if it is a duplicate.
     pub seq: Seq,
     /// What the reducer returned, as JSON text.
     pub result: String,
-    /// Whether an earlier call had already done it.
+    /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
 }
 
-/// The answer to a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchDone {
     /// The seq of its last event.
     pub seq: Seq,
     /// One for each call.
     pub results: Vec<Done>,
-    /// Whether an earlier batch had already done it.
+    /// Whether an earlier batch with the same request id already took effect.
     pub duplicate: bool,
 }
 
-/// The answer to a query.
+/// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The state it was asked of; durable.
+    /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.
     pub columns: Vec<String>,

@@ -1,6 +1,6 @@
-//! Where a subscription starts, read from one still state: the whole result, what changed since a seq,
-//! or the result as it was and what changed since. `delta(query, N → M)` is the same rule as for a live
-//! commit; only the changes come from the change log: the net (old, new) of every row that was touched
+//! The start of a subscription, read from one snapshot: the whole result, the changes since a seq,
+//! or the result as of a seq and the changes since. `delta(query, N → M)` is the same rule as for a live
+//! commit; only the changes come from the change log: the net (old, new) of every row changed
 //! after N.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::policies;
 use crate::shared_results::{SharedResult, SharedResults};
 use crate::writer::sql_error;
 
-/// What a subscription is told first.
+/// The first answer to a subscription.
 #[derive(Debug)]
 pub(crate) enum Resumed {
     /// The whole result; with the reason, where a delta was asked for and could not be had.
@@ -31,7 +31,7 @@ pub(crate) enum Resumed {
 }
 
 impl Resumed {
-    /// The state that it leads to.
+    /// The state after it.
     pub(crate) fn seq(&self) -> Seq {
         match self {
             Resumed::Snapshot { seq, .. }
@@ -41,7 +41,7 @@ impl Resumed {
     }
 }
 
-/// The bounds of any one query.
+/// The limits of any one query.
 pub(crate) const LIMITS: QueryLimits = QueryLimits {
     columns: usize::MAX,
     rows: limits::QUERY_ROWS,
@@ -53,19 +53,19 @@ pub(crate) const LIMITS: QueryLimits = QueryLimits {
     value_bytes: limits::QUERY_VALUE_BYTES,
 };
 
-/// The bounds of a text of so many operators.
+/// The limits of a text with this many operators.
 pub(crate) fn limits_of(operations: usize) -> QueryLimits {
     QueryLimits { value_bytes: limits::value_bytes(limits::QUERY_ROW_BYTES, operations), ..LIMITS }
 }
 
-/// The bounds of a delta.
+/// The limits of a delta.
 pub(crate) fn live_limits(allowance: Allowance) -> QueryLimits {
     let Allowance { steps, value_bytes } = allowance;
     QueryLimits {
         time: std::time::Duration::from_millis(limits::LIVE_DELTA_MS),
         of_processor: true,
         steps,
-        // Between two looks it cannot come to much.
+        // Growth between two checks is small.
         memory_bytes: usize::MAX,
         value_bytes,
         ..LIMITS
@@ -86,7 +86,7 @@ pub(crate) fn begin(
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
             Resumed::Delta { from, seq, delta, .. } if checksum => {
-                // What the client holds is not known here, so what it is to hold is read.
+                // The client's current rows are unknown here, so the new result is read.
                 let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
                 Ok(Resumed::Delta { from, seq, delta, checksum: Some(sum) })
             }
@@ -95,11 +95,11 @@ pub(crate) fn begin(
     }
 }
 
-/// Several subscriptions, each with what it is told.
+/// Several subscriptions, each with its answer.
 pub(crate) type Each = Vec<(SubscriptionKey, Result<Resumed, Refusal>)>;
 
-/// What changed since a seq in several results at once, in one state, or the whole where that cannot
-/// be had.
+/// The changes since a seq in several results at once, in one snapshot, or whole results if that is not
+/// possible.
 pub(crate) fn resume_all(
     reader: &mut Reader,
     tables: &[&'static TableSpec],
@@ -123,13 +123,13 @@ pub(crate) fn resume_all(
     Ok((state.seq(), resumed.collect()))
 }
 
-/// How a subscription is caught up.
+/// How to catch up a subscription.
 #[derive(Debug)]
 pub(crate) enum CatchUp {
-    /// With what changed since.
+    /// With the changes since a seq.
     Since(Binding, Seq),
-    /// With what leads from the result at a seq, by policies that are no longer in force, to what is
-    /// shown now; with the whole, where it is not known what the client holds.
+    /// With the difference from the result at a seq under old policies to the currently visible
+    /// result; with the whole result if the client's rows are unknown.
     Anew { old: Binding, new: Binding, from: Option<Seq> },
 }
 
@@ -168,7 +168,7 @@ fn resume_in(
     }
 }
 
-/// Reads a result as it was, and what changed in it since.
+/// Reads a result as of a past state, and the changes since.
 fn past_and_since(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -195,8 +195,8 @@ fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<D
     binding.delta(changes, &mut ReaderSql::new(state)).map_err(|error| match error {
         LiveError::Query(why) => said_of(binding, Refusal::new(Code::BadSql, why)),
         LiveError::OverBudget => {
-            Refusal::new(Code::LimitExceeded, "what changed takes too long to be told")
-                .hint("subscribe without a seq to begin from, or with a narrower WHERE")
+            Refusal::new(Code::LimitExceeded, "the changes take too long to compute")
+                .hint("subscribe without from and as_of, or with a narrower WHERE")
         }
         LiveError::Broken(why) => {
             tracing::error!(%why, "a resume failed");
@@ -205,7 +205,7 @@ fn delta(state: &Snapshot<'_>, binding: &Binding, changes: &Changes) -> Result<D
     })
 }
 
-/// Reads the accumulators of a group, and at which seq they are so.
+/// Reads the accumulators of a group, and the seq of that state.
 pub(crate) fn fill(
     reader: &mut Reader,
     binding: &Binding,
@@ -234,7 +234,7 @@ fn whole(
     shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
     let seq = state.seq();
-    // Equal queries have equal results at one seq. Policies are a part of the query.
+    // Equal queries have equal results at one seq. Policies are part of the query.
     require_latest(binding)?;
     let rows = match shared.find(binding, seq)? {
         Some(rows) => rows,
@@ -249,8 +249,8 @@ fn rows(state: &Snapshot<'_>, binding: &Binding, sql: &str) -> Result<Vec<Row>, 
     rows_by_any(state, binding, sql, limits_of(binding.operations()))
 }
 
-/// The policies that a binding was made by must be the latest: asked after the state stands still, so
-/// that no later ones are in it.
+/// Checks that a binding uses the latest policies. Checked after the snapshot is open, so
+/// that the snapshot contains no later ones.
 fn require_latest(binding: &Binding) -> Result<(), Refusal> {
     if binding.is_latest() { Ok(()) } else { Err(policies::outdated()) }
 }
@@ -267,15 +267,15 @@ fn rows_by_any(
     Ok(found.map_err(|refusal| said_of(binding, refusal))?.rows)
 }
 
-/// An error as it is told: where what may be seen is bounded, without SQLite's words, which may be about
-/// what may not.
+/// The error for the caller: for a restricted one without SQLite's message, which may reveal
+/// hidden data.
 fn said_of(binding: &Binding, refusal: Refusal) -> Refusal {
     if !binding.is_bounded() || refusal.code != Code::BadSql {
         return refusal;
     }
     tracing::debug!(%refusal, "a bounded query failed");
-    Refusal::new(Code::BadSql, "the query failed on what it read")
-        .hint("an expression is given what it cannot take: look at json_extract(), sum(), abs()")
+    Refusal::new(Code::BadSql, "the query failed while evaluating a row")
+        .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
 }
 
 /// One query of a bounded caller: the present, or as it was at a seq. Without the columns that only carry its order.
@@ -297,7 +297,7 @@ pub(crate) fn once(
     Ok((past, rows_of(&state, tables, binding, (past, limits))?))
 }
 
-/// A result as it was at a seq.
+/// A result as of a seq.
 fn rows_of(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -307,18 +307,18 @@ fn rows_of(
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
     binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
-        tracing::error!(%error, "a past could not be laid out");
+        tracing::error!(%error, "a past state could not be read");
         Refusal::new(Code::Internal, "the change log could not be read")
     })?;
     rows_by_any(state, binding, &binding.past_sql(), limits)
 }
 
 fn too_far(binding: &Binding, table: &str, past: Seq) -> Refusal {
-    // Which table it is may be a policy's.
+    // The table's name may come from a policy.
     as_of::too_far(if binding.is_bounded() { "a table" } else { table }, past)
 }
 
-/// Whether any row of a table changed since, or the one of a key; also where that were too many to look at.
+/// Whether any row of a table, or one row, changed since; also if there were too many to check.
 pub(crate) fn changed_since(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
@@ -337,8 +337,8 @@ pub(crate) fn changed_since(
     Ok(images.iter().any(is_it))
 }
 
-/// What leads from a result as it was shown at a seq by other policies to what is shown now; the whole,
-/// where that cannot be had.
+/// The difference from a result at a seq under other policies to the current one; the whole result
+/// if that is not possible.
 fn planned_anew(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -346,7 +346,7 @@ fn planned_anew(
     from: Seq,
     shared: &SharedResults,
 ) -> Result<Resumed, Refusal> {
-    let why = || Some(refetch("what may be seen has changed".to_owned()));
+    let why = || Some(refetch("visibility has changed".to_owned()));
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor || from > state.seq() || old.shape() != new.shape() {
         return whole(state, new, why(), shared);
@@ -361,7 +361,7 @@ fn planned_anew(
     }
 }
 
-/// The net change since `from` of every row that a query reads; or the table of which too many did.
+/// The net change since `from` of every row that a query reads; or the table with too many changes.
 pub(crate) fn changes_since(
     state: &Snapshot<'_>,
     tables: &[&'static TableSpec],
@@ -379,7 +379,7 @@ pub(crate) fn changes_since(
     Ok(Ok(changes))
 }
 
-/// Adds the net change of every row of a table since `from`; `false` where they are too many.
+/// Adds the net change of every row of a table since `from`; `false` if there are too many.
 fn net_changes(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
@@ -392,7 +392,7 @@ fn net_changes(
     let Some(images) = state.images(table, from, limits::RESUME_CHANGES)? else {
         return Ok(false);
     };
-    // The oldest image of a row is what it was at `from`.
+    // The oldest image of a row is its state at `from`.
     let mut oldest: HashMap<Vec<u8>, usize> = HashMap::new();
     let mut rows: Vec<(Vec<Value>, Option<Row>)> = Vec::new();
     for image in images {
@@ -414,7 +414,7 @@ fn net_changes(
     Ok(true)
 }
 
-/// The log has no undo images: it only grows.
+/// The log has no undo images: it is append-only.
 fn new_events(state: &Snapshot<'_>, from: Seq, changes: &mut Changes) -> Result<bool, StoreError> {
     if state.seq().0 - from.0 > i64::try_from(limits::RESUME_CHANGES).unwrap_or(i64::MAX) {
         return Ok(false);
@@ -434,11 +434,11 @@ fn unknown(table: &str) -> Refusal {
     Refusal::new(Code::Internal, format!("a live query reads {table}, which is not registered"))
 }
 
-/// Live queries' SQL on a reader's state, within the bounds of any one query.
+/// Live queries' SQL on a reader's snapshot, within the limits of any one query.
 pub(crate) struct ReaderSql<'a>(&'a Snapshot<'a>);
 
 impl<'a> ReaderSql<'a> {
-    /// On a state. Nothing else may run on it meanwhile.
+    /// On a snapshot. Nothing else may use it meanwhile.
     pub(crate) fn new(state: &'a Snapshot<'a>) -> ReaderSql<'a> {
         let mut sql = ReaderSql(state);
         sql.bound(&LIMITS);
@@ -447,7 +447,7 @@ impl<'a> ReaderSql<'a> {
 
     fn bound(&mut self, limits: &QueryLimits) {
         if let Err(error) = self.0.allow(Some(limits)) {
-            tracing::error!(%error, "a reader's statements are not bounded");
+            tracing::error!(%error, "a reader's statement limits could not be set");
         }
     }
 }
@@ -455,7 +455,7 @@ impl<'a> ReaderSql<'a> {
 impl Drop for ReaderSql<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.allow(None) {
-            tracing::error!(%error, "a reader's statements stay bounded");
+            tracing::error!(%error, "a reader's statement limits could not be reset");
         }
     }
 }
@@ -467,7 +467,7 @@ impl Sql for ReaderSql<'_> {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        // How much it was is of no use here: it may be as much as the bounds let it.
+        // The cost is not needed here: the reader's limits apply.
         self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
     }
 

@@ -1,39 +1,39 @@
-//! How long the change log is kept: how far back a client can resume, and the past be asked.
+//! Retention of the change log: how far back a client can resume or query.
 //!
-//! It is pruned after commits, a bounded slice at a time: whatever is set, and however much more was kept
-//! before, no commit waits for more than a few milliseconds of it.
+//! It is pruned after commits, a bounded slice at a time: whatever the setting, and however much was kept
+//! before, no commit is delayed by more than a few milliseconds.
 
 use std::time::Duration;
 
 use abide_schema::{Micros, Seq, Value, limits};
 use abide_store::{StoreError, Writer};
 
-/// Events whose undo images one commit prunes at most: twice as many as the fullest commit adds.
+/// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
 
-/// How long the change log is kept. What is past either bound is forgotten; with neither, nothing is.
+/// Limits of the change log. Entries beyond either limit are pruned; without limits, none are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// For so many events.
+    /// Maximum number of events.
     pub events: Option<u64>,
-    /// For so long.
+    /// Maximum age.
     pub age: Option<Duration>,
 }
 
 impl Default for Retention {
-    /// For [`limits::CHANGE_LOG_EVENTS`] events, however old.
+    /// [`limits::CHANGE_LOG_EVENTS`] events, of any age.
     fn default() -> Retention {
         Retention { events: Some(limits::CHANGE_LOG_EVENTS), age: None }
     }
 }
 
-/// The change log as the writer knows it.
+/// The writer's view of the change log.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
     retention: Retention,
-    /// From where on it is whole.
+    /// The log is complete from here on.
     floor: Seq,
-    /// When the first event above the floor ran, once that was looked up.
+    /// Time of the first event above the floor, once looked up.
     oldest_at: Option<Micros>,
 }
 
@@ -46,7 +46,7 @@ impl ChangeLog {
         self.floor
     }
 
-    /// Forgets a slice of what is past its time, in a transaction of its own.
+    /// Prunes a slice of expired entries, in a separate transaction.
     pub(crate) fn prune(
         &mut self,
         store: &Writer,
@@ -67,17 +67,17 @@ impl ChangeLog {
         Ok(())
     }
 
-    /// Up to where there are too many; the floor itself as long as hardly any are.
+    /// The new floor by count; the current floor while only few entries are over the limit.
     fn past_its_count(&self, head: Seq) -> Seq {
         let Some(events) = self.retention.events else { return self.floor };
         let events = i64::try_from(events).unwrap_or(i64::MAX);
         let floor = Seq(head.0.saturating_sub(events));
-        // Not at every commit: a transaction costs the same for one as for a thousand.
+        // Not at every commit: a transaction costs the same for one entry as for a thousand.
         let step = (events / 8).clamp(1, SLICE / 2);
         if floor.0 < self.floor.0.saturating_add(step) { self.floor } else { floor }
     }
 
-    /// Up to where they are too old; the floor itself as long as hardly any are.
+    /// The new floor by age; the current floor while only few entries are over the limit.
     fn past_its_age(&mut self, store: &Writer, now: Micros, most: Seq) -> Result<Seq, StoreError> {
         let Some(age) = self.retention.age else { return Ok(self.floor) };
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
@@ -102,7 +102,7 @@ impl ChangeLog {
     }
 }
 
-/// The integer that a statement yields.
+/// The integer that a statement returns.
 fn integer(store: &Writer, sql: &str, params: &[i64]) -> Result<Option<i64>, StoreError> {
     let params: Vec<Value> = params.iter().map(|n| Value::Integer(*n)).collect();
     let mut found = None;

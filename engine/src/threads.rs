@@ -1,8 +1,8 @@
-//! The engine's threads, and what a panic in one of them does to the others.
+//! The engine's threads, and the consequences of a panic in one of them.
 //!
-//! *Invariant:* every waiter is answered when a thread panics. The engine is poisoned, the queues of the commit
-//! pipeline are abandoned, so that its other threads end and every reply in them is dropped; a waiter whose
-//! reply is dropped gets `poisoned`. A reader catches a panic of a query itself (`readers.rs`).
+//! *Invariant:* every waiter gets a reply when a thread panics. The engine is poisoned, the queues of the commit
+//! pipeline are abandoned, so that its other threads end and drop every reply in them; a waiter whose
+//! reply is dropped gets `poisoned`. A reader catches the panic of a query itself (`readers.rs`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +15,10 @@ use crate::ports::{Stage, Turns};
 use crate::queue::Queue;
 use crate::writer::Job;
 
-/// The stack of a thread. Readers understand texts and the writer policies, and a tree is printed by recursion.
+/// The stack of a thread. Readers parse SQL and the writer policies, and a syntax tree is printed by recursion.
 const STACK_BYTES: usize = 16 << 20;
 
-/// What all threads of one engine share.
+/// State shared by all threads of one engine.
 #[derive(Clone)]
 pub(crate) struct Threads {
     pub(crate) health: Arc<Health>,
@@ -38,7 +38,7 @@ impl Threads {
         self.spawn_with(stage, name(stage), run, || {})
     }
 
-    /// Starts a thread by a name; `abandon` is called where it panics.
+    /// Starts a named thread; `abandon` is called if it panics.
     pub(crate) fn spawn_with(
         &self,
         stage: Stage,
@@ -59,8 +59,8 @@ impl Threads {
 
     fn fail(&self, stage: Stage, panic: &(dyn Any + Send)) {
         let why = panic_text(panic);
-        tracing::error!(?stage, %why, "a thread of the engine panicked; nothing more is accepted");
-        // First, so that who finds a queue closed or a reply dropped finds out why.
+        tracing::error!(?stage, %why, "a thread of the engine panicked; all requests are refused");
+        // First, so that the reason is available when waiters see a closed queue or a dropped reply.
         self.health.panicked();
         self.jobs.abandon();
         self.commits.abandon();
@@ -78,7 +78,7 @@ fn name(stage: Stage) -> String {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()

@@ -1,13 +1,13 @@
-//! What time itself does: rows that wait for a moment, and the calls that are made when it has come.
+//! Deadlines: rows that are due at a time, and the calls made when it has come.
 //!
-//! The moments stand in the rows, as modules declare ([`Deadline`]); here is only, for each kind, a
-//! bound before which nothing is due. So a million rows that wait cost nothing to anybody: the index
-//! is looked at when the bound is reached, and never for more rows than one transaction takes.
+//! The due times are in the rows, as modules declare ([`Deadline`]); this module keeps only, for each kind, a
+//! lower bound of the next due time. So a million waiting rows cost nothing: the index
+//! is read when the bound is reached, and only for as many rows as one transaction processes.
 //!
-//! The writer asks before each of its transactions. What is due runs first, as ordinary calls of the
-//! caller `system`, so a call never sees a world in which something was due before it (unless more was
-//! due than one transaction takes). A row's moment stands in the event's arguments: a replay runs the
-//! same calls again and asks no clock. What came due while nobody had the file open is due at the start.
+//! The writer checks before each of its transactions. Due rows run first, as ordinary calls of the
+//! caller `system`, so no call sees a state with overdue rows (unless more are
+//! due than one transaction processes). A row's due time is in the event's arguments: a replay runs the
+//! same calls again without a clock. Rows that became due while no process had the file open run at the start.
 
 use std::time::Duration;
 
@@ -18,45 +18,45 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::overlay::NetChange;
 
-/// How long the writer sleeps at most while something waits: the machine's clock may be set, or the
-/// machine be put to sleep, and no wait would hear of it.
+/// The longest sleep of the writer while rows wait: the machine's clock may be changed, or the
+/// machine suspended, and neither ends a wait.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long a kind rests after the storage could not take it on.
+/// Pause of a kind after a storage error.
 const REST_MS: i64 = 1_000;
 
-/// A row whose moment has come.
+/// A due row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Due {
-    /// Which kind, by its place.
+    /// Its kind, as index.
     kind: usize,
-    /// The reducer to be called.
+    /// The reducer to call.
     pub(crate) reducer: &'static str,
-    /// The row's key and its moment, by name.
+    /// The row's key and due time, by name.
     pub(crate) arguments: JsonValue,
     at: Micros,
 }
 
-/// Rows of one table that wait for the moment in one column.
+/// One deadline: rows of one table with due times in one column.
 #[derive(Debug)]
 struct Kind {
     deadline: Deadline,
     column: usize,
-    /// The first rows that wait, by their moments.
+    /// The query for the rows due first.
     sql: String,
-    /// Nothing is due before it. `None` where nothing waits.
+    /// No row is due before this time. `None` if no rows wait.
     next: Option<Micros>,
-    /// What was refused, or done in vain: passed over as long as it still waits.
+    /// Rows whose call was refused or left them due: skipped while they still wait.
     stuck: Vec<Stuck>,
-    /// What the last transaction did, and should wait no more.
+    /// Rows processed by the last transaction, which should no longer wait.
     done: Vec<JsonValue>,
 }
 
-/// A row that is passed over.
+/// A skipped row.
 #[derive(Debug)]
 struct Stuck {
     arguments: JsonValue,
-    /// Why, until it was told: a row that moved on in the same transaction is no news.
+    /// The reason, until it was logged: a row that moved on in the same transaction is not logged.
     untold: Option<Refusal>,
 }
 
@@ -69,7 +69,7 @@ impl Kind {
         Kind { deadline, column, sql, next, stuck: Vec::new(), done: Vec::new() }
     }
 
-    /// The arguments of the call for one row: `(moment, key…)`.
+    /// The arguments of the call for one row: `(time, key…)`.
     fn arguments(&self, row: &[Value]) -> JsonValue {
         let table = self.deadline.table;
         let names = table.key.iter().map(|at| table.columns[*at].name);
@@ -78,7 +78,7 @@ impl Kind {
         JsonValue::Object(named.collect::<Map<_, _>>())
     }
 
-    /// Adds what is due, and notes when to look again.
+    /// Adds the due rows, and records when to look again.
     fn look(
         &mut self,
         kind: usize,
@@ -86,7 +86,7 @@ impl Kind {
         now: Micros,
         into: &mut Vec<Due>,
     ) -> Result<(), StoreError> {
-        // As many as are taken, those that are passed over, and the one that tells when to look again.
+        // The processed rows, the skipped ones, and one more that tells when to look again.
         let most = self.deadline.per_commit;
         let rows = most + self.stuck.len() + 1;
         let mut found = Vec::new();
@@ -103,7 +103,7 @@ impl Kind {
         for Stuck { arguments, untold } in &mut self.stuck {
             if let Some(refusal) = untold.take() {
                 let reducer = self.deadline.reducer.name;
-                tracing::error!(reducer, %arguments, %refusal, "what is due is refused");
+                tracing::error!(reducer, %arguments, %refusal, "a deadline call was refused");
             }
         }
         self.next = None;
@@ -126,13 +126,13 @@ impl Kind {
     }
 }
 
-/// A reducer that leaves its row due would be called again and again, an event each time, for ever. (So
-/// would one whose row an index of a damaged file still names.)
+/// A reducer that leaves its row due would be called again and again for ever, with an event each time. (The same
+/// happens for a row that only the index of a damaged file contains.)
 fn in_vain_why() -> Refusal {
-    Refusal::new(Code::Internal, "it was done, and is due all the same")
+    Refusal::new(Code::Internal, "the reducer left its deadline due")
 }
 
-/// Everything that waits for a moment. See the module.
+/// All deadlines. See the module.
 #[derive(Debug)]
 pub(crate) struct Timers {
     kinds: Vec<Kind>,
@@ -145,14 +145,14 @@ impl Timers {
         Timers { kinds: deadlines.map(|deadline| Kind::new(*deadline)).collect() }
     }
 
-    /// How long nothing is due; `None` where nothing waits at all.
+    /// Time until something is due; `None` if no rows wait.
     pub(crate) fn sleep(&self, now: Micros) -> Option<Duration> {
         let next = self.kinds.iter().filter_map(|kind| kind.next).min()?;
         let us = u64::try_from(next.0.saturating_sub(now.0)).unwrap_or(0);
         Some(Duration::from_micros(us).min(LONGEST_SLEEP))
     }
 
-    /// What is due now, in the order of the moments: as much as one transaction takes.
+    /// The rows due now, in order of their due times: as many as one transaction processes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -172,7 +172,7 @@ impl Timers {
         Ok(due)
     }
 
-    /// Takes in what a transaction changed: something may be due earlier than was known.
+    /// Processes the changes of a transaction: a row may be due earlier than the bound.
     pub(crate) fn note(&mut self, changes: &[NetChange]) {
         for change in changes {
             let Some(new) = &change.new else { continue };
@@ -182,20 +182,20 @@ impl Timers {
                 }
                 if let Value::Integer(at) = new[kind.column] {
                     let at = Micros(at);
-                    // Whether the row waits is the condition's to say; looking once too often is harmless.
+                    // The condition decides whether the row waits; an unnecessary look is harmless.
                     kind.next = Some(kind.next.map_or(at, |next| next.min(at)));
                 }
             }
         }
     }
 
-    /// Takes in that a row was taken on.
+    /// Records that a row was processed.
     pub(crate) fn done(&mut self, due: &Due) {
         self.kinds[due.kind].done.push(due.arguments.clone());
     }
 
-    /// Takes in that a row was not taken on. What the storage refused for now is tried again in a
-    /// while, what the reducer refused is passed over: it would say the same again.
+    /// Records that a row was not processed. After a transient storage error it is retried
+    /// later; after a refusal it is skipped, because the reducer would refuse again.
     pub(crate) fn refused(&mut self, due: &Due, refusal: &Refusal, now: Micros) {
         let kind = &mut self.kinds[due.kind];
         if refusal.code.retryable() {
@@ -204,11 +204,11 @@ impl Timers {
         }
         let (arguments, untold) = (due.arguments.clone(), Some(refusal.clone()));
         kind.stuck.push(Stuck { arguments, untold });
-        // What stands behind it may be due as well.
+        // Rows behind it may be due as well.
         kind.next = Some(now);
     }
 
-    /// Everything rests for a while: the storage could not be asked.
+    /// Pauses all deadlines: the storage could not be read.
     pub(crate) fn rest(&mut self, now: Micros) {
         for kind in &mut self.kinds {
             kind.next = kind.next.map(|next| next.max(now.plus_ms(REST_MS)));

@@ -1,4 +1,4 @@
-//! What the writer takes from its queue: calls that are run together.
+//! A unit of the writer's queue: calls that run together.
 
 use std::cell::RefCell;
 
@@ -18,9 +18,9 @@ pub(crate) struct Unit {
     pub(crate) caller: Caller,
     pub(crate) calls: Vec<ReadyCall>,
     pub(crate) request: Option<Request>,
-    /// The row whose moment has come, where it is time that calls.
+    /// The due row, for a deadline call.
     pub(crate) due: Option<Due>,
-    /// Work that readers have done for it, and how often it was deferred for that.
+    /// Work that readers have done for it, and the number of deferrals.
     pub(crate) settled: Vec<Settled>,
     pub(crate) deferrals: usize,
     pub(crate) reply: oneshot::Sender<Result<UnitDone, Refusal>>,
@@ -36,12 +36,12 @@ impl Unit {
         Unit { caller, calls, request, due: None, settled: Vec::new(), deferrals: 0, reply }
     }
 
-    /// A call of the engine itself; nobody waits for the answer.
+    /// A call of the engine itself, without a reply.
     pub(crate) fn of_engine(calls: Vec<ReadyCall>, due: Option<Due>) -> Unit {
         Unit { due, ..Unit::new(Caller::system(), calls, None, oneshot::channel().0) }
     }
 
-    /// What the work of one of its calls may take. Time calls with arguments of the engine's own.
+    /// The work budget of one of its calls. Deadline calls have no caller-supplied arguments.
     pub(crate) fn effort<'a>(
         &'a self,
         call: usize,

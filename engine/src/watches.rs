@@ -1,5 +1,5 @@
-//! Who wants to know that a table has changed, before anybody is told so: doors keep what they know of
-//! credentials exact by it.
+//! Watches for table changes, notified before any reply to the commit: the server keeps its cache of
+//! credentials exact with them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 use crate::overlay::NetChange;
 
-/// The tables that somebody watches.
+/// The watched tables.
 #[derive(Debug)]
 pub(crate) struct Watches {
-    /// The tables of credentials: the writer goes by them too.
+    /// The credential tables: the writer uses them too.
     credentials: (&'static [&'static str], watch::Sender<Seq>),
     watched: Mutex<Vec<(&'static [&'static str], watch::Sender<Seq>)>>,
 }
@@ -24,12 +24,12 @@ impl Watches {
         Watches { credentials, watched: Mutex::default() }
     }
 
-    /// The seq of the last commit which changed a table of credentials.
+    /// The seq of the last commit that changed a credential table.
     pub(crate) fn credentials(&self) -> Seq {
         *self.credentials.1.borrow()
     }
 
-    /// A receiver that holds the seq of the last commit which changed any of these tables.
+    /// A receiver with the seq of the last commit that changed any of these tables.
     pub(crate) fn add(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
         if tables == self.credentials.0 {
             return self.credentials.1.subscribe();
@@ -39,7 +39,7 @@ impl Watches {
         receiver
     }
 
-    /// What of these changes somebody watches.
+    /// The watches that these changes affect.
     pub(crate) fn touched(&self, changes: &[NetChange]) -> Touched {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|(_, sender)| !sender.is_closed());
@@ -51,7 +51,7 @@ impl Watches {
     }
 }
 
-/// Those to be told once the transaction is committed, and before its callers are.
+/// Watches to notify after the transaction is committed, and before its callers.
 pub(crate) struct Touched(Vec<watch::Sender<Seq>>);
 
 impl Touched {

@@ -1,7 +1,7 @@
-//! The single writer: turns what waits into one transaction, in order.
+//! The single writer: runs queued jobs in one transaction, in order.
 //!
-//! *Invariant:* this thread is the only one that writes the file, and the only one that advances the
-//! log. *Invariant:* it tells nobody anything: answers and deltas leave by way of the sync thread.
+//! *Invariant:* only this thread writes the file and advances the
+//! log. *Invariant:* it sends no replies or deltas itself: they leave through the sync thread.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -40,31 +40,31 @@ use crate::timers::Timers;
 use crate::unit::Unit;
 use crate::watches::Watches;
 
-/// Everything that can wake the writer.
+/// Jobs of the writer.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Calls to run, all or nothing.
     Unit(Unit),
-    /// A subscription to take in, between two transactions.
+    /// A subscription to attach, between two transactions.
     Attach(Attach),
     /// A subscription that ended.
     Detach(BindingId),
     /// Accumulators that a reader has filled.
     Adopt(Adopt),
-    /// Somebody was denied something at a door.
+    /// A request was denied by the server.
     Denied(Denial),
-    /// Asks what each template has cost.
+    /// Asks for the cost of each template.
     Templates(oneshot::Sender<Vec<TemplateWork>>),
 }
 
-/// Accumulators for a live query, as they were at a seq; nothing where they could not be had.
+/// Accumulators for a live query as of a seq; `None` if they could not be read.
 #[derive(Debug)]
 pub(crate) struct Adopt {
     wanted: Wanted,
     filled: Option<(Seq, Filled)>,
 }
 
-/// A subscription to take in.
+/// A subscription to attach.
 #[derive(Debug)]
 pub(crate) struct Attach {
     pub(crate) binding: Binding,
@@ -74,7 +74,7 @@ pub(crate) struct Attach {
     pub(crate) reply: oneshot::Sender<Result<Listening, Refusal>>,
 }
 
-/// A subscription's place at the writer and in the hub. Whoever drops it, and wherever, gives it back.
+/// A subscription's registration at the writer and in the hub. Dropping it releases both.
 #[derive(Debug)]
 pub(crate) struct Listening {
     jobs: Arc<Queue<Job>>,
@@ -87,7 +87,7 @@ pub(crate) struct Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.hub.unlisten(self.binding, self.connection, self.key);
-        // Only a closed queue refuses what weighs nothing, and then there is nothing to detach from.
+        // Only a closed queue refuses an item without weight, and then there is nothing to detach from.
         let _ = self.jobs.push(None, Job::Detach(self.binding), 0);
     }
 }
@@ -104,27 +104,27 @@ pub(crate) struct WriterThread {
     pub(crate) hub: Arc<Hub>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Whose denied attempts are put on record.
+    /// Selects the denied attempts to record.
     pub(crate) denials: Denials,
     pub(crate) watches: Arc<Watches>,
-    /// Held through each transaction; the checkpointer holds it to let the WAL start over.
+    /// Held during each transaction; the checkpointer holds it to let the WAL restart.
     pub(crate) gate: Arc<Mutex<()>>,
-    /// The tables that keep undo images.
+    /// The tables with undo images.
     pub(crate) tables: Vec<&'static TableSpec>,
     pub(crate) change_log: ChangeLog,
-    /// How many subscriptions are attached.
+    /// Number of attached subscriptions.
     pub(crate) attached: usize,
     /// Reads the state between two transactions.
     pub(crate) reader: Reader,
-    /// Where readers find work.
+    /// The readers' queue.
     pub(crate) fillers: Arc<Queue<ReaderJob>>,
-    /// The tables that may be queried live.
+    /// The tables that can be queried live.
     pub(crate) live_tables: Arc<[&'static TableSpec]>,
     pub(crate) turns: Arc<dyn Turns>,
 }
 
-/// What a commit weighs among those that wait for their sync: one, and more where it is large, so that a sync, which
-/// everybody waits for, is never of many megabytes.
+/// The weight of a commit in the queue of unsynced ones: one, and more if it is large, so that a sync, which
+/// all callers wait for, never covers many megabytes.
 fn weight(units: &[Unit]) -> usize {
     1 + units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
 }
@@ -132,15 +132,15 @@ fn weight(units: &[Unit]) -> usize {
 /// A refused call had already written, so the transaction must start over.
 struct Tangled;
 
-/// Why a unit did not end well.
+/// Why a unit failed.
 enum UnitFailure {
-    /// It alone is refused.
+    /// Only this unit is refused.
     Refused(Refusal),
-    /// Work is to be done before it runs.
+    /// Work must be done before it runs.
     Deferred(Vec<(usize, SharedWork)>),
-    /// It did not end well, but rows of it are in the transaction.
+    /// It failed after writing rows in the transaction.
     Tangled,
-    /// The transaction cannot go on.
+    /// The transaction cannot continue.
     Storage(StoreError),
 }
 
@@ -164,7 +164,7 @@ impl WriterThread {
                         self.turns.reach(Point::Denied);
                         units.extend(self.record(&denial));
                     }
-                    // Who asked may have gone.
+                    // The requester may have gone.
                     Job::Templates(reply) => drop(reply.send(self.router.templates())),
                 }
             }
@@ -176,7 +176,7 @@ impl WriterThread {
         self.commits.close();
     }
 
-    /// Calls for what is due.
+    /// Calls for due rows.
     fn due(&mut self) -> Vec<Unit> {
         self.turns.reach(Point::Due);
         let now = self.executor.now();
@@ -191,7 +191,7 @@ impl WriterThread {
             self.timers.rest(now);
             match error {
                 StoreError::Broken(why) => self.health.poison(&why),
-                error => tracing::warn!(%error, "what is due could not be looked up"),
+                error => tracing::warn!(%error, "due rows could not be read"),
             }
             Vec::new()
         });
@@ -205,7 +205,7 @@ impl WriterThread {
         units
     }
 
-    /// The call that puts a denied attempt on record, if it is to be.
+    /// The call that records a denied attempt, if it should be recorded.
     fn record(&mut self, denial: &Denial) -> Vec<Unit> {
         self.metrics.denied_total.add(1);
         let Some(arguments) = self.denials.admit(denial, self.executor.now()) else {
@@ -213,17 +213,19 @@ impl WriterThread {
         };
         let calls = self.denials.witnesses.iter().filter_map(|witness| {
             let ready = self.registry.ready_any(witness, &arguments);
-            ready.inspect_err(|why| tracing::error!(%why, "a denied attempt is not recorded")).ok()
+            ready
+                .inspect_err(|why| tracing::error!(%why, "a denied attempt could not be recorded"))
+                .ok()
         });
         vec![Unit::of_engine(calls.collect(), None)]
     }
 
-    /// The commit pipeline: units → transaction → answers and deltas, off to the sync thread.
+    /// The commit pipeline: units → transaction → answers and deltas to the sync thread.
     fn commit(&mut self, units: Vec<Unit>) {
         self.commit_with(units, Vec::new());
     }
 
-    /// As `commit`; these are answered with it, once it is durable.
+    /// Like `commit`; `carried` is answered with it, once it is durable.
     fn commit_with(&mut self, units: Vec<Unit>, carried: Vec<Answer>) {
         let gate = Arc::clone(&self.gate);
         let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,8 +234,8 @@ impl WriterThread {
             Err(refusal) => Err(refusal),
             Ok(()) => match self.transact(&units) {
                 Err(error @ StoreError::Constraint { .. }) if units.len() > 1 => {
-                    // A row refers to one that is not there. SQLite tells at COMMIT and not whose it
-                    // is: each unit alone, so that nobody pays for another.
+                    // Deferred foreign key violation at COMMIT. SQLite does not report which row: run each
+                    // unit alone, so that only the violating one is refused.
                     self.undo(start, &error);
                     drop(held);
                     self.commit_with(Vec::new(), carried);
@@ -268,7 +270,7 @@ impl WriterThread {
         self.tell_too_early(&mut commit);
         self.commits.push_wait(commit, weight);
         if !records.is_empty() {
-            // Whoever is told that it was denied can find that on record.
+            // A caller that receives `denied` can already find the record.
             self.commit_with(records, denied);
         }
     }
@@ -277,7 +279,7 @@ impl WriterThread {
     fn tell_too_early(&self, commit: &mut Commit) {
         if makes(Bug::AckBeforeSync) {
             for Answer { reply, outcome } in commit.answers.drain(..) {
-                // Nobody may wait any more.
+                // The caller may have gone.
                 let _ = reply.send(outcome);
             }
         }
@@ -286,7 +288,7 @@ impl WriterThread {
         }
     }
 
-    /// What is to be put on record of a unit that was denied.
+    /// The record of a denied unit.
     fn denied(&mut self, unit: &Unit, outcome: &UnitOutcome) -> Vec<Unit> {
         let Err(refusal) = outcome else { return Vec::new() };
         let reducers: Vec<&'static str> = unit.calls.iter().map(|call| call.reducer).collect();
@@ -294,7 +296,7 @@ impl WriterThread {
         denial.map(|denial| self.record(&denial)).unwrap_or_default()
     }
 
-    /// Runs the units in one transaction. On an error nothing of it is kept.
+    /// Runs the units in one transaction. After an error nothing of it is kept.
     fn transact(&mut self, units: &[Unit]) -> Result<Transacted, StoreError> {
         let (start, from) = (self.executor.mark(), self.executor.chain.seq);
         self.executor.store.begin()?;
@@ -302,7 +304,7 @@ impl WriterThread {
         let outcomes = match self.run_units(units, false)? {
             Ok(outcomes) => outcomes,
             Err(Tangled) => {
-                // Rare: reducers check before they write. Start over, each unit on a savepoint.
+                // Rare: reducers check before they write. Start over, each unit with a savepoint.
                 self.metrics.careful_reruns_total.add(1);
                 self.executor.store.rollback()?;
                 self.executor.overlay.forget();
@@ -323,7 +325,7 @@ impl WriterThread {
         self.executor.flush()?;
         let changes = self.executor.overlay.changes();
         if changes.iter().any(|change| change.table.name == policies::TABLE) {
-            // Before the commit: who then sees it finds that the policies he went by are old.
+            // Before the commit: a reader that sees it then finds its policies outdated.
             self.policies.renew(&self.executor.store)?;
         }
         self.timers.note(&changes);
@@ -342,7 +344,7 @@ impl WriterThread {
         Ok((outcomes, deltas))
     }
 
-    /// After a failed transaction: back to where it began. Tells what its callers are told.
+    /// Rolls back a failed transaction. Returns the refusal for its callers.
     fn undo(&mut self, start: crate::execute::Mark, error: &StoreError) -> Refusal {
         self.router.forget();
         self.policies.put_back();
@@ -359,7 +361,7 @@ impl WriterThread {
         self.health.check().err().unwrap_or_else(|| error.to_refusal())
     }
 
-    /// Runs units in order. The outer error ends the transaction, the inner asks for a careful rerun.
+    /// Runs units in order. The outer error ends the transaction, the inner one requests a careful rerun.
     fn run_units(
         &mut self,
         units: &[Unit],
@@ -367,7 +369,7 @@ impl WriterThread {
     ) -> Result<Result<Vec<UnitOutcome>, Tangled>, StoreError> {
         let mut outcomes = Vec::with_capacity(units.len());
         for unit in units {
-            // A batch may well be refused half-way, so it has a savepoint from the start.
+            // A batch is often refused half-way, so it has a savepoint from the start.
             let outcome = if careful || unit.calls.len() > 1 {
                 self.run_on_savepoint(unit)
             } else {
@@ -414,7 +416,7 @@ impl WriterThread {
         })
     }
 
-    /// Runs the calls of a unit, or answers from the request that did. The flag of an error says
+    /// Runs the calls of a unit, or answers from the original request. The flag of an error says
     /// whether rows were written before it.
     fn run_calls(&mut self, unit: &Unit) -> Result<UnitDone, (UnitFailure, bool)> {
         self.check_credential(&unit.caller).map_err(|failure| (failure, false))?;
@@ -433,7 +435,7 @@ impl WriterThread {
                 .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
             match outcome {
                 Ok(CallDone { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
-                    // A batch is done as a whole or not at all: nothing stays on record either.
+                    // A batch is all or nothing: no record of the refusal is kept either.
                     let abort = Abort::Refused(refusal);
                     return Err((fail(abort, call, calls.len(), unit), true));
                 }
@@ -460,7 +462,7 @@ impl WriterThread {
         Ok(UnitDone { calls, duplicate: false, deferred })
     }
 
-    /// Refuses a caller whose credential was revoked while its call waited.
+    /// Refuses a caller whose credential was revoked while its call was queued.
     fn check_credential(&mut self, caller: &Caller) -> Result<(), UnitFailure> {
         if caller.credential().is_none() {
             return Ok(());
@@ -470,8 +472,8 @@ impl WriterThread {
         checked.map_err(UnitFailure::Storage)?.map_err(UnitFailure::Refused)
     }
 
-    /// What a request id stands for, if it was used before. A caller that may no longer call the reducer does
-    /// not get the stored answer.
+    /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
+    /// not get the stored result.
     fn earlier(&mut self, unit: &Unit, request: &Request) -> Result<Option<UnitDone>, UnitFailure> {
         let caller = &unit.caller;
         let found = self.executor.store.request(caller.principal(), &request.id);
@@ -487,9 +489,10 @@ impl WriterThread {
             may.map_err(|abort| fail(abort, call, position, unit))?;
         }
         if found.fingerprint != request.fingerprint {
-            let detail = format!("request id {:?} was used for another request", request.id);
+            let detail =
+                format!("request id {:?} was already used for another request", request.id);
             return Err(UnitFailure::Refused(Refusal::new(Code::RequestIdConflict, detail).hint(
-                "a retry repeats reducer and arguments exactly; a new request has a new id",
+                "a retry must repeat reducer and arguments exactly; use a new id for a new request",
             )));
         }
         let seqs = requests::seqs_of(&found);
@@ -509,7 +512,7 @@ impl WriterThread {
         Ok(Some(UnitDone { calls, duplicate: true, deferred: Vec::new() }))
     }
 
-    /// Notes what a request id stands for, in the log too where the events of the request do not tell.
+    /// Stores the calls of a request id, and logs them if the request's events do not determine them.
     fn remember(
         &mut self,
         caller: &Caller,
@@ -523,7 +526,7 @@ impl WriterThread {
         self.executor.store.remember_request(request.row(caller, &seqs)).map_err(broken)
     }
 
-    /// Keeps what the commit overwrote, one row a table.
+    /// Stores the old images of the commit, one row per table.
     fn log_changes(&self, changes: &[NetChange], from: Seq, to: Seq) -> Result<(), StoreError> {
         for table in &self.tables {
             let mut images = Vec::new();
@@ -543,7 +546,7 @@ impl WriterThread {
         Ok(())
     }
 
-    /// What the commit changes in the results that somebody listens to.
+    /// The changes of the commit in the results of live queries.
     fn deltas(&mut self, net: Vec<NetChange>) -> Result<Deltas, StoreError> {
         if self.attached == 0 {
             return Ok(Vec::new());
@@ -560,7 +563,7 @@ impl WriterThread {
         }
         let mut sql = WriterSql { store: &self.executor.store, turns: &*self.turns };
         let deltas = self.router.commit(&changes, &mut sql);
-        // Whatever this commit did: it is told by the new policies.
+        // All deltas of this commit use the new policies.
         let renewed = self.policies.are_renewed();
         let outdated = if renewed { self.router.outdated() } else { Vec::new() };
         let outdated = outdated.into_iter().map(|id| Ok((id, SharedDelta::outdated())));
@@ -591,7 +594,7 @@ impl WriterThread {
             .collect()
     }
 
-    /// Forgets undo images that nobody can resume from any more.
+    /// Prunes undo images beyond the retention limit.
     fn prune_change_log(&mut self, head: Seq) {
         self.turns.reach(Point::Prune);
         let store = &self.executor.store;
@@ -605,7 +608,7 @@ impl WriterThread {
         }
     }
 
-    /// Has readers fill the accumulators that cost too much to be filled within a commit.
+    /// Lets readers fill accumulators that are too expensive to fill within a commit.
     fn order_fills(&mut self) {
         for wanted in self.router.take_wanted() {
             let (jobs, turns) = (Arc::clone(&self.jobs), Arc::clone(&self.turns));
@@ -625,7 +628,7 @@ impl WriterThread {
                 });
                 // A closed queue has no live queries any more.
                 let _ = jobs.push(None, Job::Adopt(Adopt { wanted, filled }), 0);
-                // The router knows that they do not come; what the reader holds is its thread's affair.
+                // The router knows that they do not arrive; the reader's thread handles its panic.
                 if let Some(panic) = panic {
                     resume_unwind(panic);
                 }
@@ -636,14 +639,14 @@ impl WriterThread {
         }
     }
 
-    /// Brings accumulators from the seq that they were filled at to the present.
+    /// Brings accumulators from their seq to the current state.
     fn adopt(&mut self, adopt: Adopt) {
         self.turns.reach(Point::Adopt);
         let Adopt { wanted, filled } = adopt;
         let (from, filled) = filled.unzip();
         let state = match self.reader.snapshot() {
             Ok(state) => state,
-            Err(error) => return tracing::warn!(%error, "the present could not be read"),
+            Err(error) => return tracing::warn!(%error, "the current state could not be read"),
         };
         let since = |from| {
             let changes =
@@ -675,7 +678,7 @@ impl WriterThread {
             let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
             Listening { jobs, hub, binding: id, connection, key }
         });
-        // Where nobody waits any more, the place is dropped and thereby given back.
+        // If the subscriber has gone, dropping the registration releases it.
         let _ = reply.send(attached);
     }
 
@@ -720,7 +723,7 @@ type UnitOutcome = Result<UnitDone, Refusal>;
 type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 type Transacted = (Vec<UnitOutcome>, Deltas);
 
-/// What a unit failed with; where work of it was deferred, that may have led to the failure, and it runs again first.
+/// The failure of a unit; deferred work may have caused it, so that is done first and the unit runs again.
 fn or_deferred(failure: UnitFailure, deferred: RefCell<Vec<(usize, SharedWork)>>) -> UnitFailure {
     match (failure, deferred.into_inner()) {
         (UnitFailure::Refused(_), work) if !work.is_empty() => UnitFailure::Deferred(work),
@@ -728,7 +731,7 @@ fn or_deferred(failure: UnitFailure, deferred: RefCell<Vec<(usize, SharedWork)>>
     }
 }
 
-/// Sorts a failed call: does it end the transaction, or only its own unit?
+/// Classifies a failed call: does it end the transaction, or only its own unit?
 fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFailure {
     let mut refusal = match abort {
         Abort::Refused(refusal) => refusal,
@@ -740,10 +743,10 @@ fn fail(abort: Abort, call: &ReadyCall, position: usize, unit: &Unit) -> UnitFai
                 Ok(error) => {
                     tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed");
                 }
-                Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer broke"),
+                Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer failed"),
             }
-            let detail = format!("{} failed for a reason of its own", call.reducer);
-            Refusal::new(Code::Internal, detail).hint("the cause is in the server's log")
+            let detail = format!("{} failed with an internal error", call.reducer);
+            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
         }
     };
     if unit.calls.len() > 1 {
@@ -772,7 +775,7 @@ impl Sql for WriterSql<'_> {
     ) -> Result<u64, SqlError> {
         self.turns.reach(Point::Delta);
         self.store.run(statement, params, each).map_err(|error| match error {
-            // A reader has room for longer values.
+            // A reader accepts longer values.
             StoreError::Limit(_) => SqlError { message: error.to_string(), fault: Fault::Budget },
             error => sql_error(&error),
         })
@@ -780,7 +783,7 @@ impl Sql for WriterSql<'_> {
 
     fn allow(&mut self, allowance: Option<Allowance>) {
         if let Err(error) = self.store.allow(allowance.map(resume::live_limits).as_ref()) {
-            tracing::error!(%error, "the bounds of a delta are not set");
+            tracing::error!(%error, "the limits of a delta could not be set");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Agents: what they are, by name. A definition has revisions; a run is held to the one that it began
-//! with, whatever the definition becomes meanwhile.
+//! Agents and their definitions, by name. A definition has revisions; a run keeps the revision that it
+//! started with, even if the definition changes meanwhile.
 //!
-//! What a definition says (prompt, tools, limits) is for the runtime that reads it; here it is a value
-//! with a digest. What the database holds it to is its name, its mode, and that revisions only grow.
+//! The runtime interprets a definition (prompt, tools, limits); here it is a value
+//! with a digest. The database only enforces its name, its mode, and increasing revisions.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use serde_json::Value as JsonValue;
 
 use crate::check;
 
-/// What an agent may be used as.
+/// How an agent can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum AgentMode {
     /// It can own a session.
     Primary,
-    /// Another agent can give it a task.
+    /// Another agent can delegate a task to it.
     Subagent,
     /// Both.
     All,
@@ -32,7 +32,7 @@ impl AgentMode {
         self != AgentMode::Subagent
     }
 
-    /// Whether another agent can give it a task.
+    /// Whether another agent can delegate a task to it.
     #[must_use]
     pub fn is_subagent(self) -> bool {
         self != AgentMode::Primary
@@ -45,50 +45,50 @@ pub struct Agent {
     /// Its name.
     #[column(key)]
     pub name: String,
-    /// 1 at first; every change makes the next.
+    /// Starts at 1; every change increments it.
     pub revision: i64,
-    /// A salted digest of the definition, in hexadecimal: it differs from revision to revision, and cannot be
+    /// A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be
     /// computed from the definition.
     pub digest: String,
-    /// What it may be used as.
+    /// How it can be used.
     pub mode: AgentMode,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
-    /// Whether lists leave it out.
+    /// Whether lists omit it.
     pub hidden: bool,
-    /// Whether it comes with the runtime, and not from somebody's file.
+    /// Whether it comes with the runtime, as opposed to a user's file.
     pub native: bool,
-    /// Since when it begins no more runs.
+    /// When it was retired: it starts no more runs.
     pub retired_at: Option<Micros>,
     /// When it was first registered.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// One revision of an agent, kept for the runs that began with it.
+/// One revision of an agent, kept for the runs that started with it.
 #[table(name = "agent_revisions", without_rowid)]
 pub struct AgentRevision {
     /// The agent.
     #[column(key, references = "agents(name)")]
     pub agent: String,
-    /// Which revision.
+    /// The revision.
     #[column(key)]
     pub revision: i64,
-    /// A salted digest of the definition, in hexadecimal: it differs from revision to revision, and cannot be
+    /// A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be
     /// computed from the definition.
     pub digest: String,
-    /// All that it says.
+    /// The complete definition.
     pub definition: Json,
     /// When it was registered.
     pub created_at: Micros,
-    /// The event that did.
+    /// The event that registered it.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("agent")
@@ -99,8 +99,8 @@ pub fn module() -> Module {
         .reducer(retire_agent::definition())
 }
 
-/// Registers an agent, or a new revision of one. Registering the same again changes nothing.
-/// With `expected_revision` it is a conflict where that is not the newest: for those who edit.
+/// Registers an agent, or a new revision of one. Registering an identical definition changes nothing.
+/// `expected_revision` makes it a conflict if that is no longer the newest: for editors.
 #[reducer]
 pub fn register_agent(
     ctx: &mut Context<'_>,
@@ -120,7 +120,7 @@ pub fn register_agent(
     if let Some(expected) = expected_revision.filter(|expected| *expected != revision) {
         let detail = format!("agent {name} is at revision {revision}, not {expected}");
         return Err(Refusal::new(Code::Conflict, detail)
-            .hint("read it again, and change that")
+            .hint("read it again and retry the change")
             .into());
     }
     let registered =
@@ -165,7 +165,7 @@ pub fn register_agent(
     Ok(Answer::Fresh(agent))
 }
 
-/// Lets an agent begin no more runs. Those that run go on; registering it again brings it back.
+/// Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it.
 #[reducer]
 pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>, Abort> {
     check_unbounded(ctx)?;
@@ -179,8 +179,8 @@ pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>
     Ok(Answer::Fresh(agent))
 }
 
-/// Refuses a definition by which an agent would delegate to itself, directly or by way of others: a model that delegates
-/// in a circle stops at a limit only.
+/// Refuses a definition that makes an agent delegate to itself, directly or through others: a delegation cycle would
+/// stop only at a limit.
 fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> Result<(), Abort> {
     let mut others = 0;
     let cycle = delegation_cycle(name, |next| -> Result<_, Abort> {
@@ -191,7 +191,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         if others > limits::DELEGATED_AGENTS {
             let most = limits::DELEGATED_AGENTS;
             let detail = format!("agent {name} would delegate to more than {most} agents");
-            let hint = "agents that it delegates to by way of others count, too";
+            let hint = "indirect delegation counts too";
             return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
         }
         let Some(agent) = ctx.get::<Agent>(next)? else { return Ok(Vec::new()) };
@@ -237,7 +237,7 @@ pub fn delegation_cycle<E>(
     Ok(None)
 }
 
-/// The agents that a definition delegates to, by name; those that it defines itself, and theirs, too.
+/// The names of the agents that a definition delegates to, including inline definitions and theirs.
 fn subagents(definition: &JsonValue) -> Vec<String> {
     let (mut names, mut open) = (Vec::new(), vec![definition]);
     while let Some(definition) = open.pop() {
@@ -249,25 +249,25 @@ fn subagents(definition: &JsonValue) -> Vec<String> {
     names
 }
 
-/// Agents have no scope: what one tenant made of them the others would run.
+/// Agents have no scope: a change by one tenant would affect the others.
 fn check_unbounded(ctx: &Context<'_>) -> Result<(), Refusal> {
     if ctx.caller.scope().is_empty() {
         return Ok(());
     }
-    let detail = "agents are those of all tenants, and a scope bounds you to your own";
-    Err(Refusal::new(Code::Denied, detail).hint("a caller without a scope can register it"))
+    let detail = "agents are shared by all tenants, and a caller with a scope cannot change them";
+    Err(Refusal::new(Code::Denied, detail).hint("let an identity without a scope register it"))
 }
 
-/// The agent of a name.
+/// Loads an agent.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     let agent = ctx.get::<Agent>(name)?;
     Ok(agent.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
-            .hint("SELECT name FROM agents  tells those that there are")
+            .hint("SELECT name FROM agents  lists them")
     })?)
 }
 
-/// The same, if it can begin a run: of a session of its own, or for another's run.
+/// Loads an agent that can start a run: in its own session, or for a delegation.
 pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
     let agent = find(ctx, name)?;
     let (fits, what) = match as_subagent {
@@ -275,12 +275,12 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
         false => (agent.mode.is_primary(), "own a session"),
     };
     if agent.retired_at.is_some() {
-        let detail = format!("agent {name} is retired and begins no more runs");
+        let detail = format!("agent {name} is retired and cannot start runs");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);
-        let hint = "its mode says so: primary, subagent, or all for both";
+        let hint = "its mode must be primary, subagent, or all for both";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     Ok(agent)

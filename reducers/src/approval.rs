@@ -1,8 +1,8 @@
-//! Approvals: a call of a tool that needs one waits for somebody's decision, bound to its arguments.
+//! Approvals: a tool call that needs one waits for a decision, which is bound to its arguments.
 //!
 //! ```text
-//! pending ─▶ approved, rejected        (by the first who decides)
-//!    └─────▶ expired, cancelled        (nobody decided in time; nobody wants the call)
+//! pending ─▶ approved, rejected        (by the first decision)
+//!    └─────▶ expired, cancelled        (no decision in time; the call was cancelled)
 //! ```
 
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::tool::{self, Tool};
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
 use crate::{check, run, session};
 
-/// Where an approval stands.
+/// Status of an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum ApprovalStatus {
-    /// Nobody has decided.
+    /// No decision yet.
     Pending,
-    /// Yes.
+    /// Approved.
     Approved,
-    /// No.
+    /// Rejected.
     Rejected,
-    /// Nobody decided in time.
+    /// Expired without a decision.
     Expired,
-    /// The call is not wanted any more.
+    /// The call was cancelled.
     Cancelled,
 }
 
-/// What a decider says.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum Decision {
-    /// Run it.
+    /// Run the call.
     Approve,
-    /// Do not.
+    /// Do not run it.
     Reject,
 }
 
@@ -45,13 +45,13 @@ const DECIDED: &str = "CREATE TRIGGER approvals_decided BEFORE UPDATE ON approva
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the approval is decided'); END";
 
-/// What is decided on is what was asked for.
+/// The arguments of an approval cannot change.
 const BOUND: &str = "CREATE TRIGGER approvals_bound BEFORE UPDATE ON approvals
 WHEN OLD.arguments <> NEW.arguments OR OLD.arguments_hash <> NEW.arguments_hash
   OR OLD.call_id <> NEW.call_id
 BEGIN SELECT RAISE(FAIL, 'conflict: the approval is bound to its arguments'); END";
 
-/// A decision that a call waits for, or had.
+/// An approval of a tool call.
 #[table(
     name = "approvals",
     without_rowid,
@@ -75,36 +75,36 @@ pub struct Approval {
     /// The call's tool.
     #[column(references = "tools(name)")]
     pub tool_name: String,
-    /// Where it stands.
+    /// Its status.
     pub status: ApprovalStatus,
-    /// The arguments that were asked for.
+    /// The requested arguments.
     pub arguments: Json,
-    /// A salted digest of them, in hexadecimal: what a decision is bound to. It is read from this column
+    /// A salted digest of the arguments, in hexadecimal: a decision is bound to it. It is read from this column
     /// and cannot be computed from the arguments.
     pub arguments_hash: String,
-    /// The arguments that were approved, where the decider changed them.
+    /// The approved arguments, if the approver changed them.
     pub approved_arguments: Option<Json>,
-    /// What the decider is asked.
+    /// The question for the approver.
     pub prompt: Option<String>,
-    /// What the decider's form begins with.
+    /// Initial values of the approver's form.
     pub defaults: Option<Json>,
-    /// What the decider must be capable of.
+    /// The capability that an approver needs.
     pub required_capability: Option<String>,
-    /// Who decided.
+    /// The approver.
     pub decided_by: Option<String>,
-    /// What the decider said.
+    /// The approver's comment.
     pub comment: Option<String>,
-    /// Until when it can be decided.
+    /// When it expires.
     pub expires_at: Option<Micros>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("approval")
@@ -117,9 +117,9 @@ pub fn module() -> Module {
     )
 }
 
-/// Approves or rejects a call. The first decider wins; the same decision again changes nothing. With
-/// `approved_arguments` the call runs with these instead: they are held to the tool's schema as well,
-/// and both are kept. With `arguments_hash` the decision counts only for the arguments of that hash.
+/// Approves or rejects a call. The first decision wins; an identical one changes nothing. With
+/// `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well,
+/// and both are kept. With `arguments_hash` the decision is valid only for arguments with that hash.
 #[reducer]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
@@ -150,7 +150,7 @@ pub fn decide_approval(
         let detail = "a rejection has no approved_arguments";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
-    // Whoever sees the approval decides about its call, seen or not.
+    // A caller who can see the approval may decide, even if it cannot see the call.
     ctx.beyond_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.beyond_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = approved_arguments.map(Arc::new) {
@@ -177,7 +177,7 @@ pub fn decide_approval(
     save(ctx, approval).map(Answer::Fresh)
 }
 
-/// Nobody decided in time: the call is rejected.
+/// Expires an approval without a decision: the call is rejected.
 #[reducer]
 pub fn expire_approval(
     ctx: &mut Context<'_>,
@@ -198,7 +198,7 @@ pub fn expire_approval(
     save(ctx, approval)
 }
 
-/// Asks for a decision on a call.
+/// Requests a decision on a call.
 pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Result<(), Abort> {
     let (id, now, seq, policy) = (ctx.new_id("ap"), ctx.now, ctx.seq, tool.approval());
     let arguments_hash = ctx.digest(call.arguments.as_str());
@@ -224,13 +224,13 @@ pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Re
     approval.map(drop)
 }
 
-/// The arguments that a call was first asked with, where it needed approval.
+/// The arguments with which a call was first requested, if it needed an approval.
 pub(crate) fn asked_for(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Json>, Abort> {
     let found = ctx.beyond_policies(|ctx| of_call(ctx, call_id))?;
     Ok(found.map(|approval| approval.arguments))
 }
 
-/// The call of a pending approval is not wanted any more.
+/// Cancels the pending approval of a call.
 pub(crate) fn cancel(ctx: &mut Context<'_>, call_id: &str) -> Result<(), Abort> {
     match of_call(ctx, call_id)? {
         Some(mut approval) if approval.status == ApprovalStatus::Pending => {
@@ -269,8 +269,8 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
 fn check_hash(approval: &Approval, arguments_hash: Option<&str>) -> Result<(), Refusal> {
     match arguments_hash {
         Some(hash) if !hash.eq_ignore_ascii_case(&approval.arguments_hash) => {
-            let detail = format!("approval {} is about other arguments than these", approval.id);
-            let hint = "look at its arguments again; arguments_hash stands beside them";
+            let detail = format!("approval {} concerns other arguments", approval.id);
+            let hint = "read its arguments and arguments_hash again";
             Err(Refusal::new(Code::Conflict, detail).hint(hint))
         }
         _ => Ok(()),

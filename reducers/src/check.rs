@@ -1,18 +1,18 @@
-//! What every domain asks of its arguments.
+//! Argument checks shared by all domains.
 
 use std::ops::RangeInclusive;
 
 use abide_schema::id::is_control;
 use abide_schema::{Caller, Code, Micros, Refusal, limits};
 
-/// An id or name: not empty, not longer than an index key should be.
+/// Checks an id or name: not empty, not longer than an index key should be.
 pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     if text.is_empty() {
         return Err(Refusal::new(Code::BadArguments, format!("{what} is empty")));
     }
     if text.len() > limits::NAME_BYTES {
         let (bytes, most) = (text.len(), limits::NAME_BYTES);
-        let detail = format!("{what} has {bytes} bytes, at most {most} are taken");
+        let detail = format!("{what} has {bytes} bytes, at most {most} are allowed");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     if text.chars().any(is_control) {
@@ -22,7 +22,7 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A number that may be left out, within what is taken.
+/// Checks that an optional number is in a range.
 pub(crate) fn within(
     what: &str,
     number: Option<i64>,
@@ -38,7 +38,7 @@ pub(crate) fn within(
     }
 }
 
-/// The moment after a span that may be left out.
+/// The time after an optional delay.
 pub(crate) fn after(
     what: &str,
     now: Micros,
@@ -48,15 +48,15 @@ pub(crate) fn after(
     Ok(span_ms.map(|span_ms| now.plus_ms(span_ms)))
 }
 
-/// The refusal of a call that time made of a row which does not wait for that moment.
+/// The refusal of a deadline call for a row that is not due at that time.
 pub(crate) fn not_due(id: &str, at: Micros) -> Refusal {
-    Refusal::new(Code::Conflict, format!("{id} does not wait for {at}"))
+    Refusal::new(Code::Conflict, format!("{id} is not due at {at}"))
 }
 
-/// Who may see who may call: those who manage that, and those who look over their shoulders.
+/// Condition for callers who may see permissions: those who manage them, and auditors.
 pub(crate) const MANAGERS: &str = ":caller_role = 'admin' OR :caller_role = 'auditor'";
 
-/// What a row says that a caller must be capable of.
+/// Checks that the caller has the capability that a row requires.
 pub(crate) fn capability(
     caller: &Caller,
     required: Option<&str>,
@@ -64,15 +64,16 @@ pub(crate) fn capability(
 ) -> Result<(), Refusal> {
     match required {
         Some(required) if !caller.can(required) => {
-            let detail = format!("{what} takes the capability {required}, which you do not have");
-            let hint = "an admin can grant it:  abide identity change … --can …";
+            let detail =
+                format!("{what} requires the capability {required}, which you do not have");
+            let hint = "an identity manager can grant it: abide identity change … --can …";
             Err(Refusal::new(Code::Denied, detail).hint(hint))
         }
         _ => Ok(()),
     }
 }
 
-/// When a lease that is taken now runs out.
+/// When a lease that starts now expires.
 pub(crate) fn lease(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
     if !limits::LEASE_MS.contains(&lease_ms) {
         let (least, most) = limits::LEASE_MS.into_inner();

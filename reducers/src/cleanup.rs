@@ -1,10 +1,10 @@
-//! Cleanup: what is left to be ended when a session ends or is cancelled, or a run ends or is aborted: calls, timers,
-//! the sessions made for a cancelled one, and the runs that a run has delegated. It is done in steps of a bounded number
-//! of rows, so that no call holds the writer for longer than a step, however much belongs to a session or a run.
+//! Cleanup: ends the calls, timers and child sessions that remain when a session ends or is cancelled, or a run
+//! is aborted. It works in steps of a bounded number of rows, so that no call occupies the writer for longer
+//! than a step, however many rows a session has.
 //!
-//! The call that ends a session or a run takes the first step itself: what is small ends in one transaction. For the
-//! rest it leaves one row in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step in
-//! each transaction, with calls of others in between. The row outlives a crash.
+//! The call that ends a session takes the first step itself: small sessions end in one transaction. For the rest
+//! it leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step per
+//! transaction, interleaved with other calls. The rows survive a crash.
 //!
 //! Steps go through a tree depth first. They mark a session or a run, end what belongs to it, and go on to the first below it;
 //! where there is none below, to the next beside it. So the place that they have reached, which the row has, says what is
@@ -29,38 +29,38 @@ use crate::tool_call::{ToolCall, cancel};
 
 mod former;
 
-/// What is to be ended.
+/// What a cleanup ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum CleanupKind {
-    /// Calls and timers of a session that has ended.
+    /// Calls and timers of an ended session.
     End,
-    /// The same of a session that is cancelled, and the sessions made for it.
+    /// The same for a cancelled session, and its child sessions.
     Cancel,
     /// Calls of a session whose run is aborted, and the runs that it has delegated. Of a run that ends by itself, these
     /// runs only.
     Abort,
 }
 
-/// A cleanup that is not finished.
+/// An unfinished cleanup.
 #[table(name = "cleanups", without_rowid, index(due_at), index(session_id))]
 pub struct Cleanup {
-    /// Its id. Each step has a new one: what time calls for is never the same call twice.
+    /// Its id. Each step has a new one, so that no two deadline calls have the same key.
     #[column(key)]
     pub id: String,
-    /// What is to be ended.
+    /// What it ends.
     pub kind: CleanupKind,
-    /// The session that the steps have reached.
+    /// The session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// Why, for the sessions made for it.
+    /// The reason, for its child sessions.
     pub reason: Option<String>,
-    /// What is below this session or run is done up to this one, in the order of ids.
+    /// The last child session processed, in the order of ids.
     pub after: Option<String>,
-    /// The last event whose calls are meant. A run that begins after one was aborted keeps its own.
+    /// Calls up to this event are ended. A run that begins after an abort keeps its own.
     pub up_to: Seq,
-    /// From when on the next step is due: at once.
+    /// When the next step is due: immediately.
     pub due_at: Micros,
-    /// The event that left it.
+    /// The event that wrote it.
     pub seq: Seq,
     /// The run that the steps have reached, where what it has delegated is meant.
     pub run_id: Option<String>,
@@ -75,9 +75,9 @@ ALTER TABLE cleanups ADD COLUMN top TEXT";
 /// What `continue_cleanup` answers.
 #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
 pub struct CleanupStep {
-    /// Rows that it ended or looked at.
+    /// Rows that it ended or examined.
     pub rows: usize,
-    /// Cleanups that it left.
+    /// Cleanups that remain.
     pub left: usize,
 }
 
@@ -114,7 +114,7 @@ pub fn continue_cleanup(
     take_steps(ctx, task)
 }
 
-/// What is to be ended, and how far that is.
+/// The task of ending the contents of one session.
 #[derive(Debug)]
 pub(crate) struct Task {
     kind: CleanupKind,
@@ -127,7 +127,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// For a session that has ended.
+    /// For an ended session.
     pub(crate) fn end(session_id: &str) -> Task {
         Task {
             kind: CleanupKind::End,
@@ -140,7 +140,7 @@ impl Task {
         }
     }
 
-    /// For a session that was marked as cancelled.
+    /// For a session marked as cancelled.
     pub(crate) fn cancel(session_id: &str, reason: Option<&str>) -> Task {
         let reason = reason.map(str::to_owned);
         Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
@@ -248,7 +248,7 @@ enum Below {
     Nothing,
 }
 
-/// Begins a cleanup: takes the first step, and leaves a row for what is not done then.
+/// Begins a cleanup: takes the first step, and leaves a row for the rest.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
 }
@@ -271,7 +271,7 @@ pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool
     Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
 }
 
-/// Leaves a cleanup to steps of its own.
+/// Leaves a cleanup to later steps: for one of many caused by one call.
 pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| leave(ctx, task))
 }
@@ -297,7 +297,7 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
     })
 }
 
-/// One step: rows that it may still look at.
+/// One step: its remaining row budget, and the tasks in order.
 struct Step {
     left: usize,
 }

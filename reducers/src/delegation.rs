@@ -1,9 +1,9 @@
-//! Delegation: a run that is started for a tool call of another run, in a session of its own.
+//! Delegation: a run that is started for a tool call of another run, in its own session.
 //!
-//! Everything about the child follows from the call that it is started for. Its session has the id of the call, its
+//! The identity of the child follows from the call that it is started for. Its session has the id of the call, its
 //! run `<call>~run`; the call in turn is `<parent run>~<rest>`, see [`DERIVED`]. So a child belongs to exactly one
-//! call, and no caller can create it beforehand. Depth and descendants are counted in the rows here; they do not
-//! depend on anything that callers set.
+//! call, and no caller can create it in advance. Depth and descendants are counted in the rows here; they do not
+//! depend on values that callers set.
 
 use abide_schema::reducer::{Answer, DERIVED, Sight};
 use abide_schema::{
@@ -31,18 +31,18 @@ pub struct Delegation {
     /// The root run, which has no parent.
     #[column(references = "runs(id)")]
     pub root_id: String,
-    /// The tool call that it was started for, if it was one.
+    /// The tool call that it was started for, if any.
     #[column(references = "tool_calls(call_id)")]
     pub call_id: Option<String>,
-    /// How many runs stand above it.
+    /// The number of its ancestors.
     pub depth: i64,
     /// When it was started.
     pub created_at: Micros,
-    /// The event of that.
+    /// The event that started it.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("delegation")
@@ -50,8 +50,8 @@ pub fn module() -> Module {
         .reducer(start_child_run::definition())
 }
 
-/// Starts a run of another agent for a tool call that the caller holds and that was requested by a run. The child
-/// has a session of its own under the session of the call, and the same scope. The same call again returns the same
+/// Starts a run of another agent for a tool call that the caller holds and that a run requested. The child
+/// has its own session under the session of the call, with the same scope. The same call again returns the same
 /// run. Depth and number of the descendants of one run are limited.
 #[reducer]
 pub fn start_child_run(
@@ -90,7 +90,7 @@ pub fn start_child_run(
     Ok(Answer::Fresh(child))
 }
 
-/// The run that requested a call. Only the holder of a run can make a call under its id.
+/// The run that requested a call. Only the holder of a run can request a call with its id.
 fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
     let run = match call.call_id.rsplit_once(DERIVED) {
         Some((run, _)) => ctx.get::<Run>(run)?,
@@ -106,7 +106,7 @@ fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
     }
 }
 
-/// The answer where the child run exists: it is returned only if it is the one that would be started.
+/// Returns an existing child run, if it is the one that would be started.
 fn again(before: Run, call: &ToolCall, parent: &Run, agent: &str) -> Result<Answer<Run>, Abort> {
     let is_same = before.session_id == call.call_id
         && before.parent_id.as_deref() == Some(&parent.id)
@@ -118,17 +118,17 @@ fn again(before: Run, call: &ToolCall, parent: &Run, agent: &str) -> Result<Answ
     Err(Refusal::new(Code::Conflict, detail).into())
 }
 
-/// Where a child stands: the run at the top, and how many runs are above it.
+/// A child's position in the tree: the root run, and the number of ancestors.
 pub(crate) struct Place {
     root_id: String,
     depth: i64,
 }
 
-/// Admits one more run under a parent, if the parent is active and the limits leave room.
+/// Admits one more run under a parent, if the parent is active and the limits allow it.
 pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort> {
     if !run::end::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
-            format!("run {} has ended or is being aborted, and delegates nothing", parent.id);
+            format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     let above = ctx.beyond_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
@@ -142,7 +142,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort>
             "limits.delegation_depth of the first agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
-    // Of one tree, whose runs are all within the scope of its root.
+    // All runs of one tree are within the scope of its root.
     let of_root = "WHERE root_id = ?1";
     let count = ctx.count_everywhere::<Delegation>(of_root, &[Value::from(root_id.as_str())])?;
     if count >= most {
@@ -153,7 +153,7 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort>
     Ok(Place { root_id, depth })
 }
 
-/// How deep a tree may be and how many runs may be in it, by the definition of the agent at the top.
+/// Depth and number of runs allowed in a tree, from the definition of the root's agent.
 fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
     let defined = ctx.beyond_policies(|ctx| {
         let Some(root) = ctx.get::<Run>(root_id)? else { return Ok(None) };
@@ -168,7 +168,7 @@ fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
     Ok((depth, at_most("descendants", limits::RUN_DESCENDANTS)))
 }
 
-/// Counts a run among the descendants of its parent.
+/// Records a run as a descendant of its parent.
 pub(crate) fn note(
     ctx: &mut Context<'_>,
     child: &Run,

@@ -1,42 +1,42 @@
-//! Denied attempts: who wanted what and was not let. A flood of them is a bounded number of rows: the
-//! engine records some of each caller's, and with each how many it passed over.
+//! Denied attempts: a record of calls that lacked permission. Their number is bounded: the engine records
+//! some of each caller's attempts, each with the number of unrecorded ones before it.
 //!
-//! What is out of a caller's scope is not among them. It is answered as if it did not exist, and were
-//! that on record, the log's next number would give it away.
+//! Attempts on rows outside a caller's scope are not recorded. They are answered as if the row did not exist,
+//! and a record would reveal it through the next seq of the log.
 
 use abide_schema::reducer::Sight;
 use abide_schema::{Abort, Context, Micros, Module, Seq, reducer, table};
 
-/// One attempt that was denied.
+/// A denied attempt.
 #[table(name = "denied_attempts", index(caller))]
 pub struct DeniedAttempt {
     /// Its number.
     #[column(key)]
     pub id: i64,
-    /// Who tried.
+    /// The caller.
     pub caller: String,
-    /// What: a reducer, or another thing that was asked for.
+    /// The reducer, or the other kind of request.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
-    /// How many of this caller's were passed over since the one before.
+    /// Number of this caller's unrecorded attempts since the previous record.
     pub missed: i64,
-    /// When.
+    /// When it happened.
     pub at: Micros,
     /// The event.
     pub seq: Seq,
 }
 
-/// They are of no scope, so only who has none may see them.
+/// They have no scope, so only callers without a scope may see them.
 const AUDITORS: Sight = Sight::Where(":caller_role = 'auditor' AND :caller_scope = '{}'", &[]);
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("denial").seen::<DeniedAttempt>(AUDITORS).witness(record_denied::definition())
 }
 
-/// Keeps a record of an attempt that was denied.
+/// Records a denied attempt.
 #[reducer]
 pub fn record_denied(
     ctx: &mut Context<'_>,

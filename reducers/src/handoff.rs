@@ -1,12 +1,12 @@
-//! Handoffs: a session that is beyond its agent goes into a supervisor's hands and comes back.
+//! Handoffs: a session that its agent cannot handle is handed to a supervisor and comes back.
 //!
 //! ```text
 //! pending ◀─▶ claimed ─▶ resolved, rejected
 //!    └─────────┴───────▶ cancelled (with the session), expired (while nobody has it)
 //! ```
 //!
-//! A deadline is about a handoff that nobody has: it is escalated, or expires, while it is pending, also
-//! when it becomes so again after the moment.
+//! Deadlines apply to unclaimed handoffs: a pending handoff is escalated or expires, even if
+//! it becomes pending again after the deadline.
 
 use abide_schema::reducer::Sight;
 use abide_schema::{
@@ -17,21 +17,21 @@ use serde_json::{Value as JsonValue, json};
 use crate::session::{self, SessionStatus};
 use crate::{check, message, run};
 
-/// How long a claim holds unless it says otherwise, in milliseconds: a supervisor may be a person.
+/// Default lease of a claim, in milliseconds: a supervisor may be a person.
 const LEASE_MS: i64 = 15 * 60 * 1000;
 
-/// Where a handoff stands.
+/// Status of a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum HandoffStatus {
     /// Waiting for a supervisor.
     Pending,
-    /// A supervisor is at it.
+    /// Claimed by a supervisor.
     Claimed,
-    /// Answered; the session goes on.
+    /// Resolved; the session continues.
     Resolved,
-    /// Declined; the session goes on.
+    /// Rejected; the session continues.
     Rejected,
-    /// Nobody answered in time.
+    /// Expired without an answer.
     Expired,
     /// The session ended meanwhile.
     Cancelled,
@@ -67,39 +67,39 @@ pub struct HandoffRequest {
     /// The session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// Why.
+    /// Why it was requested.
     pub reason: String,
-    /// What the supervisor must be capable of.
+    /// The capability that a supervisor needs.
     pub required_capability: String,
-    /// Whatever else the supervisor should know.
+    /// Other data for the supervisor.
     pub data: Option<Json>,
-    /// Where it stands.
+    /// Its status.
     pub status: HandoffStatus,
-    /// Who has it.
+    /// The supervisor that claimed it.
     pub claimed_by: Option<String>,
-    /// The claim's number: its seq, so it only grows.
+    /// The claim's fencing token: its seq, so it only increases.
     pub fencing_token: Option<i64>,
-    /// Until when the claim holds.
+    /// When the lease expires.
     pub lease_expires_at: Option<Micros>,
-    /// When it is escalated if nobody has it then.
+    /// When it is escalated if still unclaimed.
     pub escalate_at: Option<Micros>,
-    /// What the supervisor must be capable of then.
+    /// The capability that a supervisor needs after the escalation.
     pub escalate_to: Option<String>,
     /// When it was escalated.
     pub escalated_at: Option<Micros>,
-    /// When it is given up if nobody has it then.
+    /// When it expires if still unclaimed.
     pub expires_at: Option<Micros>,
-    /// The supervisor's answer, or why it was declined.
+    /// The supervisor's resolution, or the reason for the rejection.
     pub resolution: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("handoff")
@@ -127,9 +127,9 @@ pub fn module() -> Module {
         )
 }
 
-/// Puts a session into a supervisor's hands. It is `handed_off` until somebody answers. If nobody has
-/// it after `escalate_after_ms` it asks for the capability `escalate_to` instead; if nobody has it after
-/// `expires_after_ms` the session gets it back unanswered.
+/// Hands a session off to a supervisor. It is `handed_off` until there is an answer. If the handoff is unclaimed
+/// after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after
+/// `expires_after_ms`, the session continues without an answer.
 #[reducer]
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
@@ -144,7 +144,7 @@ pub fn request_supervisor_handoff(
     check::name("required_capability", &required_capability)?;
     escalate_to.as_deref().map_or(Ok(()), |name| check::name("escalate_to", name))?;
     if escalate_to.is_some() && escalate_after_ms.is_none() {
-        let detail = "request_supervisor_handoff: escalate_to says to whom, not when";
+        let detail = "request_supervisor_handoff: escalate_to requires escalate_after_ms";
         let refusal = Refusal::new(Code::BadArguments, detail).hint("give escalate_after_ms too");
         return Err(refusal.into());
     }
@@ -155,7 +155,7 @@ pub fn request_supervisor_handoff(
         let open = "WHERE session_id = ?1 AND status IN ('pending', 'claimed')";
         let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
         let which = open.first().map_or("another handoff", |handoff| handoff.id.as_str());
-        let detail = format!("session {session_id} is handed off already, by {which}");
+        let detail = format!("session {session_id} is already handed off, by {which}");
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;
@@ -181,7 +181,7 @@ pub fn request_supervisor_handoff(
     })
 }
 
-/// Takes a pending handoff. One supervisor wins, however many watch. It takes the capability that the
+/// Claims a pending handoff. Exactly one supervisor wins. Requires the capability that the
 /// handoff requires.
 #[reducer]
 pub fn claim_handoff(
@@ -204,7 +204,7 @@ pub fn claim_handoff(
     save(ctx, handoff)
 }
 
-/// Says that the supervisor is still at it, and moves the end of the claim.
+/// Extends the lease on a claimed handoff.
 #[reducer]
 pub fn heartbeat_handoff(
     ctx: &mut Context<'_>,
@@ -218,8 +218,8 @@ pub fn heartbeat_handoff(
     save(ctx, handoff)
 }
 
-/// Gives a claimed handoff back, for another supervisor. (The `fencing_token` of the claim, here and in
-/// the answers, tells apart supervisors that share a name.)
+/// Releases a claimed handoff to other supervisors. (The `fencing_token` of the claim, here and in
+/// the answers, distinguishes supervisors that share a name.)
 #[reducer]
 pub fn release_handoff(
     ctx: &mut Context<'_>,
@@ -230,7 +230,7 @@ pub fn release_handoff(
     put_back(ctx, handoff)
 }
 
-/// Answers a claimed handoff. The answer becomes a message of the session, which is active again.
+/// Resolves a claimed handoff. The resolution becomes a message of the session, which is active again.
 #[reducer]
 pub fn resolve_handoff(
     ctx: &mut Context<'_>,
@@ -242,7 +242,7 @@ pub fn resolve_handoff(
     give_back(ctx, handoff, HandoffStatus::Resolved, resolution)
 }
 
-/// Declines a claimed handoff. The reason becomes a message of the session, which is active again.
+/// Rejects a claimed handoff. The reason becomes a message of the session, which is active again.
 #[reducer]
 pub fn reject_handoff(
     ctx: &mut Context<'_>,
@@ -254,7 +254,7 @@ pub fn reject_handoff(
     give_back(ctx, handoff, HandoffStatus::Rejected, reason)
 }
 
-/// The claim on a handoff has run out: it waits for another supervisor.
+/// Handles the expired claim on a handoff: it is pending again.
 #[reducer]
 pub fn lapse_handoff(
     ctx: &mut Context<'_>,
@@ -269,7 +269,7 @@ pub fn lapse_handoff(
     put_back(ctx, handoff)
 }
 
-/// Nobody has taken a handoff in time: it asks for somebody more capable.
+/// Escalates an unclaimed handoff to another capability.
 #[reducer]
 pub fn escalate_handoff(
     ctx: &mut Context<'_>,
@@ -289,7 +289,7 @@ pub fn escalate_handoff(
     save(ctx, handoff)
 }
 
-/// Nobody has taken a handoff in time: the session has it back, unanswered.
+/// Expires an unclaimed handoff: the session continues without an answer.
 #[reducer]
 pub fn expire_handoff(
     ctx: &mut Context<'_>,
@@ -304,7 +304,7 @@ pub fn expire_handoff(
     give_back(ctx, handoff, HandoffStatus::Expired, "nobody answered in time".to_owned())
 }
 
-/// The handoff of a session that has ended, or is about to, is not wanted any more.
+/// Cancels the handoff of a session that has ended or is ending.
 pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     let open = "WHERE session_id = ?1 AND (status = 'pending' OR status = 'claimed')";
     for mut handoff in ctx.find::<HandoffRequest>(open, &[Value::from(session_id)])? {
@@ -314,7 +314,7 @@ pub(crate) fn cancel_of_session(ctx: &mut Context<'_>, session_id: &str) -> Resu
     Ok(())
 }
 
-/// Gives the session back to its agent, with what was said as a message.
+/// Returns the session to its agent, with the answer as a message.
 fn give_back(
     ctx: &mut Context<'_>,
     mut handoff: HandoffRequest,
@@ -357,7 +357,7 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     Ok(handoff)
 }
 
-/// A handoff that this caller has claimed, under this token where one is given.
+/// A handoff that this caller has claimed, with this token if one is given.
 fn claimed(
     ctx: &mut Context<'_>,
     id: &str,
@@ -383,7 +383,7 @@ fn claimed(
     Err(if ended { refusal } else { refusal.hint("claim_handoff first") }.into())
 }
 
-/// The same, if the caller still has the capability that the handoff requires. One who has not can only release it.
+/// The same, if the caller still has the required capability. Without it, the caller can only release the handoff.
 fn still_capable(
     ctx: &mut Context<'_>,
     id: &str,

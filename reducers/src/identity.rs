@@ -1,8 +1,8 @@
-//! Identities: who may call, in which role, with which capabilities, within which scope. Their
-//! credentials stand in [`crate::token`], what a role may call in [`crate::role`].
+//! Identities: who may call, with which role, capabilities and scope. Their
+//! tokens are in [`crate::token`], permissions of roles in [`crate::role`].
 //!
-//! Nobody can give what they do not have: who is bounded by a scope makes identities of that scope only,
-//! and capabilities are given by who has them.
+//! A caller cannot grant more than it has: a caller with a scope creates identities of that scope only,
+//! and can only grant capabilities that it has itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,52 +16,51 @@ use serde_json::json;
 use crate::role::{self, Role};
 use crate::{check, session};
 
-/// Who may call: a person, a program, an agent.
+/// An identity that can call reducers: a person, a program, an agent.
 #[table(name = "identities", without_rowid)]
 pub struct Identity {
-    /// Its id, as the log names it.
+    /// Its id, as it appears in the log.
     #[column(key)]
     pub id: String,
-    /// What it may call follows from this: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a
-    /// row of `roles`.
+    /// Its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`,
+    /// `admin`, or a row of `roles`.
     pub role: String,
-    /// What it may be entrusted with, a JSON array of texts; `*` is everything. Those of its role come
-    /// on top.
+    /// Its capabilities, a JSON array of texts; `*` means all. Those of its role are added.
     pub capabilities: Json,
-    /// What bounds its sight, a JSON object of texts: sessions that have all of it.
+    /// Its scope, a JSON object of texts: it can access sessions whose scope has all of these entries.
     #[column(scope)]
     pub scope: Json,
-    /// How much it may call: `{"rate": {"calls", "per_ms"}, "quota": {"calls", "per_ms"}}`.
+    /// Its limits: `{"rate": {"calls", "per_ms"}, "quota": {"calls", "per_ms"}}`.
     pub limits: Option<Json>,
-    /// Since when it may do nothing.
+    /// When it was disabled.
     pub disabled_at: Option<Micros>,
-    /// Why.
+    /// Why it was disabled.
     pub disabled_reason: Option<String>,
-    /// Who made it.
+    /// The caller that created it.
     pub created_by: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
 impl Identity {
-    /// What it may be entrusted with by itself.
+    /// Its own capabilities, without those of its role.
     #[must_use]
     pub fn capabilities(&self) -> BTreeSet<String> {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
     }
 
-    /// What bounds its sight.
+    /// Its scope.
     #[must_use]
     pub fn scope(&self) -> Scope {
         serde_json::from_value(self.scope.value()).unwrap_or_default()
     }
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("identity")
@@ -72,8 +71,8 @@ pub fn module() -> Module {
         .reducer(enable_identity::definition())
 }
 
-/// Makes an identity. It is in the scope of who makes it, which `scope` can narrow, and it can do no more
-/// than they can. The same again changes nothing.
+/// Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more
+/// permissions than its creator. An identical request changes nothing.
 #[reducer]
 pub fn create_identity(
     ctx: &mut Context<'_>,
@@ -109,15 +108,15 @@ pub fn create_identity(
         if same {
             return Ok(Answer::Duplicate(before.seq, before));
         }
-        let detail = format!("identity {} exists already, and is another", before.id);
-        let hint = "abide identity change  changes one";
+        let detail = format!("identity {} already exists with other attributes", before.id);
+        let hint = "change_identity changes it";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     ctx.insert(identity).map(Answer::Fresh)
 }
 
-/// Changes an identity: what is given takes the place of what was, the rest stays. Who is connected with
-/// its credentials is disconnected, and can connect again as what it is now.
+/// Changes an identity: given attributes replace the current ones, the others stay. Connections with
+/// its credentials are closed, and can reconnect with the new attributes.
 #[reducer]
 pub fn change_identity(
     ctx: &mut Context<'_>,
@@ -152,7 +151,7 @@ pub fn change_identity(
     save(ctx, identity).map(Answer::Fresh)
 }
 
-/// Takes everything from an identity, at once, also from who is connected, until it is enabled again.
+/// Disables an identity immediately, including open connections, until it is enabled again.
 #[reducer]
 pub fn disable_identity(
     ctx: &mut Context<'_>,
@@ -169,7 +168,7 @@ pub fn disable_identity(
     save(ctx, identity).map(Answer::Fresh)
 }
 
-/// Gives a disabled identity back what it had.
+/// Enables a disabled identity again.
 #[reducer]
 pub fn enable_identity(
     ctx: &mut Context<'_>,
@@ -185,36 +184,38 @@ pub fn enable_identity(
     save(ctx, identity).map(Answer::Fresh)
 }
 
-/// The identity of an id.
+/// Loads an identity.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
     let identity = ctx.get::<Identity>(id)?;
     Ok(identity.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no identity {id}"))
-            .hint("abide identity create  creates one")
+            .hint("create_identity creates one")
     })?)
 }
 
-/// Holds who manages an identity to what they could do themselves: no other role but for an admin, and no
-/// capability that they lack. Else whoever may make tokens could make one of an admin.
+/// Checks that a caller manages only identities within its own permissions: with its own role unless it is an
+/// admin, and with capabilities that it has. Otherwise a caller who may create tokens could become an admin.
 pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
     let (caller, id) = (ctx.caller, &identity.id);
     let role = role::find(ctx, &identity.role)?;
     if caller.role() != Caller::ADMIN && caller.role() != identity.role {
         let detail = format!("identity {id} has the role {}, and you do not", identity.role);
-        return Err(Refusal::new(Code::Denied, detail).hint("an admin may").into());
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin can do this").into());
     }
     let mut capabilities = identity.capabilities();
     capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
     if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
         let detail = format!("identity {id} has the capability {missing}, and you do not");
-        return Err(Refusal::new(Code::Denied, detail).hint("an admin who has it may").into());
+        return Err(Refusal::new(Code::Denied, detail)
+            .hint("an admin with that capability can do this")
+            .into());
     }
     capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
     Ok(())
 }
 
-/// Holds a caller that is limited to giving an identity no more than it has: where it makes one, gives it other
-/// limits, or makes a token for it. It can still disable one that has more.
+/// Checks that a caller with limits gives an identity no higher ones: when it creates one, changes its
+/// limits, or creates a token for it. It can still disable an identity with higher limits.
 pub(crate) fn check_pace(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
     let limits = effective_limits(ctx, identity)?;
     check_limits(ctx.caller, &format!("identity {}", identity.id), &limits)
@@ -230,8 +231,8 @@ fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLi
     Ok(role.and_then(|role| role.limits).as_ref().map(read).unwrap_or_default())
 }
 
-/// Holds a caller that is limited to giving no more than it has itself. (A replay does not know limits: it
-/// sees only calls that were within them.)
+/// Checks that a caller with limits grants no higher ones. (A replay does not know limits: the log contains
+/// only calls that passed this check.)
 pub(crate) fn check_limits(caller: &Caller, what: &str, given: &CallLimits) -> Result<(), Abort> {
     let own = caller.limits();
     for (kind, own, given) in [("rate", own.rate, given.rate), ("quota", own.quota, given.quota)] {
@@ -256,37 +257,37 @@ fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
     Ok(scope)
 }
 
-/// Names that stand for something else in the log.
+/// Names with a special meaning in the log.
 const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
 
 fn check_id(id: &str) -> Result<(), Refusal> {
     check::name("id", id)?;
     if RESERVED.contains(&id) {
-        let detail = format!("{id} is a name of Abide's own");
-        return Err(Refusal::new(Code::BadArguments, detail).hint("take another"));
+        let detail = format!("{id} is a reserved name");
+        return Err(Refusal::new(Code::BadArguments, detail).hint("choose another"));
     }
     Ok(())
 }
 
-/// Refuses the ids of an issuer's subjects to a caller with a scope. Such a caller's new ids stand in its namespace, so the
-/// identity would not be that of the subject, and disabling it would lock out no one.
+/// Refuses the ids of an issuer's subjects to a caller with a scope. Its new ids are placed in its namespace, so the
+/// identity would not be the subject's, and disabling it would have no effect.
 fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
     let own = id.strip_prefix(caller.namespace()).unwrap_or(id);
     if caller.scope().is_empty() || !is_issued(own) {
         return Ok(());
     }
-    let detail = format!("{own} is the id of an issuer's subject, and a scope bounds you");
+    let detail = format!("{own} is the id of an issuer's subject, which your scope excludes");
     Err(Refusal::new(Code::Denied, detail)
-        .hint("an admin without a scope makes an identity of that id and disables it"))
+        .hint("ask an admin without a scope to create an identity with that id and disable it"))
 }
 
-/// Whether an id is that of a subject whom an issuer of JSON Web Tokens knows. Such an identity can be disabled,
-/// and has no tokens of the database: they would be another's.
+/// Whether an id is that of an issuer's subject. Such an identity can be disabled, but it cannot have tokens in
+/// the database: they would authenticate a different caller.
 pub(crate) fn is_issued(id: &str) -> bool {
     id.starts_with(Caller::ISSUED)
 }
 
-/// Limits as they are stored.
+/// Limits in their stored form.
 pub(crate) fn checked(given: Option<CallLimits>) -> Result<Option<Json>, Refusal> {
     let Some(given) = given else { return Ok(None) };
     for (what, allowance) in [("rate", given.rate), ("quota", given.quota)] {

@@ -1,21 +1,21 @@
-//! Leases: who holds what was claimed. A claim's fencing token is the seq of its event, so the log says who holds
-//! the lease: the caller of that event. A token can be guessed, and to know one is of no use to another identity.
+//! Leases: ownership of claimed rows. A claim's fencing token is the seq of its event, so the log identifies
+//! the holder: the caller of that event. Another identity gains nothing by guessing or learning a token.
 
 use abide_schema::{Abort, Code, Context, Refusal, Seq};
 
-/// Whether the caller is the identity that made the claim of this token.
+/// Whether the caller is the identity that made the claim with this token.
 pub(crate) fn is_holder(ctx: &mut Context<'_>, fencing_token: i64) -> Result<bool, Abort> {
     let holder = ctx.caller_of(Seq(fencing_token))?;
     Ok(holder.is_some_and(|holder| holder == ctx.caller.id()))
 }
 
-/// The refusal of a caller who has never held the lease.
+/// The refusal of a caller that has never held the lease.
 pub(crate) fn not_the_holder(what: &str) -> Refusal {
     let detail = format!("the lease on {what} is held by another identity");
     Refusal::new(Code::Denied, detail).hint("only the identity that claimed it can do that")
 }
 
-/// Takes the token out of an answer to a bounded caller who is not the holder.
+/// Removes the token from a result for a restricted caller who is not the holder.
 pub(crate) fn hide(ctx: &mut Context<'_>, fencing_token: &mut Option<i64>) -> Result<(), Abort> {
     if let Some(token) = *fencing_token
         && !ctx.caller.is_unbounded()

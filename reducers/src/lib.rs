@@ -1,8 +1,8 @@
-//! The rules: what may happen to a session and what follows from it. One file per domain holds its
-//! rows, arguments, rules and refusals; a new domain is a new file and a word in the list below.
+//! The built-in reducers: what can happen to a session, and its consequences. One file per domain contains its
+//! rows, arguments, rules and refusals; a new domain is a new file and an entry in the list below.
 //!
-//! Changes when a product rule changes. It knows nothing of HTTP, threads, storage, or who else
-//! exists: it sees the world through [`abide_schema::Context`].
+//! It changes when a product rule changes. It does not depend on HTTP, threads or storage: it accesses rows
+//! through [`abide_schema::Context`].
 
 pub mod agent;
 pub mod approval;
@@ -45,8 +45,8 @@ pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 pub use waiting::Waiting;
 
-/// The built-in modules, in the order their tables are made. A user's own are registered beside them
-/// in the same way.
+/// The built-in modules, in the order in which their tables are created. Custom modules are registered
+/// after them in the same way.
 #[must_use]
 pub fn modules() -> Vec<Module> {
     vec![

@@ -1,4 +1,4 @@
-//! Messages and other entries of a session's state: one `agent_state` row each, in the order they came.
+//! Messages and other entries of a session's state: one `agent_state` row each, in order of arrival.
 
 use abide_schema::reducer::{Nullable, Sight};
 use abide_schema::{Abort, Context, Json, Micros, Module, Seq, reducer, table};
@@ -22,28 +22,28 @@ pub struct AgentState {
     /// The session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// Who speaks: system, user, assistant, tool, or any other name that a framework uses.
+    /// The author's role: system, user, assistant, tool, or any other name that a framework uses.
     pub role: String,
-    /// What it is: `message`, or another kind of entry.
+    /// The kind of entry: `message`, or another kind.
     pub kind: String,
-    /// What was said.
+    /// The text.
     pub content: Option<String>,
-    /// Whatever else belongs to it: tool calls, names, usage.
+    /// Other data: tool calls, names, usage.
     pub data: Option<Json>,
-    /// When.
+    /// When it was written.
     pub created_at: Micros,
     /// The event that wrote it.
     pub seq: Seq,
 }
 
-/// What `append_message` answers.
+/// The result of `append_message`.
 #[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Appended {
-    /// The number of the `agent_state` row.
+    /// The id of the `agent_state` row.
     pub id: i64,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("message")
@@ -53,8 +53,8 @@ pub fn module() -> Module {
         .reducer(append_message::definition())
 }
 
-/// Appends a message, or another entry, to a session. The first one makes a created session active. A session that
-/// is being cancelled takes nothing more of the role `user`.
+/// Appends a message, or another entry, to a session. The first one activates a new session. A session that
+/// is being cancelled accepts no more entries with the role `user`.
 #[reducer]
 pub fn append_message(
     ctx: &mut Context<'_>,
@@ -67,7 +67,7 @@ pub fn append_message(
     check::name("role", &role)?;
     let kind = kind.unwrap_or_else(|| "message".to_owned());
     check::name("kind", &kind)?;
-    // What a user says asks for work. All else tells of work that had begun, and is taken until that has ended.
+    // A user message requests new work. Other entries report on work in progress and are accepted until it ends.
     let session = match role.as_str() {
         "user" => session::wanted(ctx, &session_id)?,
         _ => session::open(ctx, &session_id)?,
@@ -81,7 +81,7 @@ pub fn append_message(
     Ok(Appended { id: entry.id })
 }
 
-/// Adds an entry to a session that is open.
+/// Adds an entry to an open session.
 pub(crate) fn append(
     ctx: &mut Context<'_>,
     session: &Session,

@@ -1,8 +1,8 @@
-//! Policies: which rows and columns of a table the callers of a role may see.
+//! Policies: row-level and column-level security by role.
 //!
-//! A policy narrows what a module lets be seen of its table, and opens a table of which nothing is said.
-//! Several of one table and role permit whatever any of them permits; what one of them hides is hidden.
-//! The scope of a caller is no policy and stands beside all of them. See `docs/policies.md`.
+//! A policy restricts what a module shows of its table, and opens a table that is closed by default.
+//! Several policies for one table and role permit every row that any of them permits; a column hidden by one is hidden.
+//! The scope of a caller applies independently of policies. See `docs/policies.md`.
 
 use abide_schema::reducer::Answer;
 use abide_schema::{
@@ -11,37 +11,37 @@ use abide_schema::{
 
 use crate::{check, role};
 
-/// The name of a policy that is given none.
+/// The default name of a policy.
 const ONLY: &str = "default";
 
-/// What the callers of a role may see of a table. The engine reads this table by these names.
+/// What callers of a role may see of a table. The engine reads this table by these names.
 #[table(name = "policies", without_rowid)]
 pub struct Policy {
     /// The table.
     #[column(key)]
     pub table_name: String,
-    /// The role; `*` stands for every role.
+    /// The role; `*` means every role.
     #[column(key)]
     pub role: String,
-    /// Its name, to tell it from others of the same table and role.
+    /// Its name, unique for a table and role.
     #[column(key)]
     pub name: String,
-    /// Which rows: SQL over the row's columns and `:caller_id`, `:caller_role`, `:caller_scope`,
-    /// `:caller_capabilities` and `:scope_<key>`. None: all rows.
+    /// The visible rows: SQL over the row's columns and `:caller_id`, `:caller_role`, `:caller_scope`,
+    /// `:caller_capabilities` and `:scope_<key>`. NULL: all rows.
     pub condition: Option<String>,
-    /// The columns that are as if they were not there, a JSON array.
+    /// The hidden columns, a JSON array.
     pub hidden: Json,
-    /// Who set it.
+    /// The caller that set it.
     pub set_by: String,
     /// When it was first set.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("policy")
@@ -50,8 +50,8 @@ pub fn module() -> Module {
         .reducer(drop_policy::definition())
 }
 
-/// Says which rows and columns of a table the callers of a role may see, from this commit on, also in
-/// what is subscribed. Without a `condition` all rows. Setting the same again changes nothing.
+/// Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to
+/// subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing.
 #[reducer]
 pub fn set_policy(
     ctx: &mut Context<'_>,
@@ -92,7 +92,7 @@ pub fn set_policy(
     ctx.insert(policy).map(Answer::Fresh)
 }
 
-/// Takes a policy back.
+/// Deletes a policy.
 #[reducer]
 pub fn drop_policy(
     ctx: &mut Context<'_>,
@@ -112,7 +112,7 @@ pub fn drop_policy(
     Ok(policy)
 }
 
-/// Who is bounded by a scope must not decide what others see.
+/// A caller with a scope must not decide what others see.
 fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
     if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
         return Ok(());
@@ -120,7 +120,7 @@ fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
     Err(Refusal::new(Code::Denied, "policies are set by an admin without a scope"))
 }
 
-/// Every policy of a role stands in every statement of it.
+/// Limits policies: all policies of a role are part of every statement of its callers.
 fn require_room(
     ctx: &mut Context<'_>,
     (table, role, _): &(String, String, String),
@@ -130,12 +130,12 @@ fn require_room(
     if count >= limits::POLICIES_OF_ONE {
         let detail = format!("{table} has {count} policies for {role} already");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
-        return Err(refusal.hint("write them as one, with OR").into());
+        return Err(refusal.hint("combine them with OR").into());
     }
     let count = ctx.count::<Policy>("", &[])?;
     if count < limits::POLICIES {
         return Ok(());
     }
     let detail = format!("there are {count} policies already");
-    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy takes one back").into())
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy deletes one").into())
 }

@@ -1,6 +1,5 @@
-//! Roles: which reducers a caller may call. The built-in ones stand here; a deployment's own are rows.
-//! What a role lets through still has to be within the caller's scope, and what a row requires within its
-//! capabilities.
+//! Roles: which reducers a caller may call. Built-in roles are defined here; custom roles are rows.
+//! In addition, a caller is restricted to its scope, and needs the capabilities that rows require.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,10 @@ use serde_json::json;
 
 use crate::{check, identity};
 
-/// Every reducer but those that decide who may what.
+/// Every reducer except those that manage permissions.
 const ALL: &str = "*";
 
-/// Changing who may what. Only admins do, and roles that name these one by one.
+/// Reducers that manage permissions. Only admins may call them, and roles that name them explicitly.
 const ADMINISTRATION: [&str; 10] = [
     "create_identity",
     "change_identity",
@@ -30,7 +29,7 @@ const ADMINISTRATION: [&str; 10] = [
     "drop_policy",
 ];
 
-/// The built-in roles, with what each may call. (An admin may call everything.)
+/// The built-in roles and the reducers that each may call. (An admin may call all.)
 pub const BUILT_IN: [(&str, &[&str]); 6] = [
     (Caller::ADMIN, &[ALL]),
     ("app", &[ALL]),
@@ -96,30 +95,30 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
     ("auditor", &[]),
 ];
 
-/// A role of the deployment's own.
+/// A custom role.
 #[table(name = "roles", without_rowid)]
 pub struct Role {
     /// Its name.
     #[column(key)]
     pub name: String,
-    /// What it is for, for people.
+    /// A description for people.
     pub description: Option<String>,
-    /// What it may call, a JSON array of reducers; `*` is all but those that manage identities.
+    /// The reducers that it may call, a JSON array; `*` means all except those that manage identities.
     pub reducers: Json,
-    /// What everybody in it may be entrusted with, a JSON array of texts.
+    /// Capabilities of every identity with this role, a JSON array of texts.
     pub capabilities: Json,
-    /// How much each in it may call where the identity does not say.
+    /// Limits of an identity that does not set its own.
     pub limits: Option<Json>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
 impl Role {
-    /// What everybody in it may be entrusted with.
+    /// Capabilities of every identity with this role.
     #[must_use]
     pub fn capabilities(&self) -> BTreeSet<String> {
         serde_json::from_value(self.capabilities.value()).unwrap_or_default()
@@ -132,7 +131,7 @@ impl Role {
     }
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("role")
@@ -142,8 +141,8 @@ pub fn module() -> Module {
         .guard(may_call)
 }
 
-/// Makes a role, or changes one: what its callers may call, and what they may be entrusted with. Only
-/// admins do. `reducers` are names; `*` is all but those that manage identities.
+/// Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an
+/// admin. `reducers` are names; `*` means all except those that manage identities.
 #[reducer]
 pub fn set_role(
     ctx: &mut Context<'_>,
@@ -163,9 +162,9 @@ pub fn set_role(
     let capabilities = capabilities.unwrap_or_default();
     for capability in &capabilities {
         check::name("a capability", capability)?;
-        check::capability(ctx.caller, Some(capability), "giving a role what it")?;
+        check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
     }
-    // A limit of the role is the identity's where it has none, and no limit lifts the caller's own.
+    // A role's limits apply to identities without their own, so they must not exceed the caller's.
     identity::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
     let before = ctx.get::<Role>(&name)?;
     let role = Role {
@@ -189,7 +188,7 @@ pub fn set_role(
     }
 }
 
-/// Removes a role. Identities that have it may call nothing any more. Only admins do.
+/// Deletes a role. Identities with this role can no longer call any reducer. Requires an admin.
 #[reducer]
 pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
     only_admins(ctx.caller, "remove_role")?;
@@ -236,7 +235,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Ab
     }
 }
 
-/// Holds a caller to what its role may call.
+/// Guard: checks that the caller's role may call a reducer.
 fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
     let name = ctx.caller.role();
     let may = match built_in_may_call(name, reducer) {
@@ -247,11 +246,11 @@ fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
         return Ok(());
     }
     let detail = format!("the role {name} may not call {reducer}");
-    let hint = "abide role list  shows what each role may call";
+    let hint = "abide role list  shows what each role may call; an admin can assign another role";
     Err(Refusal::new(Code::Denied, detail).hint(hint).into())
 }
 
-/// Whether a built-in role may call a reducer; `None` for a role that is not built in.
+/// Whether a built-in role may call a reducer; `None` for a custom role.
 #[must_use]
 pub fn built_in_may_call(role: &str, reducer: &str) -> Option<bool> {
     let (name, reducers) = BUILT_IN.iter().find(|(name, _)| *name == role)?;
@@ -266,7 +265,7 @@ fn is_built_in(name: &str) -> bool {
     BUILT_IN.iter().any(|(built_in, _)| *built_in == name)
 }
 
-/// Whoever decides what roles may could give everything to their own.
+/// A caller who could change roles could grant its own role everything.
 pub(crate) fn only_admins(caller: &Caller, reducer: &str) -> Result<(), Refusal> {
     if caller.role() == Caller::ADMIN {
         return Ok(());

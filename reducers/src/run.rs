@@ -1,20 +1,20 @@
 //! Runs: an agent at work in a session, from a first input to done, failed or aborted.
 //!
 //! ```text
-//! running ◀─▶ waiting          waiting: for an approval, for an outcome that nobody knows,
-//!    │           │              for a supervisor. Nobody drives it meanwhile.
+//! running ◀─▶ waiting          waiting: for an approval, for the settlement of an unknown outcome,
+//!    │           │              for a supervisor. It has no driver meanwhile.
 //!    └───────────┴─▶ done, failed, aborted
 //! ```
 //!
-//! A session has one run at a time; the database says so. Who drives it holds it under a lease with a
-//! fencing token, as a worker holds a tool call: a driver that vanishes is replaced, and what it still says
-//! is refused. How far a run is follows from rows (messages, tool calls, events), never from memory, so who
-//! takes it over goes on where it stands.
+//! A session has one run at a time; the database enforces it. The driver of a run holds it under a lease with a
+//! fencing token, like a worker holds a tool call: a driver that vanishes is replaced, and its later calls
+//! are refused. The progress of a run is in rows (messages, tool calls, events), never in memory, so another
+//! driver can continue it.
 //!
-//! What happens in a run is told as **run events**, in order, each once. A turn ends with one of `done`,
-//! `error` or `interrupt`, and with no more than one: a unique index says that too.
+//! A run reports its progress as **run events**, in order, each once. A turn ends with exactly one of `done`,
+//! `error` or `interrupt`: a unique index enforces that too.
 //!
-//! Here are the rows, the beginning and what all parts share; then [`mod@drive`] and [`mod@end`].
+//! This file has the rows, the start of a run and shared functions; then [`mod@drive`] and [`mod@end`].
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
@@ -35,45 +35,45 @@ pub mod end;
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
 pub use end::{RunEnd, abort_run, finish_run, wait_run};
 
-/// Where a run stands.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum RunStatus {
-    /// Somebody drives it, or should.
+    /// It has a driver, or waits for one.
     Running,
-    /// It waits for something from outside.
+    /// It waits for an external event.
     Waiting,
-    /// Ended well.
+    /// Completed.
     Done,
-    /// Ended badly.
+    /// Failed.
     Failed,
-    /// Nobody wanted it any more.
+    /// Aborted.
     Aborted,
 }
 
 impl RunStatus {
-    /// Whether a run ends there.
+    /// Whether the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !matches!(self, RunStatus::Running | RunStatus::Waiting)
     }
 }
 
-/// What a run event tells. The first eleven are all that a consumer has to know.
+/// The kind of a run event. Consumers only need to know the first eleven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum RunEventKind {
-    /// `{content}`: the model says this.
+    /// `{content}`: a piece of the model's answer.
     Token,
-    /// `{name, args, id}`: the model asks for this.
+    /// `{name, args, id}`: the model requests a tool call.
     ToolCall,
-    /// `{tool_call_id, output, exit_code}`: what came of it.
+    /// `{tool_call_id, output, exit_code}`: the result of a tool call.
     ToolResult,
-    /// `{todos}`: the plan as it is now.
+    /// `{todos}`: the current plan.
     Planning,
     /// `{step_number, total_steps, description}`.
     StepComplete,
-    /// `{from_agent, to_agent, task}`: another agent is given a task.
+    /// `{from_agent, to_agent, task}`: a task is delegated to another agent.
     Delegation,
-    /// `{tool_call_id, tool_name, args, session_id, action_requests}`: somebody must decide. Ends a turn.
+    /// `{tool_call_id, tool_name, args, session_id, action_requests}`: a decision is required. Ends a turn.
     Interrupt,
     /// `{status}`: `thinking`, `idle`, or what the run waits for.
     Status,
@@ -81,13 +81,13 @@ pub enum RunEventKind {
     Usage,
     /// `{assistant_data}`: the answer. Ends the run.
     Done,
-    /// `{message, code}`: why there is none. Ends the run.
+    /// `{message, code}`: why there is no answer. Ends the run.
     Error,
-    /// `{content}`: what a model says to itself.
+    /// `{content}`: a piece of the model's reasoning.
     Reasoning,
-    /// What was told since a `seq` does not count: the model's answer broke off, and it is asked again.
+    /// Events since a `seq` are void: the model's answer was cut off, and it is asked again.
     Restart,
-    /// A line of a foreign program as it came.
+    /// A line of an external program, unchanged.
     Line,
 }
 
@@ -102,7 +102,7 @@ const FENCING: &str = "CREATE TRIGGER runs_fencing BEFORE UPDATE OF fencing_toke
 WHEN NEW.fencing_token < OLD.fencing_token
 BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
 
-/// An agent at work in a session.
+/// An agent's run in a session.
 #[table(
     name = "runs",
     without_rowid,
@@ -115,7 +115,7 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
     trigger = FENCING
 )]
 pub struct Run {
-    /// Its id, the caller's own or `run_` and a ULID.
+    /// Its id, chosen by the caller, or `run_` and a ULID.
     #[column(key)]
     pub id: String,
     /// The session.
@@ -124,42 +124,42 @@ pub struct Run {
     /// The agent.
     #[column(references = "agents(name)")]
     pub agent: String,
-    /// The agent's revision when it began, by which it runs to its end.
+    /// The agent's revision at the start, which applies until the end.
     pub revision: i64,
-    /// The run that it was begun for.
+    /// The run that delegated to it.
     #[column(references = "runs(id)")]
     pub parent_id: Option<String>,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
-    /// What it waits for, or why nobody wants it any more.
+    /// What it waits for, or why it was aborted.
     pub reason: Option<String>,
-    /// Who drives it.
+    /// Its driver.
     pub driver: Option<String>,
-    /// The claim's number: what is said under another is refused. It is the claim's seq, so it only grows.
+    /// The claim's fencing token: calls with another one are refused. It is the claim's seq, so it only increases.
     pub fencing_token: Option<i64>,
-    /// Until when the claim holds.
+    /// When the lease expires.
     pub lease_expires_at: Option<Micros>,
-    /// Which turn it is in, from 1. A turn ends where it waits.
+    /// The current turn, from 1. A turn ends when the run waits.
     pub turn: i64,
     /// Answers of the model so far.
     pub iterations: i64,
-    /// Tool calls that the model asked for so far.
+    /// Tool calls requested by the model so far.
     pub tool_calls: i64,
-    /// Tokens that went in, as far as providers said.
+    /// Input tokens, as far as reported by providers.
     pub input_tokens: i64,
-    /// Tokens that came out, as far as providers said.
+    /// Output tokens, as far as reported by providers.
     pub output_tokens: i64,
-    /// Answers whose usage the provider did not tell, or not all of it.
+    /// Answers whose usage the provider reported incompletely or not at all.
     pub usage_missing: i64,
-    /// What it cost so far, in millionths of a dollar, where prices are known.
+    /// Its cost so far, in millionths of a dollar, if prices are known.
     pub cost_micros: Option<i64>,
-    /// Events told so far.
+    /// Number of events so far.
     pub events: i64,
-    /// When it must be over.
+    /// When it must have ended.
     pub deadline_at: Option<Micros>,
-    /// Since when nobody wants it any more: its driver is asked to stop.
+    /// When its abort was requested: its driver is asked to stop.
     pub abort_requested_at: Option<Micros>,
-    /// What came of it.
+    /// Its answer.
     pub output: Option<Json>,
     /// Why it failed, for programs.
     pub error_code: Option<String>,
@@ -171,11 +171,11 @@ pub struct Run {
     pub ended_at: Option<Micros>,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// One thing that happened in a run.
+/// One event of a run.
 #[table(
     name = "run_events",
     index(session_id),
@@ -184,7 +184,7 @@ pub struct Run {
     trigger = EVENTS_STAY
 )]
 pub struct RunEvent {
-    /// Its number among all; later ones are larger.
+    /// Its number among all run events; later ones are larger.
     #[column(key)]
     pub id: i64,
     /// The run.
@@ -197,27 +197,27 @@ pub struct RunEvent {
     pub number: i64,
     /// The turn.
     pub turn: i64,
-    /// What it tells.
+    /// Its kind.
     pub kind: RunEventKind,
-    /// The rest of it.
+    /// Its data.
     pub data: Json,
-    /// When.
+    /// When it happened.
     pub created_at: Micros,
     /// The event of the log that wrote it.
     pub seq: Seq,
 }
 
-/// A run event as it is told.
+/// A run event as sent by a driver.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// What it tells.
+    /// Its kind.
     pub kind: RunEventKind,
-    /// The rest of it.
+    /// Its data.
     pub data: serde_json::Map<String, JsonValue>,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
@@ -240,8 +240,8 @@ pub fn module() -> Module {
         )
 }
 
-/// Begins a run of a session's agent, or of the one that is named. With `input` that is the user's
-/// message. A run that another run delegates to is started by `start_child_run`.
+/// Starts a run of a session's agent, or of the named one. `input` is the user's
+/// message. A run for a delegation is started by `start_child_run` instead.
 /// A session has one run at a time. The same `id` for the same session is the same run.
 #[reducer]
 pub fn start_run(
@@ -265,7 +265,7 @@ pub fn start_run(
     begin(ctx, session, new).map(Answer::Fresh)
 }
 
-/// What is given of a new run.
+/// Attributes of a new run.
 pub(crate) struct NewRun {
     pub(crate) id: Option<String>,
     pub(crate) agent: String,
@@ -275,7 +275,7 @@ pub(crate) struct NewRun {
     pub(crate) deadline_at: Option<Micros>,
 }
 
-/// Begins a run in a session that has none.
+/// Starts a run in a session without one.
 pub(crate) fn begin(
     ctx: &mut Context<'_>,
     session: Session,
@@ -324,7 +324,7 @@ pub(crate) fn begin(
     save(ctx, run)
 }
 
-/// What is said where a session has a run; nothing of the run to who does not see it.
+/// The refusal if a session already has a run; names the run only if the caller may see it.
 fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusal, Abort> {
     let detail = match ctx.get::<Run>(&active.id)? {
         Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
@@ -334,10 +334,10 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
     Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 
-/// The session of a new run is active, with the user's message.
+/// Activates the session of a new run, with the user's message.
 fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
     if session.status == SessionStatus::HandedOff {
-        let detail = format!("session {} is in the hands of a supervisor", session.id);
+        let detail = format!("session {} is handed off to a supervisor", session.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if let Some(input) = input {
@@ -363,13 +363,13 @@ fn again(
         return Ok(Answer::Duplicate(before.seq, before));
     }
     let detail = match before.session_id == session_id {
-        true => format!("run {} is one of another agent or parent", before.id),
-        false => format!("run {} is one of another session", before.id),
+        true => format!("run {} belongs to another agent or parent", before.id),
+        false => format!("run {} belongs to another session", before.id),
     };
-    Err(Refusal::new(Code::Conflict, detail).hint("leave out id to be given a new one").into())
+    Err(Refusal::new(Code::Conflict, detail).hint("omit id to get a generated one").into())
 }
 
-/// The run of an id; the event will say which session it is about.
+/// Loads a run; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
     let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
     ctx.about(&run.session_id);
@@ -380,16 +380,16 @@ fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
 }
 
-/// The run that a session has, if it has one.
+/// The active run of a session, if any.
 pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
     let active = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
     Ok(ctx.find::<Run>(active, &[Value::from(session_id)])?.into_iter().next())
 }
 
-/// What a run waits for whose session somebody has put to rest.
+/// What a run waits for while its session is suspended.
 const RESUME: &str = "resume";
 
-/// What a session's run has to wait for before it can go on, if there is anything.
+/// What a session's run has to wait for before it can continue, if anything.
 pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
     use ToolCallStatus::{AwaitingApproval, Unknown};
     for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
@@ -403,8 +403,8 @@ pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option
     })
 }
 
-/// Something that a session's run may have waited for has come: if it was the last, the run goes on, whether
-/// whoever did it sees the run or not.
+/// Continues a session's run if the last thing that it waited for has arrived, whether
+/// the caller can see the run or not.
 pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| go_on(ctx, session_id))
 }
@@ -416,7 +416,7 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
         return Ok(());
     };
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
-    // Who put the session to rest wakes it; a decision alone does not.
+    // A suspended session is woken by resume_session; a decision alone does not wake it.
     let rests = session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
     if rests || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
         return Ok(());
@@ -431,13 +431,13 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     save(ctx, run).map(drop)
 }
 
-/// Tells where the run stands.
+/// Adds a status event.
 fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abort> {
     tell(ctx, run, RunEventKind::Status, json!({"status": status}))
 }
 
-/// Adds what follows from a call to a run's events, whether or not its caller sees them; the run's row is to
-/// be written after it.
+/// Adds a consequence of a call to a run's events, whether or not its caller can see them; the run's row must
+/// be written afterwards.
 pub(crate) fn tell(
     ctx: &mut Context<'_>,
     run: &mut Run,
@@ -469,16 +469,16 @@ fn add_event(
     event.map(drop)
 }
 
-/// Adds what a driver tells; how a turn ends is not for it to tell this way.
+/// Adds a driver's events; the events that end a turn are not allowed here.
 fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
-        let detail = format!("{} events, at most {} are taken", events.len(), limits::RUN_EVENTS);
+        let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
     for Told { kind, data } in events {
         use RunEventKind::{Done, Error, Interrupt};
         if matches!(kind, Done | Error | Interrupt) {
-            let detail = format!("{kind} is told by finish_run and wait_run, once a turn");
+            let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         add_event(ctx, run, kind, JsonValue::Object(data))?;
@@ -504,7 +504,7 @@ impl Run {
         self.status == RunStatus::Running && self.driver.is_none()
     }
 
-    /// What it waits in.
+    /// Its queue entry.
     fn entry(&self) -> waiting::Entry<'_> {
         let queue = waiting::RUNS.to_owned();
         let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);

@@ -7,12 +7,12 @@
 //!            handed_off      ─▶ completed, failed
 //! ```
 //!
-//! The table of transitions stands here once for the good message, and once more in a trigger for the
-//! guarantee; a test holds the two together.
+//! The transition table exists here for the error message, and again in a trigger for the
+//! guarantee; a test keeps the two consistent.
 //!
-//! A cancellation is a row's fact before it is an end: while workers are at calls of the session they are
-//! asked to stop, and the session ends when the last of them has. One that is idle ends at once. The sessions that
-//! were made for it follow in steps, see [`mod@cleanup`].
+//! A cancellation is first recorded on the row: workers that run calls of the session are
+//! asked to stop, and the session ends when the last of them has. An idle one ends immediately. Its child
+//! sessions follow in steps, see [`mod@cleanup`].
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
@@ -26,24 +26,24 @@ use crate::{check, handoff, run};
 
 pub(crate) mod scope;
 
-/// Where a session stands.
+/// Status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum SessionStatus {
-    /// Made, no message yet.
+    /// Created, no message yet.
     Created,
-    /// The agent is at work.
+    /// The agent is working.
     Active,
-    /// Waiting for something from outside.
+    /// Suspended until something arrives.
     Suspended,
-    /// In the hands of a supervisor.
+    /// Handed off to a supervisor.
     HandedOff,
-    /// Ended well.
+    /// Completed.
     Completed,
-    /// Ended badly, or cancelled.
+    /// Failed or cancelled.
     Failed,
 }
 
-/// The `error_code` of a session that was cancelled.
+/// The `error_code` of a cancelled session.
 const CANCELLED: &str = "cancelled";
 
 impl SessionStatus {
@@ -57,13 +57,13 @@ impl SessionStatus {
         SessionStatus::Failed,
     ];
 
-    /// Whether a session ends there.
+    /// Whether the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, SessionStatus::Completed | SessionStatus::Failed)
     }
 
-    /// Whether a session may go from here to there. Staying is no transition.
+    /// Whether a session may change from this status to another. Keeping the status is not a transition.
     #[must_use]
     pub fn may_become(self, to: SessionStatus) -> bool {
         use SessionStatus::{Active, Completed, Created, Failed, HandedOff, Suspended};
@@ -85,8 +85,8 @@ WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
   'handed_off>active', 'handed_off>failed')
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END";
 
-// All but `updated_at` and `seq`, which tell when something last happened and are written with every
-// message: a trigger on them would cost more than the write.
+// All columns except `updated_at` and `seq`, which are written with every message:
+// a trigger on them would cost more than the write.
 const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
   cancel_requested_at, cancel_reason, created_at ON sessions
@@ -102,44 +102,44 @@ BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
     trigger = ENDED
 )]
 pub struct Session {
-    /// Its id, the caller's own or `s_` and a ULID.
+    /// Its id, chosen by the caller, or `s_` and a ULID.
     #[column(key)]
     pub id: String,
-    /// The agent that it belongs to.
+    /// The agent that owns it.
     pub agent: String,
-    /// Where it stands.
+    /// Its status.
     pub status: SessionStatus,
-    /// The session that it was made for.
+    /// The parent session.
     #[column(references = "sessions(id)")]
     pub parent_id: Option<String>,
     /// A title for people.
     pub title: Option<String>,
-    /// Keys of the builder's own, such as a tenant, that decide who may see it.
+    /// Application-defined keys, such as a tenant, that decide who can see the session.
     #[column(scope)]
     pub scope: Json,
-    /// Anything else the caller wants to keep with it.
+    /// Other data of the application.
     pub metadata: Json,
-    /// What it was completed with.
+    /// Its result.
     pub result: Option<Json>,
-    /// Why it failed, for programs; `cancelled` where it was cancelled.
+    /// Why it failed, for programs; `cancelled` if it was cancelled.
     pub error_code: Option<String>,
     /// Why it failed, for people.
     pub error_message: Option<String>,
-    /// Why it stands where it stands, if that was said.
+    /// The reason for its status, if given.
     pub reason: Option<String>,
-    /// Since when nobody wants it any more. It ends when its workers have stopped.
+    /// When its cancellation was requested. It ends when its workers have stopped.
     pub cancel_requested_at: Option<Micros>,
-    /// Why nobody does.
+    /// Why it was cancelled.
     pub cancel_reason: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Micros,
-    /// When anything last happened in it.
+    /// When it last changed, including its messages.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("session")
@@ -152,8 +152,8 @@ pub fn module() -> Module {
         .reducer(cancel_session::definition())
 }
 
-/// Makes a session. It is in the caller's scope, and in that of the session which it is made for; `scope`
-/// can name further keys, and cannot leave these.
+/// Creates a session. It gets the scope of the caller and of its parent session; `scope`
+/// can add keys, but not remove these.
 #[reducer]
 pub fn create_session(
     ctx: &mut Context<'_>,
@@ -169,7 +169,7 @@ pub fn create_session(
         Some(id) => {
             check::name("id", &id)?;
             if ctx.get::<Session>(&id)?.is_some() {
-                return Err(exists(&id).hint("leave out id to be given a new one").into());
+                return Err(exists(&id).hint("omit id to get a generated one").into());
             }
             id
         }
@@ -186,7 +186,7 @@ pub fn create_session(
 }
 
 /// Creates the session of a run that was started for a tool call: its id is that of the call, and it has the scope of
-/// the session that the call is of.
+/// the call's session.
 pub(crate) fn make_child(
     ctx: &mut Context<'_>,
     id: String,
@@ -205,10 +205,10 @@ pub(crate) fn make_child(
 }
 
 fn exists(id: &str) -> Refusal {
-    Refusal::new(Code::Conflict, format!("session {id} exists already"))
+    Refusal::new(Code::Conflict, format!("session {id} already exists"))
 }
 
-/// What is given of a new session.
+/// Attributes of a new session.
 struct NewSession {
     id: String,
     agent: String,
@@ -243,7 +243,7 @@ fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, Abort> {
     })
 }
 
-/// Puts a session to rest until something arrives from outside.
+/// Suspends a session until something arrives for it.
 #[reducer]
 pub fn suspend_session(
     ctx: &mut Context<'_>,
@@ -254,7 +254,7 @@ pub fn suspend_session(
     to_status(ctx, session, SessionStatus::Suspended, |session| session.reason = reason)
 }
 
-/// Wakes a suspended session.
+/// Resumes a suspended session.
 #[reducer]
 pub fn resume_session(
     ctx: &mut Context<'_>,
@@ -271,8 +271,7 @@ pub fn resume_session(
     Ok(session)
 }
 
-/// Ends a session well. Calls of it that nobody has begun are cancelled, those that run are asked to
-/// stop.
+/// Completes a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop.
 #[reducer]
 pub fn complete_session(
     ctx: &mut Context<'_>,
@@ -287,8 +286,7 @@ pub fn complete_session(
     Ok(session)
 }
 
-/// Ends a session badly. Calls of it that nobody has begun are cancelled, those that run are asked to
-/// stop.
+/// Fails a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop.
 #[reducer]
 pub fn fail_session(
     ctx: &mut Context<'_>,
@@ -306,10 +304,10 @@ pub fn fail_session(
     Ok(session)
 }
 
-/// Says that nobody wants a session any more, nor any that was made for it. Where no worker is at it,
-/// it ends at once: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it
-/// ends when the last of them has. Where more belongs to it than one transaction should end, the rest follows
-/// in steps; from now on nothing new begins for it, or for a session that was made for it.
+/// Cancels a session and its child sessions. Without running workers it ends
+/// immediately: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it
+/// ends when the last of them has. If it has more rows than one transaction should end, the rest follows
+/// in steps; no new work starts for it or its child sessions from now on.
 #[reducer]
 pub fn cancel_session(
     ctx: &mut Context<'_>,
@@ -329,8 +327,8 @@ pub fn cancel_session(
     Ok(Answer::Fresh(session))
 }
 
-/// Notes that one session is not wanted, and ends it if nothing of it runs. Its calls, timers and the sessions
-/// made for it are left to a cleanup.
+/// Marks one session as cancelled, and ends it if nothing of it runs. A cleanup ends its calls, timers and child
+/// sessions.
 pub(crate) fn mark_cancelled(
     ctx: &mut Context<'_>,
     mut session: Session,
@@ -371,8 +369,8 @@ pub(crate) fn made_for(
     ctx.find::<Session>(next, &[parent_id.into(), after.into(), (most as i64).into()])
 }
 
-/// The sessions above one (`?1`) that a cancellation would reach it from, and it itself. A session that has ended
-/// by itself is in the way.
+/// The session `?1` and its ancestors from which a cancellation would reach it. An ended session stops
+/// the propagation.
 const ABOVE: &str = "WITH RECURSIVE above(id, parent_id, depth) AS (
   SELECT id, parent_id, 0 FROM sessions WHERE id = ?1
   UNION ALL
@@ -395,7 +393,7 @@ pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<boo
     Ok(ctx.count_everywhere::<Session>(&above, &params)? > 0)
 }
 
-/// Refuses a session below so many others that a look at all of them would take long.
+/// Refuses a session with so many ancestors that checking them would be slow.
 fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(), Abort> {
     if parent.parent_id.is_none() {
         return Ok(());
@@ -406,11 +404,11 @@ fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(), Abort> {
     if above <= most {
         return Ok(());
     }
-    let detail = format!("session {} stands below {most} others already", parent.id);
+    let detail = format!("session {} already has {most} ancestors", parent.id);
     Err(Refusal::new(Code::LimitExceeded, detail).into())
 }
 
-/// A call of a session that is not wanted runs no more: if it was the last, the session ends.
+/// Called after a call of a cancelled session has stopped: if it was the last, the session ends.
 pub(crate) fn stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
     ctx.beyond_policies(|ctx| match ctx.get::<Session>(id)? {
         Some(session)
@@ -433,12 +431,12 @@ fn end_cancelled(ctx: &mut Context<'_>, session: Session) -> Result<Session, Abo
     })
 }
 
-/// The session of an id; the event will say that it is about it.
+/// Loads a session; the event will name it.
 pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
-            .hint("create_session makes one")
+            .hint("create_session creates one")
     })?;
     ctx.about(id);
     Ok(session)
@@ -448,30 +446,30 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
 pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = find(ctx, id)?;
     if session.status.is_terminal() {
-        let detail = format!("session {id} is {} and takes nothing more", session.status);
+        let detail = format!("session {id} is {} and accepts nothing more", session.status);
         return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
     }
     Ok(session)
 }
 
-/// The same, if it is still wanted, so that something new may be begun for it.
+/// The same, if it is not cancelled, so that new work can start for it.
 pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = open(ctx, id)?;
     if is_closing(ctx, &session)? {
-        let detail = format!("session {id} is being cancelled and begins nothing more");
+        let detail = format!("session {id} is being cancelled and accepts no new work");
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     Ok(session)
 }
 
-/// Notes that something happened in a session; nothing else of it changes.
+/// Records activity in a session without changing anything else.
 pub(crate) fn touch(ctx: &mut Context<'_>, mut session: Session) -> Result<(), Abort> {
     session.updated_at = ctx.now;
     session.seq = ctx.seq;
     ctx.touch(session)
 }
 
-/// Moves a session to another status, with whatever else goes with it.
+/// Changes the status of a session and related columns.
 pub(crate) fn to_status(
     ctx: &mut Context<'_>,
     mut session: Session,
@@ -490,7 +488,7 @@ pub(crate) fn to_status(
     Ok(session)
 }
 
-/// Ends a session well or badly. A cleanup ends what belongs to it.
+/// Completes or fails a session. A cleanup ends its contents.
 fn end(
     ctx: &mut Context<'_>,
     session: Session,
@@ -517,7 +515,7 @@ fn not_from(session: &Session, what: &str) -> Refusal {
         format!("session {id} is {status}, so it cannot be {what}"),
     );
     if status.is_terminal() {
-        refusal.hint("an ended session stays as it is; create a new one")
+        refusal.hint("an ended session cannot change; create a new one")
     } else {
         refusal
     }

@@ -1,5 +1,5 @@
-//! Timers: a moment that somebody asked to be told of. When it has come the row says `fired`, for who
-//! watches; and the session, if one was named, gets a message, or wakes.
+//! Timers. When a timer fires, its row becomes `fired`, which subscribers see; if it has a session, the
+//! session gets a message or is resumed.
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
@@ -10,14 +10,14 @@ use serde_json::{Value as JsonValue, json};
 use crate::session::{self, Session, SessionStatus};
 use crate::{check, message};
 
-/// Where a timer stands.
+/// Status of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum TimerStatus {
-    /// Its moment has not come.
+    /// Not due yet.
     Pending,
-    /// It has.
+    /// Fired.
     Fired,
-    /// Nobody wants it any more.
+    /// Cancelled before it fired.
     Cancelled,
 }
 
@@ -25,7 +25,7 @@ const ENDED: &str = "CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
 
-/// A moment that something waits for.
+/// A timer.
 #[table(
     name = "timers",
     without_rowid,
@@ -34,25 +34,25 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
     trigger = ENDED
 )]
 pub struct Timer {
-    /// Its id, the caller's own or `tm_` and a ULID.
+    /// Its id, chosen by the caller, or `tm_` and a ULID.
     #[column(key)]
     pub id: String,
-    /// The session that it is set for.
+    /// The session that it belongs to.
     #[column(references = "sessions(id)")]
     pub session_id: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     pub name: Option<String>,
-    /// Where it stands.
+    /// Its status.
     pub status: TimerStatus,
-    /// The moment.
+    /// When it is due.
     pub due_at: Micros,
-    /// What the session is told then.
+    /// The message appended to the session when it fires.
     pub message: Option<String>,
-    /// Whether the session, if it is suspended then, goes on.
+    /// Whether it resumes the session if it is suspended.
     pub resume: bool,
-    /// Whatever else belongs to it.
+    /// Other data.
     pub data: Option<Json>,
-    /// When it fired: at the moment or later.
+    /// When it fired: at the due time or later.
     pub fired_at: Option<Micros>,
     /// When it was set.
     pub created_at: Micros,
@@ -60,15 +60,15 @@ pub struct Timer {
     pub created_seq: Seq,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// Version 2: the pending timers of a session are found without looking at those that have fired.
+/// Version 2: finds the pending timers of a session without reading fired ones.
 const BY_STATUS: &str = "DROP INDEX timers_session_id;
 CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL";
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("timer")
@@ -79,9 +79,9 @@ pub fn module() -> Module {
         .deadline::<Timer>("due_at", "status = 'pending'", fire_timer::definition())
 }
 
-/// Sets a timer, for a moment or for a span from now. When it fires its row says so; with a session
-/// and a `message`, this becomes a message of the session; with `resume` a suspended session goes on.
-/// Setting the same `id` to the same again changes nothing.
+/// Sets a timer, for a time or for a delay from now. When it fires, its row becomes `fired`; with a session
+/// and a `message`, the message is appended to the session; with `resume` a suspended session is resumed.
+/// Setting an identical timer with the same `id` changes nothing.
 #[reducer]
 pub fn set_timer(
     ctx: &mut Context<'_>,
@@ -99,7 +99,7 @@ pub fn set_timer(
     name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
-        let detail = "set_timer: a message, or to go on, is for a session: give session_id";
+        let detail = "set_timer: message and resume require session_id";
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let due_at = moment(ctx.now, in_ms, due_at)?;
@@ -129,7 +129,7 @@ pub fn set_timer(
     ctx.insert(timer).map(Answer::Fresh)
 }
 
-/// Takes a timer back before it fires.
+/// Cancels a timer before it fires.
 #[reducer]
 pub fn cancel_timer(
     ctx: &mut Context<'_>,
@@ -149,7 +149,7 @@ pub fn cancel_timer(
     }
 }
 
-/// The moment of a timer has come. One whose session is ending, or has ended, is cancelled instead.
+/// Fires a timer that is due. If its session is ending or has ended, it is cancelled instead.
 #[reducer]
 pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<Timer, Abort> {
     let mut timer = find(ctx, &id)?;
@@ -168,7 +168,7 @@ pub fn fire_timer(ctx: &mut Context<'_>, id: String, due_at: Micros) -> Result<T
     save(ctx, timer)
 }
 
-/// Takes back timers of a session that has ended or is about to, no more than `most`, and says how many.
+/// Cancels at most `most` timers of a session that is ending or has ended, and returns their number.
 pub(crate) fn cancel_some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
@@ -184,7 +184,7 @@ pub(crate) fn cancel_some_of_session(
     Ok(found)
 }
 
-/// Tells the session of a timer what it was set for. Says whether the session still wants to know.
+/// Delivers a timer to its session. Returns whether the session still accepts it.
 fn tell(ctx: &mut Context<'_>, timer: &Timer, session_id: &str) -> Result<bool, Abort> {
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(false) };
     if session::is_closing(ctx, &session)? {
@@ -210,8 +210,8 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
         (None, Some(due_at)) => {
             let last = now.plus_ms(*limits::AHEAD_MS.end());
             if due_at < Micros(0) || due_at > last {
-                let detail = format!("due_at is no moment between 1970 and {last}");
-                let hint = "a moment is in microseconds since 1970; in_ms says how long from now";
+                let detail = format!("due_at is not a time between 1970 and {last}");
+                let hint = "due_at is in microseconds since 1970; in_ms is a delay from now";
                 return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
             }
             Ok(due_at)
@@ -220,9 +220,9 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
     }
 }
 
-/// Setting a timer whose id is taken: the same again, or a conflict.
+/// Handles a timer whose id exists: identical, or a conflict.
 fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Timer>, Abort> {
-    // A span counts from the first time that it was asked for.
+    // A delay counts from the first request.
     let due_at = in_ms.map_or(timer.due_at, |in_ms| before.created_at.plus_ms(in_ms));
     let same = before.due_at == due_at
         && before.session_id == timer.session_id
@@ -233,9 +233,12 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Time
     if same {
         return Ok(Answer::Duplicate(before.created_seq, before));
     }
-    let detail = format!("timer {} stands for another, due at {}", before.id, before.due_at);
+    let detail = format!(
+        "timer {} already exists with other attributes, due at {}",
+        before.id, before.due_at
+    );
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel_timer, and set one under a new id")
+        .hint("cancel_timer, then set one with a new id")
         .into())
 }
 

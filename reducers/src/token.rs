@@ -1,39 +1,39 @@
-//! Tokens: how an identity proves that it is the one. Of a token only its SHA-256 is known here: it is
-//! made where it is needed, and the log, the rows and the backups of a file let nobody in.
+//! Tokens: the credentials of identities. Only the SHA-256 of a token is stored: the client generates it,
+//! and neither the log, the rows nor the backups of a file grant access.
 //!
 //! One round of SHA-256 is enough, and a password hash would be wrong: a token is 256 random bits and
-//! no word that could be guessed, and it is looked at with every request.
+//! cannot be guessed, and it is verified with every request.
 //!
-//! A token reads `abide_<id>_<secret>`. The id is no secret: it finds the row, so that what is left is one
-//! comparison of hashes, in constant time.
+//! A token has the form `abide_<id>_<secret>`. The id is not secret: it finds the row, so that one
+//! constant-time comparison of hashes remains.
 
 use abide_schema::reducer::{Answer, Directory, Sight};
 use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, reducer, table};
 
 use crate::{check, identity};
 
-/// One token of an identity.
+/// A token of an identity.
 #[table(name = "tokens", without_rowid, index(identity_id))]
 pub struct Token {
-    /// Its id, the part of it that is no secret.
+    /// Its id, the part of it that is not secret.
     #[column(key)]
     pub id: String,
-    /// Whose it is.
+    /// The identity.
     #[column(references = "identities(id)")]
     pub identity_id: String,
     /// SHA-256 of the whole token, in hexadecimal.
     pub hash: String,
-    /// Its last four letters, to know it by.
+    /// Its last four letters, to recognise it.
     pub last_four: String,
-    /// What it is for, for people.
+    /// A description for people.
     pub label: Option<String>,
-    /// Until when it counts.
+    /// When it expires.
     pub expires_at: Option<Micros>,
-    /// Since when it does not count any more.
+    /// When it was revoked.
     pub revoked_at: Option<Micros>,
-    /// Who made it.
+    /// The caller that created it.
     pub created_by: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Micros,
     /// The event that last changed it.
     pub seq: Seq,
@@ -51,7 +51,7 @@ const DIRECTORY: Directory = Directory {
     disabled: "SELECT disabled_at IS NOT NULL, scope FROM identities WHERE id = :id",
 };
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("token")
@@ -63,8 +63,8 @@ pub fn module() -> Module {
         .secret(&revoke_token::definition(), "hash")
 }
 
-/// Makes a token known by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. Whoever makes the
-/// token keeps it. `abide token create` does all of that.
+/// Registers a token by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. The token itself stays
+/// with its creator. `abide token create` does all of that.
 #[reducer]
 pub fn create_token(
     ctx: &mut Context<'_>,
@@ -81,17 +81,18 @@ pub fn create_token(
     identity::check_within(ctx, &identity)?;
     identity::check_pace(ctx, &identity)?;
     if identity::is_issued(&identity_id) {
-        let detail =
-            format!("identity {identity_id} is a subject of an issuer, and has no tokens here");
+        let detail = format!(
+            "identity {identity_id} is a subject of an issuer and cannot have tokens in the database"
+        );
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("its issuer makes tokens for it;  abide identity disable  disables it")
+            .hint("its issuer creates its tokens; disable_identity disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {
         if before.hash == hash && before.identity_id == identity_id {
             return Ok(Answer::Duplicate(before.seq, before));
         }
-        return Err(Refusal::new(Code::Conflict, format!("token {id} exists already")).into());
+        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists")).into());
     }
     let token = Token {
         id,
@@ -108,7 +109,7 @@ pub fn create_token(
     ctx.insert(token).map(Answer::Fresh)
 }
 
-/// Revokes a token, at once, also where somebody is connected with it.
+/// Revokes a token immediately, including open connections.
 #[reducer]
 pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<Answer<Token>, Abort> {
     let missing = || {
@@ -127,19 +128,19 @@ pub fn revoke_token(ctx: &mut Context<'_>, id: String) -> Result<Answer<Token>, 
     Ok(Answer::Fresh(token))
 }
 
-/// What is not a hash may well be the token itself, and must not get into the log.
+// An invalid hash may be the token itself, which must not get into the log.
 fn check_form(id: &str, hash: &str, last_four: &str) -> Result<(), Refusal> {
     let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let is_hash = hash.len() == 64 && lower(hash) && hash.bytes().all(|b| b.is_ascii_hexdigit());
     let wrong = if !(8..=32).contains(&id.len()) || !lower(id) {
-        "id is not 8 to 32 small letters and digits"
+        "id is not 8 to 32 lower-case letters and digits"
     } else if !is_hash {
-        "hash is not a SHA-256 in 64 small hexadecimal digits"
+        "hash is not a SHA-256 in 64 lower-case hexadecimal digits"
     } else if last_four.len() != 4 || !last_four.bytes().all(|b| b.is_ascii_alphanumeric()) {
         "last_four is not four letters or digits"
     } else {
         return Ok(());
     };
     Err(Refusal::new(Code::BadArguments, format!("create_token: {wrong}"))
-        .hint("abide token create makes a token and tells it once"))
+        .hint("abide token create creates a token and shows it once"))
 }

@@ -1,6 +1,6 @@
-//! Tools: what agents may call, with which arguments, at which pace, and what happens when a call's
-//! worker vanishes. A tool has versions; what a call is held to is the version it was asked under,
-//! and only the pace is that of today, because the world behind the tool is.
+//! Tools: what agents can call, with which arguments and limits, and what happens when a call's
+//! worker vanishes. A tool has versions; a call keeps the version with which it was requested.
+//! Only limits are always the current ones, because they protect the system behind the tool.
 
 use abide_schema::reducer::{Answer, Sight};
 use abide_schema::{
@@ -15,25 +15,25 @@ use crate::tool_call::ToolCall;
 
 pub(crate) mod arguments;
 
-/// What running a tool twice would mean.
+/// Whether a tool can safely run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum Effect {
-    /// It changes nothing: run it again.
+    /// It changes nothing: it can run again.
     ReadOnly,
-    /// Twice is as good as once: run it again.
+    /// Running twice has the same effect as once: it can run again.
     Idempotent,
-    /// Twice is wrong: where the outcome is unknown, somebody settles it.
+    /// It must not run twice: an unknown outcome must be settled.
     AtMostOnce,
 }
 
 impl Effect {
-    /// Whether a call may run again when nobody knows whether it ran.
+    /// Whether a call can run again if it is unknown whether it ran.
     #[must_use]
     pub fn may_run_again(self) -> bool {
         self != Effect::AtMostOnce
     }
 
-    /// What an MCP server's annotations say of it. They are hints: what they leave out is not assumed.
+    /// The effect from an MCP server's annotations. They are hints: nothing is assumed from omitted ones.
     /// <https://modelcontextprotocol.io/specification/2025-06-18/schema#toolannotations>
     #[must_use]
     pub fn of_annotations(annotations: &JsonValue) -> Effect {
@@ -48,24 +48,24 @@ impl Effect {
     }
 }
 
-/// How often and when a call is tried again that failed for now or whose worker vanished.
+/// Retry policy for calls with a retryable failure or a vanished worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
-    /// How often it is attempted, the first time included. 3 unless said.
+    /// Maximum number of attempts, including the first. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
-    /// The second attempt follows at once, the third after so many milliseconds, each further one
-    /// after twice as many. 1,000 unless said.
+    /// The second attempt follows immediately, the third after this many milliseconds, each further one
+    /// after twice the previous delay. Default 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff_ms: Option<i64>,
-    /// But never after more than this. 60,000 unless said.
+    /// Maximum delay in milliseconds. Default 60,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff_max_ms: Option<i64>,
 }
 
 impl Retry {
-    /// How often a call may be attempted.
+    /// Maximum number of attempts.
     #[must_use]
     pub fn max_attempts(&self) -> i64 {
         self.max_attempts.unwrap_or(3)
@@ -79,7 +79,7 @@ impl Retry {
         }
         let most = self.backoff_max_ms.unwrap_or(60_000);
         let first = self.backoff_ms.unwrap_or(1_000);
-        // 2^31 of anything is over the bound, so that nothing overflows.
+        // 2^31 times any delay exceeds the maximum, so nothing overflows.
         let doublings = (attempts - 2).min(31);
         first.saturating_mul(1 << doublings).min(most)
     }
@@ -91,46 +91,46 @@ impl Retry {
     }
 }
 
-/// How the approvals of a tool's calls are asked for.
+/// How approvals of a tool's calls are requested.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApprovalPolicy {
-    /// What the decider is asked.
+    /// The question for the approver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the decider's form begins with: any JSON.
+    /// Initial values of the approver's form: any JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub defaults: Option<JsonValue>,
-    /// After so many milliseconds without a decision the call is rejected. Never unless said.
+    /// Milliseconds after which an undecided call is rejected. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_after_ms: Option<i64>,
-    /// What the decider must be capable of.
+    /// The capability that an approver needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_capability: Option<String>,
 }
 
-/// How much of a tool the world behind it can bear.
+/// Limits that protect the system behind a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolLimits {
-    /// Calls that one session may ask for in all.
+    /// Maximum number of calls per session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_session: Option<i64>,
-    /// Calls that run at a time.
+    /// Maximum number of concurrent calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<i64>,
-    /// Attempts that begin in any span of time.
+    /// Maximum rate of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
-/// So many in any so many milliseconds.
+/// A number of calls in any period of the given length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// How many.
+    /// The number.
     pub calls: i64,
-    /// In how many milliseconds.
+    /// The period in milliseconds.
     pub per_ms: i64,
 }
 
@@ -150,37 +150,37 @@ pub struct Tool {
     /// Its name.
     #[column(key)]
     pub name: String,
-    /// 1 at first; every change makes the next.
+    /// Starts at 1; every change increments it.
     pub version: i64,
     /// What it does, for the model.
     pub description: Option<String>,
     /// The JSON Schema of its arguments.
     pub input_schema: Option<Json>,
-    /// What running it twice would mean.
+    /// Whether it can safely run twice.
     pub effect: Effect,
-    /// The MCP annotations that it came with.
+    /// Its MCP annotations.
     pub annotations: Option<Json>,
-    /// Whether somebody must approve each call.
+    /// Whether each call needs an approval.
     pub needs_approval: bool,
-    /// How: `{"prompt", "defaults", "expires_after_ms", "required_capability"}`.
+    /// Approval settings: `{"prompt", "defaults", "expires_after_ms", "required_capability"}`.
     pub approval: Option<Json>,
-    /// How long one attempt may take; no lease goes beyond it.
+    /// Time limit of one attempt; no lease extends beyond it.
     pub timeout_ms: Option<i64>,
-    /// How often and when a call is tried again: `{"max_attempts", "backoff_ms", "backoff_max_ms"}`.
+    /// Retry policy: `{"max_attempts", "backoff_ms", "backoff_max_ms"}`.
     pub retry: Option<Json>,
-    /// What a caller must be capable of.
+    /// The capability that a worker needs.
     pub required_capability: Option<String>,
-    /// What the world behind it can bear: `{"calls_per_session", "concurrency", "rate"}`.
+    /// Limits: `{"calls_per_session", "concurrency", "rate"}`.
     pub limits: Option<Json>,
     /// When it was first registered.
     pub created_at: Micros,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// One version of a tool, kept for the calls that were asked for under it.
+/// One version of a tool, kept for the calls that were requested with it.
 #[table(name = "tool_versions", without_rowid)]
 pub struct ToolVersion {
     /// The tool.
@@ -189,28 +189,28 @@ pub struct ToolVersion {
     /// The version.
     #[column(key)]
     pub version: i64,
-    /// The tool's row of that time.
+    /// The tool's row at that time.
     pub manifest: Json,
     /// When it was registered.
     pub created_at: Micros,
-    /// The event that did.
+    /// The event that registered it.
     pub seq: Seq,
 }
 
 impl Tool {
-    /// How a call is tried again.
+    /// Its retry policy.
     #[must_use]
     pub fn retry(&self) -> Retry {
         read(self.retry.as_ref())
     }
 
-    /// How approvals are asked for.
+    /// Its approval settings.
     #[must_use]
     pub fn approval(&self) -> ApprovalPolicy {
         read(self.approval.as_ref())
     }
 
-    /// What the world behind it can bear.
+    /// Its limits.
     #[must_use]
     pub fn limits(&self) -> ToolLimits {
         read(self.limits.as_ref())
@@ -228,7 +228,7 @@ impl Tool {
     }
 }
 
-/// What a column holds that was checked when it was written.
+/// Parses a column whose value was validated when it was written.
 fn read<T: for<'de> Deserialize<'de> + Default>(stored: Option<&Json>) -> T {
     stored.and_then(|json| serde_json::from_str(json.as_str()).ok()).unwrap_or_default()
 }
@@ -237,7 +237,7 @@ fn stored(value: impl Serialize) -> Json {
     Json::from(serde_json::to_value(value).expect("a policy has string keys and serialises"))
 }
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
@@ -246,7 +246,7 @@ pub fn module() -> Module {
         .reducer(register_tool::definition())
 }
 
-/// Registers a tool, or a new version of one. Registering the same again changes nothing.
+/// Registers a tool, or a new version of one. Registering an identical tool changes nothing.
 #[reducer]
 pub fn register_tool(
     ctx: &mut Context<'_>,
@@ -317,16 +317,16 @@ fn check_policies(
     check::within("expires_after_ms", expires_after_ms, &limits::AHEAD_MS)
 }
 
-/// The tool of a name.
+/// Loads a tool.
 pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
     let tool = ctx.get::<Tool>(name)?;
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register_tool makes it known")
+            .hint("register_tool registers one")
     })?)
 }
 
-/// The tool of a call, in the version that the call was asked for under.
+/// The tool of a call, in the version with which the call was requested.
 pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
     let newest = find(ctx, &call.tool_name)?;
     if newest.version == call.tool_version {

@@ -1,4 +1,4 @@
-//! Tool calls: requested once, claimed under a lease, completed by whoever holds it.
+//! Tool calls: requested once, claimed under a lease, completed by the holder.
 //!
 //! ```text
 //! awaiting_approval ─▶ pending ─▶ claimed ─▶ succeeded
@@ -7,14 +7,14 @@
 //!  rejected, cancelled  cancelled      └───▶ unknown ─▶ succeeded, failed (settled)
 //! ```
 //!
-//! `call_id` is Abide's key, made by the caller from session and position. A model provider's own id
-//! is no key: recorded conversations reuse it for different calls, and some have none.
+//! `call_id` is Abide's key; the caller derives it from session and position. A model provider's own id
+//! cannot be the key: recorded conversations reuse it for different calls, and some have none.
 //!
-//! A lease is lost when the log says so: its end has come ([`lapse_tool_call()`]) or another has
-//! claimed the call after it. From then on what its holder says is refused, and kept in `lost_leases`.
+//! A lease is lost when the log says so: it has expired ([`lapse_tool_call()`]) or another worker
+//! claimed the call afterwards. Later reports of its former holder are refused, and kept in `lost_leases`.
 //!
-//! Here are the rows and what all parts share; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
-//! the holder, by time, by who settles) and [`mod@cancel`].
+//! This file has the rows and shared functions; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
+//! the holder, on expiry, by settlement) and [`mod@cancel`].
 
 use abide_schema::reducer::{ColumnName, Sight};
 use abide_schema::seeded::{Bug, makes};
@@ -38,29 +38,29 @@ pub use finish::{Outcome, complete_tool_call, fail_tool_call, lapse_tool_call, s
 pub use pace::ToolClaim;
 pub use request::request_tool_call;
 
-/// Where a call stands.
+/// Status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum ToolCallStatus {
     /// Waiting for a worker.
     Pending,
-    /// Waiting for somebody's yes.
+    /// Waiting for an approval.
     AwaitingApproval,
-    /// A worker is at it, under a lease.
+    /// Claimed by a worker, under a lease.
     Claimed,
-    /// Done.
+    /// Succeeded.
     Succeeded,
-    /// Done, and it went wrong.
+    /// Failed.
     Failed,
-    /// Somebody said no, or nobody said yes in time.
+    /// The approval was rejected or expired.
     Rejected,
-    /// Nobody wants it any more.
+    /// Cancelled before it ran.
     Cancelled,
-    /// Its worker vanished and it must not run twice: somebody has to find out.
+    /// Its worker vanished and it must not run twice: its outcome must be settled.
     Unknown,
 }
 
 impl ToolCallStatus {
-    /// Whether a call ends there.
+    /// Whether the status is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         use ToolCallStatus::{Cancelled, Failed, Rejected, Succeeded};
@@ -82,22 +82,22 @@ const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_c
 WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
 BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END";
 
-/// What may have run is not run again, whoever asks.
+/// A call that may have run does not run again, whoever requests it.
 const UNKNOWN: &str = "CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
   AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'
 BEGIN SELECT RAISE(FAIL, 'conflict: the tool call may have run, it can only be settled'); END";
 
-/// What was approved is what runs.
+/// The approved arguments are the ones that run.
 const ARGUMENTS: &str =
     "CREATE TRIGGER tool_calls_arguments BEFORE UPDATE OF arguments ON tool_calls
 WHEN OLD.arguments <> NEW.arguments AND OLD.status <> 'awaiting_approval'
 BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END";
 
 /// A call of a tool by a session.
-// One index for all that is asked by status: what waits for a worker, by tool and in order of arrival;
-// what waits for its retry, what its lease runs out of, in order of the moment. The others are for what one call
-// asks of a session or a tool, so that it never looks at calls that have ended.
+// One index serves all queries by status: calls that wait for a worker, by tool and in order of arrival;
+// retries and expiring leases, in order of time. The others serve queries of one call for a session or a tool,
+// so that it never reads calls that have ended.
 #[table(
     name = "tool_calls",
     index(session_id, status, cancel_requested_at),
@@ -114,7 +114,7 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END"
     trigger = ARGUMENTS
 )]
 pub struct ToolCall {
-    /// The key that makes it one call, however often it is asked for.
+    /// The key that identifies the call across repeated requests.
     #[column(key)]
     pub call_id: String,
     /// The session.
@@ -123,78 +123,78 @@ pub struct ToolCall {
     /// The tool.
     #[column(references = "tools(name)")]
     pub tool_name: String,
-    /// The tool's version when the call was asked for, by whose rules it is run.
+    /// The tool's version when the call was requested; its rules apply.
     pub tool_version: i64,
-    /// What the tool is to run with.
+    /// The arguments to run with.
     pub arguments: Json,
     /// The model provider's id of the call: an attribute, never a key.
     pub provider_call_id: Option<String>,
-    /// Where it stands.
+    /// Its status.
     pub status: ToolCallStatus,
-    /// How often it was claimed.
+    /// Number of claims.
     pub attempt: i64,
-    /// The claim's number, so that one identity's claims are told apart. It is the claim's seq, so it only grows.
+    /// Identifies the claim, also among claims of one identity. It is the claim's seq, so it only increases.
     /// The caller of that event holds the lease; only it can end the call.
     pub fencing_token: Option<i64>,
-    /// Who holds it, or held it last.
+    /// The current or last holder.
     pub claimed_by: Option<String>,
-    /// Since when, or when the last attempt began.
+    /// When the last attempt began.
     pub claimed_at: Option<Micros>,
-    /// Until when the claim holds.
+    /// When the lease expires.
     pub lease_expires_at: Option<Micros>,
-    /// Until when a pending call waits for its next attempt; nobody can claim it before.
+    /// The time of the next attempt of a pending call; it cannot be claimed before.
     pub retry_at: Option<Micros>,
-    /// Since when nobody wants it any more: its worker is asked to stop.
+    /// When its cancellation was requested: its worker is asked to stop.
     pub cancel_requested_at: Option<Micros>,
-    /// What it gave.
+    /// Its result.
     pub result: Option<Json>,
-    /// What went wrong.
+    /// Its error.
     pub error: Option<String>,
-    /// What a settlement rests on.
+    /// The evidence of a settlement.
     pub evidence: Option<Json>,
-    /// Who settled what was unknown.
+    /// The caller that settled the unknown outcome.
     pub settled_by: Option<String>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Micros,
-    /// The event that asked for it.
+    /// The event that requested it.
     pub created_seq: Seq,
     /// When it last changed.
     pub updated_at: Micros,
-    /// The event of that.
+    /// The event of the last change.
     pub seq: Seq,
 }
 
-/// A lease that ran out, and what its holder said afterwards: too late, and kept for who settles it.
+/// An expired lease, and what its holder reported afterwards: too late, but kept for the settlement.
 #[table(name = "lost_leases", without_rowid, index(session_id))]
 pub struct LostLease {
     /// The call.
     #[column(key, references = "tool_calls(call_id)")]
     pub call_id: String,
-    /// The claim's number.
+    /// The claim's fencing token.
     #[column(key)]
     pub fencing_token: i64,
     /// The call's session.
     #[column(references = "sessions(id)")]
     pub session_id: String,
-    /// Which attempt it was.
+    /// The attempt.
     pub attempt: i64,
-    /// Who held it.
+    /// The former holder.
     pub claimed_by: Option<String>,
-    /// When it ran out.
+    /// When it expired.
     pub lost_at: Micros,
-    /// What the holder said all the same.
+    /// The outcome that the holder reported too late.
     pub outcome: Option<Outcome>,
-    /// What it gave.
+    /// The reported result.
     pub result: Option<Json>,
-    /// What went wrong.
+    /// The reported error.
     pub error: Option<String>,
-    /// When the holder said it.
+    /// When it was reported.
     pub reported_at: Option<Micros>,
     /// The event that last changed it.
     pub seq: Seq,
 }
 
-/// Calls that may have run or not, with what is known: somebody has to find out.
+/// Calls with an unknown outcome, with all available information: they must be settled.
 const UNKNOWN_CALLS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
   c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
   l.error AS late_error, l.reported_at, c.seq
@@ -202,21 +202,21 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
-/// What workers said after the session had ended: on record, and nobody was told.
+/// Results reported after the session had ended: stored but not delivered.
 const UNDELIVERED_RESULTS: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.status, c.result,
   c.error, c.updated_at, c.seq
 FROM tool_calls c JOIN sessions s ON s.id = c.session_id
 WHERE (c.status = 'succeeded' OR c.status = 'failed')
   AND (s.status = 'completed' OR s.status = 'failed') AND c.seq >= s.seq";
 
-/// Version 2: what is open of a session, and what runs of a tool, is found without looking at what has ended.
+/// Version 2: finds open calls of a session and running calls of a tool without reading ended ones.
 const BY_STATUS: &str = "DROP INDEX tool_calls_session_id;
 DROP INDEX tool_calls_tool_name;
 CREATE INDEX tool_calls_session_id_status_cancel_requested_at ON tool_calls (session_id, status, cancel_requested_at);
 CREATE INDEX tool_calls_tool_name_session_id ON tool_calls (tool_name, session_id);
 CREATE INDEX tool_calls_tool_name ON tool_calls (tool_name) WHERE status = 'claimed'";
 
-/// Version 3: the view names no fencing tokens, which bounded callers do not see.
+/// Version 3: the view contains no fencing tokens, which restricted callers must not see.
 const BY_ATTEMPT: &str = "DROP VIEW unknown_tool_calls;
 CREATE VIEW unknown_tool_calls AS SELECT c.call_id, c.session_id, c.tool_name, c.arguments, c.attempt,
   c.claimed_by, c.claimed_at, l.lost_at, l.outcome AS late_outcome, l.result AS late_result,
@@ -225,7 +225,7 @@ FROM tool_calls c
 LEFT JOIN lost_leases l ON l.call_id = c.call_id AND l.attempt = c.attempt
 WHERE c.status = 'unknown'";
 
-/// What a model asks for stands in its message and in the run's events, and is what somebody approves.
+/// A model's request is copied into its message, the run's events, and the approval.
 const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
     ("approvals", "arguments"),
     ("approvals", "arguments_hash"),
@@ -235,7 +235,7 @@ const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
     ("run_events", "data"),
 ];
 
-/// What a tool answers is a message.
+/// A tool's result is copied into a message.
 const COPIES_OF_RESULTS: &[ColumnName] = &[
     ("agent_state", "content"),
     ("agent_state", "data"),
@@ -250,7 +250,7 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
     ("run_events", "data"),
 ];
 
-/// The domain.
+/// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool_call")
@@ -287,7 +287,7 @@ pub fn module() -> Module {
         )
 }
 
-/// The call of an id; the event will say which session it is about.
+/// Loads a call; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abort> {
     let call = ctx.get::<ToolCall>(call_id)?;
     let call = call
@@ -296,7 +296,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abo
     Ok(call)
 }
 
-/// The call of an id, if the caller holds it under this token.
+/// Loads a call, if the caller holds it with this token.
 pub(crate) fn held(
     ctx: &mut Context<'_>,
     call_id: &str,
@@ -328,7 +328,7 @@ impl ToolCall {
         self.status == ToolCallStatus::Pending && self.retry_at.is_none()
     }
 
-    /// What it waits in.
+    /// Its queue entry.
     fn entry(&self) -> waiting::Entry<'_> {
         let queue = waiting::calls_of(&self.tool_name);
         let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
@@ -336,7 +336,7 @@ impl ToolCall {
     }
 }
 
-/// Whether the caller holds the call under this token. A holder without the required capability is denied.
+/// Whether the caller holds the call with this token. A holder without the required capability is denied.
 fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<bool, Abort> {
     let Some(current) = call.fencing_token else { return Ok(false) };
     let fenced = current != fencing_token && !makes(Bug::NoFencing);
@@ -351,7 +351,7 @@ fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result
     Ok(true)
 }
 
-/// Why a caller cannot end a call, or prolong its lease, under a token. The current or former holder learns how the
+/// Why a caller cannot end a call, or extend its lease, with a token. The current or former holder learns how the
 /// lease was lost; other callers learn only that they do not hold it.
 fn refusal(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<Refusal, Abort> {
     let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
@@ -373,7 +373,7 @@ fn lost_lease(
     ctx.beyond_policies(|ctx| ctx.get::<LostLease>(key))
 }
 
-/// Why a call cannot be ended, or its lease prolonged, under a token.
+/// Why a call cannot be ended, or its lease extended, with a token.
 fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
     let (id, status) = (&call.call_id, call.status);
     let holder = call.claimed_by.as_deref().unwrap_or("no worker");
@@ -382,13 +382,13 @@ fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
             lease_lost(format!("call {id} is claimed by {holder} under another token"))
         }
         (ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval, _) => {
-            lease_lost(format!("call {id} is {status}, nobody holds it"))
+            lease_lost(format!("call {id} is {status} and not claimed"))
         }
         (ToolCallStatus::Unknown, _) => {
             lease_lost(format!("the lease of {holder} on call {id} has run out"))
         }
         (_, true) => Refusal::new(Code::Conflict, format!("call {id} is {status} already")),
-        (_, false) => lease_lost(format!("call {id} is {status}, and not under this token")),
+        (_, false) => lease_lost(format!("call {id} is {status} under another token")),
     }
 }
 

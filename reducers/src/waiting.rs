@@ -1,14 +1,14 @@
-//! What waits to be claimed, by the scope of its session. A caller with a scope finds what waits in its own without
-//! looking at what waits in others': rows of another tenant cost it nothing, however many there are.
+//! Queues of claimable work, indexed by the scope of its session. A caller with a scope finds its own work without
+//! reading other tenants' entries: these cost it nothing, however many there are.
 //!
-//! There is one row for each key of the session's scope. A caller with several keys follows all of them at once: what
-//! it may claim is in the list of each.
+//! There is one row for each key of the session's scope. For a caller with several keys the claim intersects the
+//! lists: the entries that it may claim are in the list of each key.
 
 use abide_schema::{Abort, Context, Value, table};
 
 use crate::session::Session;
 
-/// The queue of runs that wait for a driver. Those of tool calls have the tool's name behind a letter.
+/// The queue of runs that wait for a driver. Queues of tool calls have a letter and the tool's name.
 pub(crate) const RUNS: &str = "r";
 
 /// The queue of a tool's calls.
@@ -16,16 +16,16 @@ pub(crate) fn calls_of(tool: &str) -> String {
     format!("t{tool}")
 }
 
-/// That something waits, under one key of its session's scope.
+/// A waiting entry, under one key of its session's scope.
 #[table(name = "waiting", without_rowid, shared)]
 pub struct Waiting {
-    /// What it waits in: `r`, or `t` and the name of a tool.
+    /// Its queue: `r`, or `t` and the name of a tool.
     #[column(key)]
     pub queue: String,
     /// One key of the scope and its value, as JSON.
     #[column(key)]
     pub part: String,
-    /// Since when: a seq, or a moment in microseconds.
+    /// Since when it waits: a seq, or a time in microseconds.
     #[column(key)]
     pub since: i64,
     /// The call or the run.
@@ -33,7 +33,7 @@ pub struct Waiting {
     pub id: String,
 }
 
-/// The table, and rows for the calls that wait, in a file that had none.
+/// Creates the table and fills it with the waiting calls, for files without it.
 pub(crate) const FILL_CALLS: &str = "CREATE TABLE IF NOT EXISTS waiting (
   queue TEXT NOT NULL,
   part TEXT NOT NULL,
@@ -51,7 +51,7 @@ SELECT 'r', json_array(j.key, j.value), r.created_at, r.id
 FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS j
 WHERE r.status = 'running' AND r.driver IS NULL AND j.type = 'text'";
 
-/// Something that may wait, as its row says.
+/// Something that can wait, as its row says.
 pub(crate) struct Entry<'a> {
     pub(crate) queue: String,
     pub(crate) since: i64,
@@ -59,7 +59,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) session_id: &'a str,
 }
 
-/// Notes that something waits from now on, or no more.
+/// Adds or removes an entry.
 pub(crate) fn note(
     ctx: &mut Context<'_>,
     Entry { queue, since, id, session_id }: Entry<'_>,
@@ -88,16 +88,15 @@ fn part(key: &str, value: &str) -> String {
     serde_json::json!([key, value]).to_string()
 }
 
-/// What was found of a queue.
+/// The result of a search in a queue.
 pub(crate) enum Next {
-    /// The next that waits: since when, and its id.
+    /// The next entry: since when it waits, and its id.
     Found(i64, String),
-    /// Nothing more, or so much that matches only a part of the scope that the rest was not looked at.
+    /// None left, or the limit of examined entries was reached on partial matches.
     End,
 }
 
-/// The next that waits in the scope of the caller, behind one that was found before. `looks` is how often it may
-/// still look.
+/// The next entry in the caller's scope after a given one. `looks` is the remaining number of lookups.
 pub(crate) fn next(
     ctx: &mut Context<'_>,
     queue: &str,
@@ -107,7 +106,7 @@ pub(crate) fn next(
     let scope = ctx.caller.scope().clone();
     let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
     let (since, id) = behind.unwrap_or((i64::MIN, ""));
-    // The first place that may be looked at, and how many lists agree on it.
+    // The first candidate position, and the number of lists that contain it.
     let (mut place, mut exclusive) = ((since, id.to_owned()), true);
     let mut agreed = 0;
     for part in parts.iter().cycle() {

@@ -1,7 +1,7 @@
-//! Who calls, and what comes with it: a role, capabilities, and a scope.
+//! The caller of a request: its id, role, capabilities, scope and limits.
 //!
-//! A caller is named by the door that let the call in, never by the call itself. It travels with the
-//! call to the reducer, and with the question to the reader, unchanged.
+//! The server or the embedding program determines the caller, never the request itself. It is passed
+//! unchanged to the reducer with a call, and to the reader with a query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,34 +14,34 @@ use serde_json::{Value as JsonValue, json};
 use crate::refusal::{Code, Refusal};
 use crate::{Micros, Seq, canonical};
 
-/// What bounds a caller's sight: keys that whoever runs the deployment chose, such as `tenant`, and
-/// the one value of each that the caller is concerned with. Empty: everything.
+/// Restricts the rows that a caller can access: keys chosen by the deployment, such as `tenant`, each with
+/// the caller's value. Empty: no restriction.
 pub type Scope = BTreeMap<String, String>;
 
-/// How much a caller may call.
+/// Rate limits and quotas of a caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallLimits {
-    /// The pace: after a pause so many at once, and then at this rate.
+    /// The rate limit: a burst of `calls`, refilled at the rate of `calls` per `per_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Allowance>,
-    /// So many in each span, counted from its beginning.
+    /// The quota: at most `calls` in each period of `per_ms`, counted from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Allowance>,
 }
 
-/// So many calls in so many milliseconds.
+/// A number of calls per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
-    /// How many.
+    /// The number.
     pub calls: i64,
-    /// In how many milliseconds.
+    /// The period in milliseconds.
     pub per_ms: i64,
 }
 
 impl Allowance {
-    /// Whether this allows no more than another, in any span: neither more at once nor more over time.
+    /// Whether this allows no more than another in any period: neither a larger burst nor a higher rate.
     #[must_use]
     pub fn is_within(self, other: Allowance) -> bool {
         let over = |a: Allowance, b: Allowance| i128::from(a.calls) * i128::from(b.per_ms);
@@ -49,8 +49,8 @@ impl Allowance {
     }
 }
 
-/// Who calls. Clones share what it holds. Two callers are equal if id, role, capabilities, scope, the scope
-/// before narrowing and limits are; credentials are not compared.
+/// The caller of a request. Clones share its data. Two callers are equal if id, role, capabilities, scope, the
+/// scope before narrowing and limits are; credentials are not compared.
 #[derive(Clone)]
 pub struct Caller(Arc<Authority>);
 
@@ -61,26 +61,26 @@ struct Authority {
     capabilities: BTreeSet<String>,
     scope: Scope,
     limits: CallLimits,
-    /// As the log keeps it.
+    /// As recorded in the log.
     recorded: Option<String>,
-    /// The id and the scope; `None` where the scope is empty.
+    /// The id and the scope; `None` if the scope is empty.
     principal: Option<String>,
     credential: Option<Credential>,
-    /// The caller that the credential was checked for, where this one is narrower.
+    /// The caller that the credential was checked for, if this one has a narrower scope.
     narrowed_from: Option<Caller>,
     /// See [`Caller::own_scope`].
     own_scope: Option<Scope>,
-    /// What ids that it chooses begin with.
+    /// The prefix of ids that it chooses.
     namespace: String,
 }
 
-/// What a server admitted a caller with. It is checked again when a call runs, because the credential can
+/// The credential with which a server admitted a caller. It is checked again when a call runs, because it can
 /// be revoked while the call waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// What was presented.
     pub proof: Proof,
-    /// The state of the tables of credentials in which it was found valid: the seq of the last commit that had
+    /// The version of the credential tables in which it was found valid: the seq of the last commit that
     /// changed one of them.
     pub state: Seq,
 }
@@ -88,9 +88,9 @@ pub struct Credential {
 /// See [`Credential`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Nothing, while no credentials are required.
+    /// None, while no credentials are required.
     Anonymous,
-    /// A token of the database.
+    /// A token stored in the database.
     Token {
         /// Its id.
         id: String,
@@ -99,9 +99,9 @@ pub enum Proof {
         /// When it expires.
         expires_at: Option<Micros>,
     },
-    /// Claims that an issuer has signed.
+    /// Claims signed by an issuer.
     Claims {
-        /// The capabilities among them; those of the role are added.
+        /// The capabilities in the claims; those of the role are added.
         capabilities: BTreeSet<String>,
         /// When they expire.
         expires_at: Micros,
@@ -136,20 +136,20 @@ impl PartialEq for Caller {
 impl Eq for Caller {}
 
 impl Caller {
-    /// The engine itself, for calls that are due by time. The name is reserved.
+    /// The id of the engine itself, for calls that are due by time. The name is reserved.
     pub const SYSTEM: &'static str = "system";
 
-    /// What the ids of subjects of an issuer begin with.
+    /// The prefix of ids of an issuer's subjects.
     pub const ISSUED: &'static str = "jwt:";
 
-    /// The role that may call everything.
+    /// The role that may call every reducer.
     pub const ADMIN: &'static str = "admin";
 
-    /// Stands in a set of capabilities for all of them.
+    /// In a set of capabilities, stands for all of them.
     pub const EVERY_CAPABILITY: &'static str = "*";
 
-    /// A caller of that id whom nothing bounds: an admin with every capability and no scope. This is
-    /// who embeds the engine, and who comes over loopback while there are no credentials.
+    /// An unrestricted caller with that id: an admin with every capability and no scope. Used for programs that
+    /// embed the engine, and for loopback connections while no credentials exist.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Caller {
         let capabilities = [Caller::EVERY_CAPABILITY.to_owned()].into();
@@ -172,7 +172,7 @@ impl Caller {
         let recorded = (!unbounded).then(|| canonical::to_text(&bounds));
         let (id, limits) = (id.into(), CallLimits::default());
         let namespace = namespace(&scope);
-        // No id has a tab, so that no two callers share a principal.
+        // Ids contain no tab, so no two callers share a principal.
         let principal = (!scope.is_empty()).then(|| format!("{id}\t{}", json!(scope)));
         Caller(Arc::new(Authority {
             id,
@@ -197,14 +197,14 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// What it was admitted with. `None` for a caller whose permission cannot be revoked: a program that embeds
-    /// the engine, the engine itself, and the server's own token.
+    /// The credential that it was admitted with. `None` for a caller whose permission cannot be revoked: a program
+    /// that embeds the engine, the engine itself, and the server's own token.
     #[must_use]
     pub fn credential(&self) -> Option<&Credential> {
         self.0.credential.as_ref()
     }
 
-    /// The same caller, who may call no more than this.
+    /// The same caller with these limits.
     #[must_use]
     pub fn limited(self, limits: CallLimits) -> Caller {
         let mut authority = Arc::unwrap_or_clone(self.0);
@@ -212,16 +212,17 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The same caller within a scope: bounded by its own and by this. For services that act for one tenant at a time.
+    /// The same caller, restricted to this scope in addition to its own. For services that act for one tenant at
+    /// a time.
     ///
     /// # Errors
-    /// `denied` where its own scope has another text for one of the keys.
+    /// `denied` if its own scope has a different value for one of the keys.
     pub fn acting_for(&self, scope: &Scope) -> Result<Caller, Refusal> {
         let Authority { id, role, capabilities, limits, .. } = &*self.0;
         let mut both = self.0.scope.clone();
         for (key, value) in scope {
             if both.entry(key.clone()).or_insert_with(|| value.clone()) != value {
-                let detail = format!("a scope with this {key} is outside of your own");
+                let detail = format!("a scope with this {key} is outside your own");
                 return Err(Refusal::new(Code::Denied, detail));
             }
         }
@@ -239,15 +240,15 @@ impl Caller {
         Ok(Caller(Arc::new(authority)))
     }
 
-    /// The scope that a caller had before [`Caller::acting_for`] narrowed it. Policies permit it only what they permit in both
-    /// scopes: else a caller could choose the scope by which a policy shows it more. `None` for a caller that is not
-    /// narrowed, and for one that saw every row before.
+    /// The scope that a caller had before [`Caller::acting_for`] narrowed it. Policies permit only what they permit in
+    /// both scopes: otherwise a caller could choose a scope in which a policy shows more. `None` for a caller that is
+    /// not narrowed, and for one that saw every row before.
     #[must_use]
     pub fn own_scope(&self) -> Option<&Scope> {
         self.0.own_scope.as_ref()
     }
 
-    /// The log has both scopes, because a replay goes by the same policies.
+    /// The log contains both scopes, because a replay evaluates the same policies.
     fn narrowed_from_scope(self, own_scope: Option<Scope>) -> Caller {
         let Some(own_scope) = own_scope else { return self };
         let mut authority = Arc::unwrap_or_clone(self.0);
@@ -260,20 +261,20 @@ impl Caller {
         Caller(Arc::new(authority))
     }
 
-    /// The caller that the credential was checked for: this one without what [`Caller::acting_for`] has added.
+    /// The caller that the credential was checked for: this one without the scope added by [`Caller::acting_for`].
     #[must_use]
     pub fn checked_as(&self) -> &Caller {
         self.0.narrowed_from.as_ref().unwrap_or(self)
     }
 
-    /// What rate limits, queue lanes, readers and buffers are counted by. It is the principal of the caller that
-    /// the credential was checked for, so that a caller gains no quota when it narrows its scope.
+    /// The key for rate limits, queue lanes, readers and buffers. It is the principal of the caller that
+    /// the credential was checked for, so that a caller gains no quota by narrowing its scope.
     #[must_use]
     pub fn quota_key(&self) -> &str {
         self.checked_as().principal()
     }
 
-    /// Who comes over loopback while there are no credentials.
+    /// The caller on loopback while no credentials exist.
     #[must_use]
     pub fn local() -> Caller {
         Caller::new("local")
@@ -285,55 +286,55 @@ impl Caller {
         Caller::new(Caller::SYSTEM)
     }
 
-    /// The identity's id, as the log keeps it. Subjects of an issuer have ids of their own, which no identity
-    /// of the database shares: `jwt:<issuer>#<subject>`.
+    /// The identity's id, as in the log. Subjects of an issuer have ids that no identity
+    /// of the database can have: `jwt:<issuer>#<subject>`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// What readers are shared out by: the callers of one scope have one share, so that a tenant with several
-    /// identities has no more than a tenant with one. Without a scope it is [`Caller::quota_key`].
+    /// The key by which readers are shared: the callers of one scope have one share, so that a tenant with several
+    /// identities gets no more than a tenant with one. Without a scope it is [`Caller::quota_key`].
     #[must_use]
     pub fn reader_key(&self) -> &str {
         let checked = self.checked_as();
         if checked.scope().is_empty() { checked.principal() } else { checked.namespace() }
     }
 
-    /// What its request ids are kept under: the id and the scope. One subject with two scopes is two principals.
+    /// The namespace of its request ids: the id and the scope. One subject with two scopes is two principals.
     #[must_use]
     pub fn principal(&self) -> &str {
         self.0.principal.as_deref().unwrap_or(&self.0.id)
     }
 
-    /// What it may call follows from this: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`
-    /// or a role of the deployment's own.
+    /// Its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`,
+    /// `admin` or a custom role.
     #[must_use]
     pub fn role(&self) -> &str {
         &self.0.role
     }
 
-    /// What it may be entrusted with; `*` stands for everything.
+    /// Its capabilities; `*` means all.
     #[must_use]
     pub fn capabilities(&self) -> &BTreeSet<String> {
         &self.0.capabilities
     }
 
-    /// What bounds its sight.
+    /// Its scope.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.0.scope
     }
 
-    /// What the ids begin with that it chooses: `tenant=acme/` for the scope `{"tenant": "acme"}`, empty without a
-    /// scope. Keys are sorted and joined by `,`; what could be taken for a separator is percent-encoded, so the
-    /// namespaces of different scopes have no id in common.
+    /// The prefix of the ids that it chooses: `tenant=acme/` for the scope `{"tenant": "acme"}`, empty without a
+    /// scope. Keys are sorted and joined by `,`; separators within keys and values are percent-encoded, so the
+    /// namespaces of different scopes are disjoint.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
-    /// How much it may call.
+    /// Its limits.
     #[must_use]
     pub fn limits(&self) -> CallLimits {
         self.0.limits
@@ -346,22 +347,21 @@ impl Caller {
         held.contains(Caller::EVERY_CAPABILITY) || held.contains(capability)
     }
 
-    /// Whether nothing bounds it: an admin with every capability and no scope.
+    /// Whether it is unrestricted: an admin with every capability and no scope.
     #[must_use]
     pub fn is_unbounded(&self) -> bool {
         self.0.recorded.is_none()
     }
 
-    /// All that bounds it, as the log keeps it: canonical JSON of `role`, `capabilities` and `scope`, and of
-    /// `own_scope` where it has one.
-    /// `None` for who is bounded by nothing.
+    /// Its restrictions as recorded in the log: canonical JSON of `role`, `capabilities` and `scope`, and of
+    /// `own_scope` if it has one. `None` for an unrestricted caller.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
         self.0.recorded.as_deref()
     }
 
-    /// The caller of an event, from its id and [`Caller::authority`]. What is not of that form bounds it
-    /// to nothing at all.
+    /// Restores the caller of an event from its id and [`Caller::authority`]. An invalid form yields a caller
+    /// without any permission.
     #[must_use]
     pub fn recorded(id: &str, authority: Option<&str>) -> Caller {
         #[derive(Default, Deserialize)]
@@ -377,8 +377,8 @@ impl Caller {
         Caller::with(id, role, capabilities, scope).narrowed_from_scope(own_scope)
     }
 
-    /// Whether something with that scope, a JSON object or NULL, is within its own: every key that
-    /// bounds the caller stands there, with the same text.
+    /// Whether something with that scope, a JSON object or NULL, is within its own: every key of the
+    /// caller's scope is present with the same value.
     #[must_use]
     pub fn reaches(&self, scope: Option<&JsonValue>) -> bool {
         let is_there = |(key, value): (&String, &String)| {
@@ -432,13 +432,13 @@ mod tests {
     }
 
     #[test]
-    fn the_log_has_the_scope_before_narrowing() {
+    fn the_log_records_the_scope_before_narrowing() {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
         let acme = Caller::with("ann", "agent", BTreeSet::new(), scope("tenant", "acme"));
         let blue = acme.acting_for(&scope("team", "blue")).expect("another key");
         assert_eq!(blue.own_scope(), Some(acme.scope()));
         let deeper = blue.acting_for(&scope("desk", "1")).expect("another key");
-        assert_eq!(deeper.own_scope(), Some(acme.scope()), "it is that of the beginning");
+        assert_eq!(deeper.own_scope(), Some(acme.scope()), "it is the original scope");
         assert_eq!(Caller::recorded("ann", blue.authority()), blue);
         let both = blue.scope().clone();
         assert_ne!(blue, Caller::with("ann", "agent", BTreeSet::new(), both));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_acts_for_a_scope_is_bounded_by_both() {
+    fn a_narrowed_caller_is_restricted_by_both_scopes() {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
         let wide = Caller::local();
         let acme = wide.acting_for(&scope("tenant", "acme")).expect("nothing bounds it");
@@ -461,9 +461,9 @@ mod tests {
         assert_eq!(wide.acting_for(&Scope::new()), Ok(wide));
     }
 
-    /// Quotas are those of the credential, and identities of one tenant share its readers.
+    /// Quotas follow the credential, and identities of one tenant share its readers.
     #[test]
-    fn a_narrower_scope_and_a_second_identity_add_no_share() {
+    fn narrowing_and_second_identities_add_no_quota() {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
         let credential = || Credential { proof: Proof::Anonymous, state: Seq::ZERO };
         let zeta = |id: &str| {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_reached_where_every_key_has_the_same_text() {
+    fn a_scope_matches_if_every_key_has_the_same_value() {
         let scope = [("tenant".to_owned(), "acme".to_owned()), ("n".to_owned(), "1".to_owned())];
         let caller = Caller::with("ann", "app", BTreeSet::new(), scope.into());
         assert!(!caller.is_unbounded() && !caller.can("refunds"));

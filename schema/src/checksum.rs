@@ -1,8 +1,8 @@
-//! A checksum of a query's result, by which both ends of a subscription can tell that they hold the
+//! A checksum of a query's result, with which both ends of a subscription verify that they hold the
 //! same rows.
 //!
-//! It is a sum over the rows as a multiset: it does not depend on their order, and a row that comes or
-//! leaves is added or taken off without a look at the others.
+//! It is a sum over the rows as a multiset: it does not depend on their order, and inserting or deleting
+//! a row adds or subtracts its term without access to the others.
 //!
 //! ```text
 //! checksum = Σ mix(fnv(row))          modulo 2^64, over all rows, hidden columns included
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! The constants are those of FNV (<http://www.isthe.com/chongo/tech/comp/fnv/>) and of MurmurHash3's
-//! final mixer, without which sums of similar rows would be similar. It travels as 16 hex digits. It
-//! finds what went wrong by mistake; it is no proof against somebody who means to deceive.
+//! final mixer, without which sums of similar rows would be similar. On the wire it is 16 hex digits. It
+//! detects accidental errors; it does not protect against deliberate manipulation.
 
 use std::fmt;
 
@@ -29,12 +29,12 @@ use crate::value::Value;
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// The checksum of a multiset of rows; that of none is 0.
+/// The checksum of a multiset of rows; 0 for no rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum(pub u64);
 
 impl Checksum {
-    /// Of these rows.
+    /// The checksum of these rows.
     pub fn of<R: AsRef<[Value]>>(rows: impl IntoIterator<Item = R>) -> Checksum {
         let mut sum = Checksum::default();
         rows.into_iter().for_each(|row| sum.add(row.as_ref()));
@@ -46,12 +46,12 @@ impl Checksum {
         self.0 = self.0.wrapping_add(row_hash(row));
     }
 
-    /// Takes a row off.
+    /// Removes a row.
     pub fn remove(&mut self, row: &[Value]) {
         self.0 = self.0.wrapping_sub(row_hash(row));
     }
 
-    /// Both together; of a result and a change of it, the result after the change.
+    /// The sum of both; for a result and a change of it, the checksum after the change.
     #[must_use]
     pub fn plus(self, change: Checksum) -> Checksum {
         Checksum(self.0.wrapping_add(change.0))
@@ -121,9 +121,9 @@ fn mix(mut hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// From another implementation of the text above, in Python.
+    /// Computed with an independent implementation of the definition above, in Python.
     #[test]
-    fn others_come_to_the_same() {
+    fn checksums_match_an_independent_implementation() {
         let cases: [(&[Value], &str); 7] = [
             (&[], "efd01f60ba992926"),
             (&[Value::Null], "b9034ad37056f5fb"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_told_apart_and_their_order_is_not() {
+    fn checksums_depend_on_rows_but_not_on_their_order() {
         let rows: Vec<Vec<Value>> = vec![
             vec![Value::Integer(1), Value::Null],
             vec![Value::Null, Value::Integer(1)],
@@ -157,7 +157,7 @@ mod tests {
         let all = Checksum::of(&rows);
         assert_eq!(Checksum::of(rows.iter().rev()), all);
         let twice = Checksum::of(rows.iter().chain([&rows[0]]));
-        assert_ne!(twice, all, "a row that is there twice counts twice");
+        assert_ne!(twice, all, "a duplicate row counts twice");
         let mut sum = twice;
         sum.remove(&rows[0]);
         assert_eq!(sum, all);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_travels_as_hex_digits() {
+    fn checksums_serialise_as_hex_digits() {
         let json = serde_json::to_string(&Checksum(0xAB)).expect("it is JSON");
         assert_eq!(json, "\"00000000000000ab\"");
         assert_eq!(serde_json::from_str::<Checksum>(&json).ok(), Some(Checksum(0xAB)));

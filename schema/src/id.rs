@@ -1,4 +1,4 @@
-//! Ids and other numbers that must not be mixed up: [`Seq`], [`Micros`], and ULID text.
+//! Ids and numbers with their own types: [`Seq`], [`Micros`], and ULID text.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Seq {
     }
 }
 
-/// A moment: microseconds since the Unix epoch, UTC.
+/// A point in time: microseconds since the Unix epoch, UTC.
 #[derive(
     Clone,
     Copy,
@@ -58,7 +58,7 @@ impl fmt::Display for Seq {
 pub struct Micros(pub i64);
 
 impl Micros {
-    /// This moment plus a span.
+    /// This time plus a duration.
     #[must_use]
     pub fn plus_ms(self, span_ms: i64) -> Micros {
         Micros(self.0.saturating_add(span_ms.saturating_mul(1000)))
@@ -66,7 +66,7 @@ impl Micros {
 }
 
 impl fmt::Display for Micros {
-    /// ISO 8601 in UTC with seconds, as error texts quote it: `2026-11-21T14:02:11Z`.
+    /// ISO 8601 in UTC with seconds, as in error texts: `2026-11-21T14:02:11Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.div_euclid(1_000_000);
         let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -86,9 +86,9 @@ impl fmt::Display for Micros {
     }
 }
 
-/// Whether an id or a name may not have this character: control characters, line separators and the controls of
-/// the bidirectional algorithm (Unicode UAX #9). They make two different ids look the same, or one look
-/// like another, in a terminal or a log.
+/// Whether a character is forbidden in ids and names: control characters, line separators and the controls of
+/// the bidirectional algorithm (Unicode UAX #9). They can make two different ids look the same in a
+/// terminal or a log.
 #[must_use]
 pub fn is_control(c: char) -> bool {
     c.is_control()
@@ -97,7 +97,7 @@ pub fn is_control(c: char) -> bool {
 }
 
 /// A ULID: 48 bits of milliseconds, then 80 bits of randomness, in Crockford base 32 (26 characters),
-/// so that ids sort by the time they were made. Layout: <https://github.com/ulid/spec>.
+/// so that ids sort by creation time. Layout: <https://github.com/ulid/spec>.
 #[must_use]
 pub fn ulid(at: Micros, randomness: [u8; 10]) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ulid_carries_its_time_in_front() {
+    fn ulids_start_with_their_time() {
         // The example of the ULID specification: 1469918176385 ms is 01ARYZ6S41.
         let id = ulid(Micros(1_469_918_176_385_000), [0; 10]);
         assert_eq!(id, "01ARYZ6S410000000000000000");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_read_as_iso_8601() {
+    fn times_are_shown_as_iso_8601() {
         let texts = [0, 951_782_400, 1_795_269_731, -1].map(|s| Micros(s * 1_000_000).to_string());
         assert_eq!(
             texts,

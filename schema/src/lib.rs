@@ -1,13 +1,13 @@
-//! The vocabulary of Abide, and nothing that acts on it.
+//! The vocabulary of Abide: types without behaviour of their own.
 //!
-//! Changes when the words change: ids, values, tables and their rows, events, error codes, wire
-//! messages, limits, and the contract between a reducer and whoever runs it. It knows nothing of
-//! SQLite, HTTP, threads or clocks, so every other room can speak it.
+//! It changes when the vocabulary changes: ids, values, tables and their rows, events, error codes, wire
+//! messages, limits, and the contract between a reducer and its runtime. It does not depend on
+//! SQLite, HTTP, threads or clocks, so every other crate can use it.
 //!
-//! In reading order: [`value`] what a cell holds · [`mod@table`] how a table is declared ·
-//! [`mod@reducer`] what a rule is given and gives back · [`work`] what it has done before it runs · [`caller`] who calls · [`event`] what the log
-//! keeps · [`refusal`] how a "no" is said · [`wire`] what travels · [`mod@checksum`] how both ends know
-//! that they agree · [`limits`] every bound · [`mod@nearest`] which known name was probably meant.
+//! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
+//! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
+//! records · [`refusal`] refusals · [`wire`] the wire format · [`mod@checksum`] checksums of
+//! results · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
@@ -28,7 +28,7 @@ pub mod value;
 pub mod wire;
 pub mod work;
 
-/// What is checked of every JSON text that comes in, next to where it is parsed.
+/// Range checks for integers in all incoming JSON.
 pub use abide_json_integers as integers;
 pub use abide_macros::{TextEnum, reducer, table};
 
@@ -42,7 +42,7 @@ pub use refusal::{Code, Refusal};
 pub use table::{Json, Table, TableSpec};
 pub use value::{Row, Value};
 
-/// What the macros' output names; not for people.
+/// Names used by the macros' output; not a public API.
 #[doc(hidden)]
 pub mod private {
     pub use schemars;

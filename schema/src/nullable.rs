@@ -1,8 +1,8 @@
-//! An argument that must be given and may be null.
+//! A required argument that can be null.
 
 use serde_json::Value as JsonValue;
 
-/// An argument that must be given but may be null. (A plain `Option` may be left out.)
+/// A required argument that can be null. (A plain `Option` can be omitted.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nullable<T>(pub Option<T>);
 
@@ -18,7 +18,7 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Nullable<T> {
 
 impl<'de, T: serde::de::DeserializeOwned> serde::Deserialize<'de> for Nullable<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By way of a JSON value: `deserialize_option` would take a missing field for null.
+        // Through a JSON value: `deserialize_option` would treat a missing field as null.
         let value = JsonValue::deserialize(deserializer)?;
         let value = match value {
             JsonValue::Null => None,

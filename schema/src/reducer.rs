@@ -1,9 +1,9 @@
-//! The contract between a rule and whoever runs it.
+//! The contract between a reducer and its runtime.
 //!
 //! A reducer is a function of its arguments and a [`Context`]: it reads rows, writes rows and
-//! returns a result, and it sees time, ids and randomness through the context alone, so the same
-//! log gives the same rows again. It cannot block, do IO, or learn who else exists. Write
-//! `#[reducer]` over a function (see `abide-macros`), list it in a [`Module`], register the module.
+//! returns a result. Time, ids and randomness come from the context alone, so the same
+//! log gives the same rows again. It cannot block or do I/O. Write
+//! `#[reducer]` on a function (see `abide-macros`), list it in a [`Module`], register the module.
 
 use std::cell::Cell as StdCell;
 use std::collections::BTreeSet;
@@ -24,22 +24,22 @@ use crate::table::{Key, Kind, Table, TableSpec};
 use crate::value::{Row, Value};
 use crate::work::{Effort, PolicyJudge};
 
-/// Stands in ids that are derived from a parent's: the id of the parent, this, and the rest. A caller cannot choose
-/// an id that contains it, so a derived id is never taken by somebody else.
+/// Separator in derived ids: the id of the parent, this character, and the rest. A caller cannot choose
+/// an id that contains it, so no other caller can take a derived id.
 pub const DERIVED: char = '~';
 
-/// What an argument that is an id stands for.
+/// What an id argument refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// A row that exists.
+    /// An existing row.
     Existing,
-    /// A row that the call may create, under an id that the caller chooses.
+    /// A row that the call may create, with an id chosen by the caller.
     New,
-    /// As `New`; an id with [`DERIVED`] is taken as it is, and the reducer checks that it belongs to its parent.
+    /// Like `New`, but an id with [`DERIVED`] is accepted, and the reducer checks that it belongs to its parent.
     Derived,
 }
 
-/// Refuses an id that a caller chose in the form of those that are derived.
+/// Refuses a chosen id in the reserved form of derived ids.
 ///
 /// # Errors
 /// `bad_arguments` for an id that contains [`DERIVED`].
@@ -54,7 +54,7 @@ pub fn check_chosen(id: &str) -> Result<(), Refusal> {
 
 /// An argument that can be declared `#[id(…)]`.
 pub trait IdArgument: Sized {
-    /// The argument with the id as it is stored, see [`Context::stored_id`].
+    /// The argument with the stored id, see [`Context::stored_id`].
     ///
     /// # Errors
     /// Those of [`Context::stored_id`].
@@ -80,32 +80,32 @@ impl IdArgument for Option<String> {
 /// Why a reducer ended without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum Abort {
-    /// The rules say no. Nothing of the call is kept; the caller is told why.
+    /// The call is refused. Nothing of it is kept; the caller gets the refusal.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The machinery failed. The caller is told `internal` (or what the failure says it is).
+    /// Internal failure. The caller gets `internal` (or a more specific code from the failure).
     #[error("{0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The call is undone, and runs again once some work for it is done; see [`crate::work`].
+    /// The call is rolled back, and runs again after some work for it is done; see [`crate::work`].
     #[error("the call waits for work that takes many steps")]
     Deferred,
 }
 
-/// Rows as a reducer reaches them; implemented by the engine.
+/// Row access for a reducer; implemented by the engine.
 ///
 /// Reads see the call's own writes. Every table must be registered.
 pub trait Transaction {
-    /// The row of a primary key.
+    /// Returns the row with a primary key.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
     fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort>;
 
-    /// The rows of `SELECT * FROM table <clause>`; the clause has `?1`, `?2` … for the parameters
+    /// Returns the rows of `SELECT * FROM table <clause>`; the clause has `?1`, `?2` … for the parameters
     /// and must be served by an index.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     fn find(
         &mut self,
         table: &'static TableSpec,
@@ -113,10 +113,10 @@ pub trait Transaction {
         params: &[Value],
     ) -> Result<Vec<Row>, Abort>;
 
-    /// How many rows `SELECT * FROM table <clause>` has; the clause as for `find`.
+    /// Counts the rows of `SELECT * FROM table <clause>`; the clause as for `find`.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     fn count(
         &mut self,
         table: &'static TableSpec,
@@ -124,11 +124,11 @@ pub trait Transaction {
         params: &[Value],
     ) -> Result<i64, Abort>;
 
-    /// As `count`, over the rows of all scopes: for what all share, such as the pace of a tool. What a
-    /// caller is told must not depend on more of it than that.
+    /// Like `count`, over the rows of all scopes: for shared resources, such as the rate limit of a tool. The
+    /// call's outcome must not reveal more about other scopes than that.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     fn count_everywhere(
         &mut self,
         table: &'static TableSpec,
@@ -138,7 +138,7 @@ pub trait Transaction {
         self.count(table, clause, params)
     }
 
-    /// Who made the call of an event; nothing where the log has no such event.
+    /// Returns the caller of an event; `None` if the log has no such event.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -157,7 +157,7 @@ pub trait Transaction {
         beyond
     }
 
-    /// The id under which a row of a table is stored that the caller calls `id`, see [`Context::stored_id`].
+    /// Returns the stored id of the row that the caller calls `id`, see [`Context::stored_id`].
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -187,63 +187,63 @@ pub trait Transaction {
         false
     }
 
-    /// Adds a row. In a numbered table, a NULL key is given the next number. Returns the row.
+    /// Inserts a row. If the database assigns the key, a NULL key gets the next number. Returns the row.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort>;
 
-    /// Replaces the row of the same key.
+    /// Replaces the row with the same key.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort>;
 
-    /// As `update`, for changes that no constraint or trigger watches: the write may be put off to
-    /// the end of the commit, so that a row which many calls touch is written once.
+    /// Like `update`, for changes that no constraint or trigger depends on: the write can be postponed to
+    /// the end of the commit, so that a row changed by many calls is written once.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
     fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort>;
 
-    /// Removes the row of a key, which must exist.
+    /// Deletes the row with a key, which must exist.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort>;
 }
 
-/// What the ids of one call are drawn from.
+/// The seed for the ids of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// The salt of the call's own event.
     Salt(Salt),
-    /// The hash of the event before, for replays of events of format 1.
+    /// The hash of the previous event, for replays of events of format 1.
     Chain(Hash),
 }
 
 const ID_TAG: &[u8] = b"abide.id.v1\n";
 const DIGEST_TAG: &[u8] = b"abide.digest.v1\n";
 
-/// All that a reducer sees of the world.
+/// A reducer's only access to the outside.
 pub struct Context<'a> {
-    /// The place in the log that this call's event will take.
+    /// The position in the log that this call's event will get.
     pub seq: Seq,
-    /// The time of the call. It never runs backwards from one event to the next.
+    /// The time of the call. It never decreases from one event to the next.
     pub now: Micros,
-    /// Who calls.
+    /// The caller.
     pub caller: &'a Caller,
     pub(crate) rows: &'a mut dyn Transaction,
     seed: Seed,
     drawn: StdCell<u32>,
     session_id: Option<String>,
-    /// What work may take here; without it all of it is done at once.
+    /// The budget for deferrable work; without it all work is done at once.
     pub(crate) effort: Option<Effort<'a>>,
 }
 
 impl<'a> Context<'a> {
-    /// A context for one call. The log must hold the seed: it is the only randomness a reducer has, and
-    /// a replay must draw the same.
+    /// A context for one call. The log must contain the seed: it is the only randomness of a reducer, and
+    /// a replay must generate the same values.
     #[must_use]
     pub fn new(
         seq: Seq,
@@ -256,13 +256,13 @@ impl<'a> Context<'a> {
         Context { seq, now, caller, rows, seed, drawn, session_id, effort }
     }
 
-    /// The same, with a bound on the work that is done while the writer waits.
+    /// Sets a budget for work on the writer.
     #[must_use]
     pub fn within(self, effort: Option<Effort<'a>>) -> Context<'a> {
         Context { effort, ..self }
     }
 
-    /// Names the session that this call is about, for the event.
+    /// Names the session that this call concerns, for the event.
     pub fn about(&mut self, session_id: &str) {
         self.session_id = Some(session_id.to_owned());
     }
@@ -273,14 +273,14 @@ impl<'a> Context<'a> {
         self.session_id.as_deref()
     }
 
-    /// A new id: a prefix, `_`, and a ULID of this call's time.
+    /// Generates an id: a prefix, `_`, and a ULID of this call's time.
     #[must_use]
     pub fn new_id(&self, prefix: &str) -> String {
         let drawn = self.drawn.get();
         self.drawn.set(drawn + 1);
         let digest = match &self.seed {
             Seed::Chain(hash) => Sha256::new().chain_update(hash),
-            // The tag keeps what ids show apart from what the event's commitment hides.
+            // The tag separates the ids, which are visible, from the event's commitment, which must stay secret.
             Seed::Salt(salt) => Sha256::new().chain_update(ID_TAG).chain_update(salt),
         };
         let digest: [u8; 32] = digest.chain_update(drawn.to_be_bytes()).finalize().into();
@@ -288,8 +288,8 @@ impl<'a> Context<'a> {
         format!("{prefix}_{}", ulid(self.now, *randomness))
     }
 
-    /// A digest of a text for a row, in hexadecimal: SHA-256 over the call's salt and the text. It tells
-    /// one text from another, and confirms no guess of a text. Calls of format 1 have no salt and give the
+    /// A digest of a text for storage in a row, in hexadecimal: SHA-256 over the call's salt and the text. It
+    /// distinguishes texts, but does not confirm a guess of one. Calls of format 1 have no salt and give the
     /// plain SHA-256.
     #[must_use]
     pub fn digest(&self, text: &str) -> String {
@@ -304,17 +304,17 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The id under which a row is stored that the caller calls `id`. A caller with a scope chooses ids in the
-    /// namespace of its scope ([`Caller::namespace`]): what it names is looked up as it is written, and else in
-    /// that namespace; what it chooses for a new row is put there. For all others it is `id`.
+    /// The stored id of the row that the caller calls `id`. A caller with a scope chooses ids in the
+    /// namespace of its scope ([`Caller::namespace`]): an id that it names is looked up unchanged first, then in
+    /// that namespace; an id for a new row is placed there. For all other callers it is `id`.
     ///
-    /// `#[reducer]` does this for arguments that are declared `#[id(…)]`.
+    /// `#[reducer]` does this for arguments declared `#[id(…)]`.
     ///
     /// # Errors
-    /// [`Abort::Refused`] where a new id has the reserved form (see [`DERIVED`]).
+    /// [`Abort::Refused`] if a new id has the reserved form (see [`DERIVED`]).
     pub fn stored_id<T: Table>(&mut self, id: String, naming: Naming) -> Result<String, Abort> {
         if matches!(self.seed, Seed::Chain(_)) {
-            // Events of format 1 were written before there were namespaces, and a replay gives the same rows.
+            // Events of format 1 predate namespaces, and a replay must give the same rows.
             return Ok(id);
         }
         if naming == Naming::New {
@@ -323,7 +323,7 @@ impl<'a> Context<'a> {
         self.rows.stored_id(T::SPEC, id, naming)
     }
 
-    /// The row of a primary key.
+    /// Returns the row with a primary key.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -332,28 +332,28 @@ impl<'a> Context<'a> {
         row.map(|row| T::from_row(&row)).transpose().map_err(broken)
     }
 
-    /// The rows of `SELECT * FROM table <clause>`, with `?1`, `?2` … in the clause.
+    /// Returns the rows of `SELECT * FROM table <clause>`, with `?1`, `?2` … in the clause.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     pub fn find<T: Table>(&mut self, clause: &str, params: &[Value]) -> Result<Vec<T>, Abort> {
         let rows = self.rows.find(T::SPEC, clause, params)?;
         rows.iter().map(|row| T::from_row(row)).collect::<Result<_, _>>().map_err(broken)
     }
 
-    /// How many rows `SELECT * FROM table <clause>` has.
+    /// Counts the rows of `SELECT * FROM table <clause>`.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     pub fn count<T: Table>(&mut self, clause: &str, params: &[Value]) -> Result<i64, Abort> {
         self.rows.count(T::SPEC, clause, params)
     }
 
-    /// As [`Context::count`], over the rows of all scopes: for what all share, such as the pace of a tool.
-    /// What a caller is told must not depend on more of it than that.
+    /// Like [`Context::count`], over the rows of all scopes: for shared resources, such as the rate limit of a
+    /// tool. The call's outcome must not reveal more about other scopes than that.
     ///
     /// # Errors
-    /// [`Abort::Broken`] when the clause is wrong or the storage fails.
+    /// [`Abort::Broken`] if the clause is invalid or the storage fails.
     pub fn count_everywhere<T: Table>(
         &mut self,
         clause: &str,
@@ -362,8 +362,8 @@ impl<'a> Context<'a> {
         self.rows.count_everywhere(T::SPEC, clause, params)
     }
 
-    /// Who made the call of an event; nothing where the log has no such event. A claim's fencing token is the seq
-    /// of its event, so this says who holds the lease.
+    /// Returns the caller of an event; `None` if the log has no such event. A claim's fencing token is the seq
+    /// of its event, so this identifies the holder of a lease.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -394,7 +394,7 @@ impl<'a> Context<'a> {
         done
     }
 
-    /// Checks names of reducers before they are kept. A replay accepts all: its program may have other modules.
+    /// Validates a policy before it is stored, against the declared tables without rows.
     ///
     /// # Errors
     /// [`Abort::Refused`] with the first name that is none.
@@ -408,11 +408,11 @@ impl<'a> Context<'a> {
         self.rows.is_replay()
     }
 
-    /// Adds a row. Where the database numbers the rows, key 0 means the next number, and the answer
-    /// holds it.
+    /// Inserts a row. If the database assigns the key, key 0 means the next number, which the returned row
+    /// contains.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     pub fn insert<T: Table>(&mut self, row: T) -> Result<T, Abort> {
         let mut row = row.into_row();
         if T::SPEC.numbered() && row[T::SPEC.key[0]] == Value::Integer(0) {
@@ -422,15 +422,15 @@ impl<'a> Context<'a> {
         T::from_row(&row).map_err(broken)
     }
 
-    /// Replaces the row of the same key.
+    /// Replaces the row with the same key.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     pub fn update<T: Table + Clone>(&mut self, row: &T) -> Result<(), Abort> {
         self.rows.update(T::SPEC, row.clone().into_row())
     }
 
-    /// As [`Context::update`], for changes that no constraint or trigger watches.
+    /// Like [`Context::update`], for changes that no constraint or trigger depends on.
     ///
     /// # Errors
     /// [`Abort::Broken`] when the storage fails.
@@ -438,10 +438,10 @@ impl<'a> Context<'a> {
         self.rows.touch(T::SPEC, row.into_row())
     }
 
-    /// Removes the row of a key, which must exist.
+    /// Deletes the row with a key, which must exist.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with `conflict` where a constraint forbids it.
+    /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     pub fn delete<T: Table>(&mut self, key: impl Key) -> Result<(), Abort> {
         self.rows.delete(T::SPEC, &key.cells())
     }
@@ -451,15 +451,15 @@ fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Abort {
     Abort::Broken(Box::new(error))
 }
 
-/// What a reducer hands back: its result, and whether the call had been made before.
+/// What a reducer returns: its result, and whether the call is a duplicate.
 #[derive(Debug)]
 pub struct Reply {
     /// The result as JSON text, encoded once.
     pub result: String,
-    /// Set where an earlier call already did this: nothing is written, and the answer bears that
+    /// Set if an earlier call already did this: nothing is written, and the reply has that
     /// call's seq.
     pub duplicate_of: Option<Seq>,
-    /// Set where the caller is refused what it asked for, and what was written stays all the same.
+    /// Set if the caller is refused but the writes of the call are kept.
     pub refusal: Option<Refusal>,
 }
 
@@ -471,16 +471,16 @@ impl Reply {
     }
 }
 
-/// A result that is more than itself. Reducers that know duplicates by a key of their own (`call_id`)
-/// or keep a record of what they refuse return this; all others return their result as it is.
+/// An extended result. Reducers that detect duplicates by their own key (`call_id`)
+/// or record their refusals return this; all others return a plain result.
 pub enum Answer<T> {
-    /// The call did something.
+    /// The call took effect.
     Fresh(T),
-    /// The call at that seq already did it.
+    /// The call at that seq already did this.
     Duplicate(Seq, T),
-    /// The caller is told no, and that it asked is on record: what the call wrote stays, and its
-    /// event's outcome is the refusal. Inside a batch it is a refusal like any other, and nothing
-    /// stays.
+    /// The caller is refused, and the attempt is recorded: the writes of the call are kept, and its
+    /// event's outcome is the refusal. In a batch it is an ordinary refusal, and nothing is
+    /// kept.
     Refused(Refusal),
 }
 
@@ -488,7 +488,7 @@ pub enum Answer<T> {
 pub trait IntoReply {
     /// The result's type, for the schema.
     type Result: Serialize + schemars::JsonSchema;
-    /// To the engine's form.
+    /// Converts to the engine's form.
     fn into_reply(self) -> Reply;
 }
 
@@ -514,7 +514,7 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for Answer<T> {
     }
 }
 
-/// One call with its arguments understood, ready to run.
+/// One call with decoded arguments, ready to run.
 pub trait Call: Send {
     /// Runs it.
     ///
@@ -523,18 +523,18 @@ pub trait Call: Send {
     fn run(&self, context: &mut Context<'_>) -> Result<Reply, Abort>;
 }
 
-/// A reducer as registered. Made by `#[reducer]`.
+/// A registered reducer. Created by `#[reducer]`.
 #[derive(Clone, Copy)]
 pub struct Definition {
     /// Its name.
     pub name: &'static str,
-    /// What it does, from the function's doc comment.
+    /// Its description, from the function's doc comment.
     pub doc: &'static str,
     /// The JSON Schema of its arguments.
     pub arguments: fn() -> JsonValue,
     /// The JSON Schema of its result.
     pub result: fn() -> JsonValue,
-    /// Understands arguments; what is missing, superfluous or mistyped is `bad_arguments`.
+    /// Decodes arguments; missing, unknown or mistyped ones are `bad_arguments`.
     pub decode: fn(&JsonValue) -> Result<Box<dyn Call>, Refusal>,
 }
 
@@ -544,40 +544,40 @@ impl fmt::Debug for Definition {
     }
 }
 
-/// One step from a version of a module's tables to the next.
+/// A migration step of a module's tables to the next version.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// The version it leads to.
+    /// The version after this step.
     pub to: u32,
     /// The statements.
     pub sql: &'static str,
 }
 
-/// Rows that wait for a moment. When it has come, the engine calls the reducer as the caller
-/// [`Caller::SYSTEM`], with the row's key and the moment under their columns' names; nobody else can
-/// call it. The reducer must see to it that the row waits no longer, or waits for a later moment.
+/// Rows that are due at a time in one of their columns. When the time has come, the engine calls the
+/// reducer as the caller [`Caller::SYSTEM`], with the row's key and the due time under their columns'
+/// names; no other caller can call it. The reducer must remove the row from the condition or set a later time.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     /// The table.
     pub table: &'static TableSpec,
-    /// The column that holds the moment.
+    /// The column with the due time.
     pub column: &'static str,
-    /// Which rows wait, as SQL. An index must give them in the order of their moments.
+    /// The condition of rows with a deadline, as SQL. An index must give them in the order of the column.
     pub condition: &'static str,
-    /// What is called.
+    /// The reducer to call.
     pub reducer: Definition,
-    /// How many rows one transaction takes on.
+    /// Maximum number of rows that one transaction processes.
     pub per_commit: usize,
 }
 
 impl Deadline {
-    /// The query for the rows that wait longest, as many as `?1`: the moment, then the key.
+    /// The query for the rows due first, at most `?1`: the due time, then the key.
     #[must_use]
     pub fn query(&self) -> String {
         let Deadline { table, column, condition, .. } = self;
         let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
         let own = table.indexes.iter().find(|index| index.columns == [*column]);
-        // Where the column has an index of its own, SQLite might still find another more promising.
+        // Even if the column has an index of its own, SQLite might prefer another one.
         let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
         format!(
             "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
@@ -589,34 +589,34 @@ impl Deadline {
     }
 }
 
-/// Looks at a call of somebody who is bounded before it runs, and refuses it where the caller may not. It
-/// reads rows like a reducer, and writes none.
+/// Checks a call of a restricted caller before it runs, and refuses it if the caller lacks permission.
+/// It can read rows like a reducer, but writes none.
 pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
 
-/// How doors find out who bears a token: SQL over a module's tables.
+/// How the server looks up tokens: SQL over a module's tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Directory {
-    /// The tables that all of this depends on.
+    /// The tables that the queries depend on.
     pub tables: &'static [&'static str],
-    /// 1 once credentials are to be asked for.
+    /// Returns 1 if credentials are required.
     pub asks: &'static str,
-    /// Of the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
+    /// For the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
     /// disabled_at; its role's capabilities, limits.
     pub token: &'static str,
-    /// Of the role `:name`: capabilities, limits.
+    /// For the role `:name`: capabilities, limits.
     pub role: &'static str,
-    /// Of the identity `:id`: 1 if it is disabled, and its scope.
+    /// For the identity `:id`: 1 if it is disabled, and its scope.
     pub disabled: &'static str,
 }
 
-/// Tables and reducers that belong together: one domain, one file.
+/// Tables and reducers of one domain, in one file.
 #[derive(Clone, Debug)]
 pub struct Module {
     /// The domain's name.
     pub name: &'static str,
-    /// The version of its tables and rules, kept in the file; 1 at first.
+    /// The version of its tables, stored in the file; starts at 1.
     pub version: u32,
-    /// How a file of an older version is brought to this one.
+    /// Migrations from older versions.
     pub steps: Vec<Step>,
     /// Its tables.
     pub tables: Vec<&'static TableSpec>,
@@ -624,19 +624,19 @@ pub struct Module {
     pub views: Vec<(&'static str, &'static str)>,
     /// Its reducers.
     pub reducers: Vec<Definition>,
-    /// What time itself does to its rows.
+    /// Its deadlines.
     pub deadlines: Vec<Deadline>,
-    /// What every call of a bounded caller must pass.
+    /// Checks that every call of a restricted caller must pass.
     pub guards: Vec<Guard>,
-    /// How doors find out who bears a token.
+    /// How the server looks up tokens.
     pub directory: Option<Directory>,
-    /// What keeps a record of denied attempts; see [`Module::witness`].
+    /// Reducers that record denied attempts; see [`Module::witness`].
     pub witnesses: Vec<Definition>,
-    /// Who may see its tables; a table that is not here is [`Sight::Closed`].
+    /// Row visibility of its tables; a table without an entry is [`Sight::Closed`].
     pub sights: Vec<(&'static TableSpec, Sight)>,
-    /// Which columns hold copies of others; see [`Module::copied`].
+    /// Columns that hold copies of others; see [`Module::copied`].
     pub copies: Vec<Copies>,
-    /// Members of arguments and results that the log keeps for replays and shows to no bounded caller; see
+    /// Members of arguments and results that the log keeps for replays but hides from restricted callers; see
     /// [`Module::secret`].
     pub secrets: Vec<(&'static str, &'static str)>,
 }
@@ -644,23 +644,23 @@ pub struct Module {
 /// A column, as its table and its name.
 pub type ColumnName = (&'static str, &'static str);
 
-/// A column, and those that hold copies of its values.
+/// A column, and the columns that hold copies of its values.
 pub type Copies = (ColumnName, &'static [ColumnName]);
 
-/// Which rows of a table a caller may see whom something bounds (a role other than admin, a scope).
-/// A scope bounds every row that belongs to one, whatever is said here. Policies narrow this further, and
-/// open what is closed; none widens it. See `docs/policies.md`.
+/// Which rows of a table a restricted caller may see (a caller with a role other than admin, or a scope).
+/// The scope always applies in addition. Policies restrict this further, and open closed tables; no policy
+/// widens it. See `docs/policies.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// None, until a policy for the caller's role says which. What nothing is said of.
+    /// None, until a policy for the caller's role permits some. The default.
     Closed,
-    /// All: what is no tenant's own.
+    /// All: rows that belong to no tenant.
     Open,
-    /// Those within the caller's scope (see [`TableSpec::shared`]): all, where the caller has none.
+    /// Those within the caller's scope (see [`TableSpec::shared`]): all if the caller has none.
     OfScope,
-    /// As `OfScope`, without these columns.
+    /// Like `OfScope`, without these columns.
     OfScopeWithout(&'static [&'static str]),
-    /// Those of which this holds, without these columns: SQL over the row and the caller, as in a
+    /// Those that satisfy the condition, without these columns: SQL over the row and the caller, as in a
     /// policy.
     Where(&'static str, &'static [&'static str]),
 }
@@ -686,8 +686,8 @@ impl Module {
         }
     }
 
-    /// At the version that this step leads to. Steps are given in order; together with the tables
-    /// of version 1 they must give the tables as declared.
+    /// Adds a migration step. Steps are given in order; applied to the tables
+    /// of version 1 they must produce the tables as declared.
     #[must_use]
     pub fn step(mut self, sql: &'static str) -> Module {
         self.version += 1;
@@ -695,14 +695,14 @@ impl Module {
         self
     }
 
-    /// With a table.
+    /// Adds a table.
     #[must_use]
     pub fn table<T: Table>(mut self) -> Module {
         self.tables.push(T::SPEC);
         self
     }
 
-    /// With a table of which callers may see so much.
+    /// Adds a table with its row visibility.
     #[must_use]
     pub fn seen<T: Table>(mut self, sight: Sight) -> Module {
         self.sights.push((T::SPEC, sight));
@@ -710,64 +710,64 @@ impl Module {
     }
 
     /// Declares that other columns, of any module, hold copies of a column or of parts of it. A policy that
-    /// hides the column hides the copies.
+    /// hides the column also hides the copies.
     #[must_use]
     pub fn copied(mut self, column: ColumnName, into: &'static [ColumnName]) -> Module {
         self.copies.push((column, into));
         self
     }
 
-    /// With a secret: a member of a reducer's arguments, or of its result, that `events` shows to no caller
-    /// whose sight is bounded. The log holds it, because a replay needs it.
+    /// Declares a secret: a member of a reducer's arguments or result that `events` hides from restricted
+    /// callers. The log contains it, because a replay needs it.
     #[must_use]
     pub fn secret(mut self, reducer: &Definition, member: &'static str) -> Module {
         self.secrets.push((reducer.name, member));
         self
     }
 
-    /// With a view: a name and a SELECT.
+    /// Adds a view: a name and a SELECT.
     #[must_use]
     pub fn view(mut self, name: &'static str, select: &'static str) -> Module {
         self.views.push((name, select));
         self
     }
 
-    /// With a reducer: `.reducer(append_message::definition())`.
+    /// Adds a reducer: `.reducer(append_message::definition())`.
     #[must_use]
     pub fn reducer(mut self, definition: Definition) -> Module {
         self.reducers.push(definition);
         self
     }
 
-    /// With the directory of who bears which token.
+    /// Sets how the server looks up tokens.
     #[must_use]
     pub fn directory(mut self, directory: Directory) -> Module {
         self.directory = Some(directory);
         self
     }
 
-    /// With a guard.
+    /// Adds a guard.
     #[must_use]
     pub fn guard(mut self, guard: Guard) -> Module {
         self.guards.push(guard);
         self
     }
 
-    /// With a reducer that keeps a record of denied attempts. The engine calls it, as
-    /// [`Caller::SYSTEM`], with `caller`, `what` (a reducer, or another thing that was asked for), `why`
-    /// and `missed`, the attempts of that caller since the last record that were too many to be kept
-    /// one by one. Nobody else can call it.
+    /// Adds a reducer that records denied attempts. The engine calls it, as
+    /// [`Caller::SYSTEM`], with `caller`, `what` (the reducer or other request), `why`
+    /// and `missed`: the number of attempts of that caller since the last record that were not
+    /// recorded individually. No other caller can call it.
     #[must_use]
     pub fn witness(mut self, definition: Definition) -> Module {
         self.witnesses.push(definition);
         self
     }
 
-    /// With a reducer that time calls: for each row of the condition, when the moment in the column
+    /// Adds a deadline: a reducer that is called for each row of the condition when the time in the column
     /// has come.
     ///
     /// # Panics
-    /// The table has no such column of integers.
+    /// The table has no such integer column.
     #[must_use]
     pub fn deadline<T: Table>(
         self,
@@ -778,10 +778,10 @@ impl Module {
         self.paced_deadline::<T>(column, condition, limits::DUE_PER_COMMIT, reducer)
     }
 
-    /// As [`Module::deadline`], for a reducer whose one call is much work: so many in each transaction.
+    /// Like [`Module::deadline`], for an expensive reducer: at most `per_commit` calls per transaction.
     ///
     /// # Panics
-    /// The table has no such column of integers.
+    /// The table has no such integer column.
     #[must_use]
     pub fn paced_deadline<T: Table>(
         mut self,
@@ -791,14 +791,19 @@ impl Module {
         reducer: Definition,
     ) -> Module {
         let found = T::SPEC.column(column).map(|at| T::SPEC.columns[at].kind);
-        assert_eq!(found, Some(Kind::Integer), "{}.{column} holds no moment", T::SPEC.name);
+        assert_eq!(
+            found,
+            Some(Kind::Integer),
+            "{}.{column} is not an integer column",
+            T::SPEC.name
+        );
         let table = T::SPEC;
         self.deadlines.push(Deadline { table, column, condition, reducer, per_commit });
         self
     }
 }
 
-/// The JSON Schema of what is sent: a column that may be null is there all the same.
+/// The JSON Schema of serialised data: a nullable column is always present.
 #[doc(hidden)]
 #[must_use]
 pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {
@@ -806,7 +811,7 @@ pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// The refusal of arguments that do not fit, with the list of those that do.
+/// The refusal of invalid arguments, with the list of valid ones.
 #[doc(hidden)]
 #[must_use]
 pub fn bad_arguments(reducer: &str, takes: &str, why: &dyn fmt::Display) -> Refusal {

@@ -1,4 +1,4 @@
-//! How a "no" is said: a stable code, one lowercase sentence, and a hint.
+//! Refusals: a stable code, one lowercase sentence, and a hint.
 
 use std::fmt;
 
@@ -17,16 +17,16 @@ macro_rules! codes {
         pub enum Code { $($(#[doc = $doc])+ $name,)+ }
 
         impl Code {
-            /// Every code, in the order of the documentation.
+            /// All codes, in the order of the documentation.
             pub const ALL: &'static [Code] = &[$(Code::$name),+];
 
-            /// As it travels.
+            /// The code on the wire.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text),+ }
             }
 
-            /// The HTTP status that goes with it.
+            /// Its HTTP status.
             #[must_use]
             pub fn http_status(self) -> u16 {
                 match self { $(Code::$name => $status),+ }
@@ -50,46 +50,46 @@ macro_rules! codes {
 codes! {
     /// The request itself is malformed: not JSON, a missing envelope field, a wrong method.
     BadRequest = "bad_request", 400, "Bad request", false;
-    /// The reducer's arguments are missing, superfluous or of the wrong type.
+    /// The reducer's arguments are missing, unknown or of the wrong type.
     BadArguments = "bad_arguments", 422, "Bad arguments", false;
-    /// SQLite cannot make sense of the statement, or it is not one read-only statement.
+    /// SQLite cannot parse the statement, or it is not a single read-only statement.
     BadSql = "bad_sql", 400, "Bad SQL", false;
-    /// The statement is fine, but what was asked for (a live query, say) cannot be had of it.
+    /// The statement is valid, but does not support the request, such as a live query.
     UnsupportedSql = "unsupported_sql", 422, "Unsupported SQL", false;
-    /// No credentials, or none that are known.
+    /// The credentials are missing or invalid.
     Unauthenticated = "unauthenticated", 401, "Not authenticated", false;
-    /// The caller is known and may not.
+    /// The caller is authenticated but lacks permission.
     Denied = "denied", 403, "Denied", false;
-    /// No such thing, or none within the caller's sight.
+    /// The object does not exist, or the caller may not see it.
     NotFound = "not_found", 404, "Not found", false;
-    /// No reducer of that name.
+    /// No reducer has this name.
     UnknownReducer = "unknown_reducer", 404, "Unknown reducer", false;
-    /// The state of the row does not allow it; somebody else was first.
+    /// The state of the row does not allow it; another caller was first.
     Conflict = "conflict", 409, "Conflict", false;
     /// The session's status does not allow it.
     BadTransition = "bad_transition", 409, "Bad transition", false;
-    /// The `call_id` stands for another call.
+    /// The `call_id` is already used by a different call.
     CallIdConflict = "call_id_conflict", 409, "Call id conflict", false;
-    /// The request id stands for another request.
+    /// The request id is already used by a different request.
     RequestIdConflict = "request_id_conflict", 409, "Request id conflict", false;
-    /// The lease under which this was done is no longer held.
+    /// The caller no longer holds the lease.
     LeaseLost = "lease_lost", 409, "Lease lost", false;
-    /// A stated bound would be passed.
+    /// The request exceeds a limit.
     LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
-    /// Too much is going on at the moment.
+    /// The server is overloaded, or the caller exceeds its rate limit.
     Overloaded = "overloaded", 503, "Overloaded", true;
-    /// The history that was asked for is no longer kept; a snapshot follows.
+    /// The requested history is no longer kept; a snapshot follows.
     Refetch = "refetch", 410, "Refetch", true;
     /// The disk is full; nothing was written.
     DiskFull = "disk_full", 507, "Disk full", true;
-    /// A sync to disk failed; nothing more is accepted until the file is reopened.
+    /// A sync to disk failed; all calls are refused until the file is reopened.
     Poisoned = "poisoned", 503, "Poisoned", false;
-    /// Our fault. It is in the server's log.
+    /// A server error. Details are in the server's log.
     Internal = "internal", 500, "Internal error", false;
 }
 
 impl Code {
-    /// The code of a text, if it is one.
+    /// Parses a code.
     #[must_use]
     pub fn parse(text: &str) -> Option<Code> {
         Code::ALL.iter().copied().find(|code| code.as_str() == text)
@@ -111,22 +111,22 @@ impl Serialize for Code {
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Code, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // A newer server may know more codes than we do; the sentence still tells.
+        // A newer server may know more codes; the sentence still explains.
         Ok(Code::parse(&text).unwrap_or(Code::Internal))
     }
 }
 
-/// Why the answer is no. Nothing was written.
+/// A refusal of a request. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct Refusal {
-    /// What programs branch on.
+    /// The code that programs branch on.
     pub code: Code,
     /// One lowercase sentence without a full stop.
     pub detail: String,
-    /// What to do about it, where that can be said.
+    /// How to fix it, if there is advice.
     pub hint: Option<String>,
-    /// After how long the same can be asked again, where it is the caller's own pace or quota that says no.
+    /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -137,14 +137,14 @@ impl Refusal {
         Refusal { code, detail: detail.into(), hint: None, retry_after_ms: None }
     }
 
-    /// The same with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same, to be asked again after so long.
+    /// Adds how long to wait before a retry.
     #[must_use]
     pub fn retry_after_ms(mut self, ms: u64) -> Refusal {
         self.retry_after_ms = Some(ms);
@@ -157,7 +157,7 @@ impl Refusal {
         self.code.retryable() || self.retry_after_ms.is_some()
     }
 
-    /// The HTTP status: that of its code, or 429 where the caller's own pace or quota says no.
+    /// The HTTP status: that of its code, or 429 if the caller's own rate limit or quota refused the request.
     #[must_use]
     pub fn http_status(&self) -> u16 {
         if self.retry_after_ms.is_some() { 429 } else { self.code.http_status() }
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_read_back() {
+    fn codes_round_trip() {
         for code in Code::ALL {
             assert_eq!(Code::parse(code.as_str()), Some(*code));
         }

@@ -1,52 +1,52 @@
-//! Classic mistakes, made on purpose: to prove that the simulator would notice (`cargo xtask bugs`).
+//! Seeded bugs that prove that the simulator detects them (`cargo xtask bugs`).
 //!
-//! Without the feature `seeded-bugs`, which nothing that is shipped turns on, [`makes`] is a constant
-//! `false` and the compiler leaves the mistakes out.
+//! Without the feature `seeded-bugs`, which no shipped build enables, [`makes`] is a constant
+//! `false` and the compiler removes the bugs.
 
-/// A mistake that somebody once made, in some system like this one.
+/// A bug that real systems have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// The caller is answered when the transaction is committed, before it is on the disk.
+    /// The call is answered at COMMIT, before the transaction is durable.
     AckBeforeSync = 1,
-    /// Subscribers hear of a commit before it is on the disk.
+    /// Subscribers receive a commit before it is durable.
     DeltaBeforeSync,
-    /// A query's answer does not wait until what it saw is on the disk.
+    /// A query's result is returned before the state that it read is durable.
     QueryBeforeSync,
-    /// A sync that fails is taken for one that did not.
+    /// A failed sync is treated as successful.
     SyncErrorIgnored,
-    /// What a failed sync left in the WAL counts as it stands, after a restart.
+    /// After a restart, the WAL content of a failed sync is used unchanged.
     WalNotRewritten,
-    /// The WAL is moved into the file although a sync of it has failed.
+    /// A checkpoint runs although a sync of the WAL has failed.
     CheckpointAfterError,
-    /// A commit that found no room in the WAL's index stays whole in the WAL.
+    /// A commit that found no room in the WAL index stays complete in the WAL.
     CommitNotBuried,
     /// Checkpoints run without syncs.
     CheckpointUnsynced,
-    /// Who lost its lease is heard all the same.
+    /// A worker that lost its lease can still write.
     NoFencing,
-    /// What must not run twice is tried again when its worker vanishes.
+    /// A call that must not run twice is retried when its worker vanishes.
     EffectRetried,
-    /// A result is read first, and listened to afterwards.
+    /// The snapshot is read before the subscription is registered.
     AttachAfterSnapshot,
-    /// Of a changed row only what it is now is looked at, not what it was.
+    /// Only the new image of a changed row is evaluated, not the old one.
     LostOldRow,
-    /// A resume begins one event too late.
+    /// A resume starts one event too late.
     ResumeTooLate,
-    /// A retry is run again.
+    /// A retry runs the reducer again.
     RequestIdIgnored,
-    /// Ids are drawn from the machine and not from the log.
+    /// Ids come from the operating system's randomness instead of the log.
     RandomIds,
-    /// A call that was undone keeps its place in the log.
+    /// A rolled-back call keeps its position in the log.
     GapAfterRefusal,
-    /// A reducer reaches rows that are out of its caller's scope.
+    /// A reducer accesses rows outside its caller's scope.
     ScopeIgnored,
-    /// A query shows rows that its caller may not see.
+    /// A query returns rows that its caller may not see.
     SightUnbounded,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 18] = [
         Bug::AckBeforeSync,
         Bug::DeltaBeforeSync,
@@ -72,21 +72,21 @@ impl Bug {
 #[cfg(feature = "seeded-bugs")]
 static MADE: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
-/// Makes this mistake from now on, in this process, and no other.
+/// Enables this bug in this process, and disables any other.
 #[cfg(feature = "seeded-bugs")]
 pub fn make(bug: Option<Bug>) {
     let number = bug.map_or(0, |bug| bug as u8);
     MADE.store(number, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether this mistake is to be made.
+/// Whether this bug is enabled.
 #[cfg(feature = "seeded-bugs")]
 #[must_use]
 pub fn makes(bug: Bug) -> bool {
     MADE.load(std::sync::atomic::Ordering::SeqCst) == bug as u8
 }
 
-/// Whether this mistake is to be made: it never is.
+/// Whether this bug is enabled: never in this build.
 #[cfg(not(feature = "seeded-bugs"))]
 #[must_use]
 pub const fn makes(_: Bug) -> bool {

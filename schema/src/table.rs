@@ -1,6 +1,6 @@
-//! How a table is declared: one [`TableSpec`] yields DDL, row type, column metadata and JSON Schema.
+//! Table declarations: one [`TableSpec`] yields DDL, row type, column metadata and JSON Schema.
 //!
-//! Write `#[table(name = "…")]` over a struct (see `abide-macros`); everything else follows.
+//! Write `#[table(name = "…")]` on a struct (see `abide-macros`); everything else is derived.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::canonical;
 use crate::id::{Micros, Seq};
 use crate::value::Value;
 
-/// A column's storage class. All tables are STRICT, so SQLite holds every row to it.
+/// A column's storage class. All tables are STRICT, so SQLite enforces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// 64-bit signed.
@@ -42,80 +42,80 @@ impl Kind {
 pub struct ColumnSpec {
     /// Its name.
     pub name: &'static str,
-    /// What it means, from the field's doc comment.
+    /// Its description, from the field's doc comment.
     pub doc: &'static str,
     /// What it stores.
     pub kind: Kind,
-    /// Whether NULL is a value of it.
+    /// Whether it can be NULL.
     pub nullable: bool,
     /// Whether its text is canonical JSON.
     pub json: bool,
-    /// The only texts it may hold; empty for any.
+    /// The allowed texts; empty for any.
     pub one_of: &'static [&'static str],
-    /// `table(column)` that a value must exist in.
+    /// Its foreign key, as `table(column)`.
     pub references: Option<&'static str>,
-    /// Whether two rows may not share a value.
+    /// Whether its values are unique.
     pub unique: bool,
-    /// Whether it says, as a JSON object, whose the row is; see [`TableSpec::shared`].
+    /// Whether it holds the row's scope as a JSON object; see [`TableSpec::shared`].
     pub scope: bool,
 }
 
 impl ColumnSpec {
     /// `status = 'a' OR status = 'b'`. Not IN: SQLite builds a temporary b-tree for an IN list every
-    /// time it checks a row against it, which costs more than writing the row.
+    /// time it checks a row, which costs more than writing the row.
     fn alternatives(&self) -> String {
         let terms = self.one_of.iter().map(|text| format!("{} = '{text}'", self.name));
         terms.collect::<Vec<_>>().join(" OR ")
     }
 }
 
-/// An index beyond the primary key.
+/// An index in addition to the primary key.
 #[derive(Debug)]
 pub struct IndexSpec {
     /// Its columns.
     pub columns: &'static [&'static str],
-    /// Whether two rows may not share the values.
+    /// Whether its values are unique.
     pub unique: bool,
     /// The condition of a partial index.
     pub condition: Option<&'static str>,
 }
 
 impl IndexSpec {
-    /// The words of its condition, the names of columns among them.
+    /// The words of its condition, including column names.
     pub fn words(&self) -> impl Iterator<Item = &'static str> {
         let condition = self.condition.unwrap_or_default();
         condition.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
     }
 }
 
-/// A table as declared.
+/// A table declaration.
 #[derive(Debug)]
 pub struct TableSpec {
     /// Its name.
     pub name: &'static str,
-    /// What one row of it is, from the struct's doc comment.
+    /// Description of a row, from the struct's doc comment.
     pub doc: &'static str,
     /// Its columns, in order.
     pub columns: &'static [ColumnSpec],
-    /// Positions of the primary-key columns. One INTEGER column means: the database numbers the rows.
+    /// Positions of the primary-key columns. For a single INTEGER column, the database assigns the key.
     pub key: &'static [usize],
-    /// Whether rows live in the primary key's own b-tree: right for small rows with a text key.
+    /// Whether rows are stored in the primary key's own b-tree: suitable for small rows with a text key.
     pub without_rowid: bool,
-    /// Whether callers of any scope may have its rows changed. A row belongs to a scope by a column
-    /// marked `scope`, or by the row that its first reference of that kind names. Rows of other tables
-    /// belong to nobody: a caller with a scope reads them through reducers, and changes them only where the
+    /// Whether callers of any scope may change its rows. A row belongs to a scope through a column
+    /// marked `scope`, or through the row that its first such reference names. Rows of other tables
+    /// have no scope: a caller with a scope reads them through reducers, and changes them only if the
     /// table is shared.
     pub shared: bool,
     /// Further indexes.
     pub indexes: &'static [IndexSpec],
     /// Table constraints, as SQL.
     pub constraints: &'static [&'static str],
-    /// Whole CREATE TRIGGER statements: rules that the database itself enforces.
+    /// Complete CREATE TRIGGER statements: rules that the database enforces.
     pub triggers: &'static [&'static str],
 }
 
 impl TableSpec {
-    /// The position of a column; SQL identifiers compare without case.
+    /// The position of a column; SQL identifiers are case-insensitive.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
@@ -127,7 +127,7 @@ impl TableSpec {
         self.key.iter().map(|at| row[*at].clone()).collect()
     }
 
-    /// Whether the database numbers the rows.
+    /// Whether the database assigns the keys.
     #[must_use]
     pub fn numbered(&self) -> bool {
         matches!(self.key, [at] if self.columns[*at].kind == Kind::Integer && !self.without_rowid)
@@ -173,8 +173,8 @@ impl TableSpec {
                 let _ = write!(sql, " CHECK ({})", column.alternatives());
             }
             if let Some(target) = column.references {
-                // Held to at COMMIT: a check at every statement would make SQLite keep a copy of each
-                // page that the statement touches.
+                // Checked at COMMIT: an immediate check would make SQLite copy each page that the
+                // statement modifies.
                 let _ = write!(sql, " REFERENCES {target} DEFERRABLE INITIALLY DEFERRED");
             }
             sql.push_str(",\n");
@@ -191,7 +191,7 @@ impl TableSpec {
         sql
     }
 
-    /// The table as `/v1/schema` tells it: columns with types and meanings, key, and the JSON Schema
+    /// The table as in `/v1/schema`: columns with types and descriptions, key, and the JSON Schema
     /// of a row.
     #[must_use]
     pub fn describe(&self) -> JsonValue {
@@ -199,7 +199,7 @@ impl TableSpec {
         self.describe_columns(&all)
     }
 
-    /// The same, as if it had these columns only.
+    /// The same, restricted to these columns.
     #[must_use]
     pub fn describe_columns(&self, shown: &[&str]) -> JsonValue {
         let columns: Vec<JsonValue> = self
@@ -260,7 +260,7 @@ impl TableSpec {
     }
 }
 
-/// A struct that is one row of a table. Made by `#[table]`.
+/// A struct that is one row of a table. Implemented by `#[table]`.
 pub trait Table: Serialize + Sized + Send + 'static {
     /// The declaration.
     const SPEC: &'static TableSpec;
@@ -268,10 +268,10 @@ pub trait Table: Serialize + Sized + Send + 'static {
     /// The cells, in column order.
     fn into_row(self) -> Vec<Value>;
 
-    /// The struct of a row.
+    /// Builds the struct from a row.
     ///
     /// # Errors
-    /// [`WrongCell`] when the row is not of this table.
+    /// [`WrongCell`] if the row is not of this table.
     fn from_row(row: &[Value]) -> Result<Self, WrongCell>;
 }
 
@@ -279,9 +279,9 @@ pub trait Table: Serialize + Sized + Send + 'static {
 #[derive(Debug, thiserror::Error)]
 #[error("expected {expected}, found {found:?}")]
 pub struct WrongCell {
-    /// The Rust type's word for what it takes.
+    /// The expected type.
     pub expected: &'static str,
-    /// What was there.
+    /// The actual value.
     pub found: Value,
 }
 
@@ -289,20 +289,20 @@ pub struct WrongCell {
 pub trait Cell: Sized {
     /// Its storage class.
     const KIND: Kind;
-    /// Whether NULL is one of its values.
+    /// Whether it can be NULL.
     const NULLABLE: bool = false;
     /// Whether it is JSON text.
     const JSON: bool = false;
-    /// The only texts it may hold; empty for any.
+    /// The allowed texts; empty for any.
     const ONE_OF: &'static [&'static str] = &[];
 
-    /// To a cell.
+    /// Converts to a cell.
     fn into_value(self) -> Value;
 
-    /// From a cell.
+    /// Converts from a cell.
     ///
     /// # Errors
-    /// [`WrongCell`] when it is of another class.
+    /// [`WrongCell`] if it has another storage class.
     fn from_value(value: &Value) -> Result<Self, WrongCell>;
 }
 
@@ -353,7 +353,7 @@ impl<T: Cell> Cell for Option<T> {
     }
 }
 
-/// A column of canonical JSON text. In a row it travels as that text; build it from any JSON value.
+/// A column of canonical JSON text. On the wire it is that text; build it from any JSON value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]
 pub struct Json(String);
@@ -365,7 +365,7 @@ impl Json {
         &self.0
     }
 
-    /// A value as it is stored.
+    /// The stored form of a value.
     #[must_use]
     pub fn of(value: &JsonValue) -> Json {
         Json(canonical::to_text(value))
@@ -397,7 +397,7 @@ impl Cell for Json {
     }
 }
 
-/// A primary key in the arguments of a look-up: one cell, or a tuple of them.
+/// A primary key as argument of a lookup: one cell, or a tuple of them.
 pub trait Key {
     /// The cells, in key order.
     fn cells(self) -> Vec<Value>;

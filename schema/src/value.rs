@@ -1,4 +1,4 @@
-//! What one cell of a table holds, and how it travels as JSON.
+//! The value of a table cell, and its JSON form.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Number, Value as JsonValue};
 
-/// One cell: SQLite's five storage classes, no more.
+/// A cell: one of SQLite's five storage classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// SQL NULL.
@@ -21,11 +21,11 @@ pub enum Value {
     Blob(Vec<u8>),
 }
 
-/// One row, its cells in the order of its columns. Shared, because a row that changed is at once
-/// in the cache, in the undo image and in the deltas.
+/// One row, its cells in column order. Shared, because a changed row is in the cache, in the undo image
+/// and in the deltas at the same time.
 pub type Row = Arc<[Value]>;
 
-/// A JSON value that is no cell: an array, or an object other than `{"$blob": …}` and `{"$real": …}`.
+/// A JSON value that is not a valid cell: an array, or an object other than `{"$blob": …}` and `{"$real": …}`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct NotACell(&'static str);
@@ -33,7 +33,7 @@ pub struct NotACell(&'static str);
 impl Value {
     /// The JSON form of the protocol: NULL → null, INTEGER → number, REAL → number with a fraction
     /// or exponent, TEXT → string, BLOB → `{"$blob": base64}`. The two infinities, which JSON
-    /// numbers cannot say, are `{"$real": "Infinity"}` and `{"$real": "-Infinity"}`.
+    /// numbers cannot express, are `{"$real": "Infinity"}` and `{"$real": "-Infinity"}`.
     #[must_use]
     pub fn to_json(&self) -> JsonValue {
         match self {
@@ -57,7 +57,7 @@ impl Value {
     /// The inverse of [`Value::to_json`]; `true` and `false` are 1 and 0, as in SQLite.
     ///
     /// # Errors
-    /// [`NotACell`] for arrays, other objects, base64 that is none, and integers beyond 64 bits.
+    /// [`NotACell`] for arrays, other objects, invalid base64, and integers beyond 64 bits.
     pub fn from_json(json: &JsonValue) -> Result<Value, NotACell> {
         Ok(match json {
             JsonValue::Null => Value::Null,
@@ -86,8 +86,8 @@ impl Value {
         })
     }
 
-    /// Appends the JSON form to a text that is being built, without a tree in between: every row of
-    /// every delta and answer passes here.
+    /// Appends the JSON form to a buffer, without a tree in between: every row of every delta and query
+    /// result is written here.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let written = match self {
             Value::Null => {
@@ -102,7 +102,7 @@ impl Value {
         written.expect("writing JSON into memory cannot fail");
     }
 
-    /// How many bytes the cell holds, for bounds and accounting.
+    /// The size of the cell in bytes, for limits and accounting.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_survives_json() {
+    fn cells_round_trip_through_json() {
         let cells = [
             Value::Null,
             Value::Integer(i64::MIN),
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn a_real_keeps_its_fraction() {
+    fn a_real_is_written_with_a_fraction() {
         assert_eq!(Value::Real(1.0).to_json().to_string(), "1.0");
         assert!(Value::Real(1e16).to_json().to_string().contains(['.', 'e']));
     }
 
     #[test]
-    fn what_is_no_cell_is_refused() {
+    fn invalid_cells_are_refused() {
         for text in ["[1]", "{}", r#"{"$blob":"*"}"#, r#"{"$blob":1}"#, "18446744073709551615"] {
             let json = serde_json::from_str(text).expect("it is JSON");
             assert!(Value::from_json(&json).is_err(), "{text}");

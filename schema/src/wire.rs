@@ -1,6 +1,6 @@
-//! What travels over `abide.v1`: one JSON object a message. Both ends read and write these types;
+//! The wire format of `abide.v1`: one JSON object per message. Both ends read and write these types;
 //! only the hot frames (`delta`, `snapshot`) are also composed by hand from shared bytes, and a test
-//! holds the two forms together.
+//! keeps the two forms consistent.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,56 +13,56 @@ use crate::refusal::{Code, Refusal};
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "abide.v1";
 
-/// The header that narrows a request, or all of a WebSocket, to a scope: a JSON object of strings.
+/// The header that restricts a request or a whole WebSocket to a scope: a JSON object of strings.
 pub const SCOPE_HEADER: &str = "abide-scope";
 
 /// One call of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchCall {
-    /// The rule.
+    /// The reducer.
     pub reducer: String,
-    /// Its arguments; left out means none.
+    /// Its arguments; default none.
     #[serde(default)]
     pub args: JsonValue,
 }
 
-/// From client to server.
+/// Messages from client to server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClientMessage {
-    /// Keep me told of a query's result.
+    /// Subscribes to a query's result.
     Subscribe {
-        /// The client's name for the subscription.
+        /// The client's id for the subscription.
         id: String,
         /// One SELECT.
         sql: String,
         /// Its parameters, by name without the sigil, or by number.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
-        /// I have everything up to here.
+        /// The client has everything up to here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<Seq>,
-        /// Begin with the result as it was after this event, and tell what changed since.
+        /// Start with the result as of this event, followed by the changes since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         as_of: Option<Seq>,
-        /// Tell the result's checksum with it and with each of its changes.
+        /// Send the result's checksum with the snapshot and with each delta.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         checksum: bool,
-        /// Tell the statements that make its deltas, too.
+        /// Include the statements that produce the deltas.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         explain: bool,
     },
-    /// No more of it.
+    /// Ends a subscription.
     Unsubscribe {
         /// The subscription.
         id: String,
     },
-    /// Run a reducer.
+    /// Calls a reducer.
     Call {
-        /// The client's name for the answer.
+        /// The client's id for the reply.
         id: String,
-        /// The rule.
+        /// The reducer.
         reducer: String,
         /// Its arguments.
         #[serde(default)]
@@ -71,9 +71,9 @@ pub enum ClientMessage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
     },
-    /// Run several in one transaction, all or nothing.
+    /// Runs several calls in one transaction, all or nothing.
     Batch {
-        /// The client's name for the answer.
+        /// The client's id for the reply.
         id: String,
         /// The calls, in order.
         calls: Vec<BatchCall>,
@@ -81,35 +81,35 @@ pub enum ClientMessage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
     },
-    /// Run a query once.
+    /// Runs a query once.
     Sql {
-        /// The client's name for the answer.
+        /// The client's id for the reply.
         id: String,
         /// One read-only statement.
         sql: String,
         /// Its parameters.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
-        /// The past state to ask.
+        /// The past state to read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         as_of: Option<Seq>,
     },
-    /// How would this query be kept live, and at what cost?
+    /// Explains how a query would be maintained live, and at what cost.
     Explain {
-        /// The client's name for the answer.
+        /// The client's id for the reply.
         id: String,
         /// One SELECT.
         sql: String,
-        /// Its parameters; those left out are NULL.
+        /// Its parameters; omitted ones are NULL.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
     },
-    /// Everything up to here has been worked in; the server may forget.
+    /// Acknowledges everything up to a seq.
     Ack {
-        /// Up to here.
+        /// The acknowledged seq.
         seq: Seq,
     },
-    /// Are you there?
+    /// Asks for a `pong`.
     Ping,
 }
 
@@ -141,50 +141,50 @@ pub struct OrderTerm {
     pub collation: String,
 }
 
-/// What a subscription's result looks like.
+/// The shape of a subscription's result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Its columns, hidden ones last.
     pub columns: Vec<Column>,
-    /// The columns that tell rows apart; empty where nothing does.
+    /// The columns that identify a row; empty if there are none.
     pub key: Vec<String>,
-    /// Its order; empty where the query states none.
+    /// Its order; empty if the query has no ORDER BY.
     pub order: Vec<OrderTerm>,
-    /// Set where the query has a LIMIT: its deltas tell positions instead of keys.
+    /// Set if the query has a LIMIT: its deltas contain positions instead of keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub window: bool,
 }
 
-/// How a live query is kept, in a few words.
+/// How a live query is maintained, in a few words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The rule by which its deltas are made.
+    /// The rule that produces its deltas.
     pub rule: String,
-    /// What a commit that concerns the query costs.
+    /// The cost of a commit that affects the query.
     pub cost: String,
-    /// What is kept in memory while somebody is subscribed.
+    /// The memory that it uses while it has subscribers.
     pub state: String,
-    /// The statements that make its deltas, where they were asked for.
+    /// The statements that produce its deltas, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<String>,
 }
 
-/// A table that a statement of a live query reads from end to end.
+/// A table that a statement of a live query scans in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableScan {
     /// The table.
     pub table: String,
-    /// The columns by which its rows are looked for; empty where no index would help.
+    /// The columns that the statement searches by; empty if no index would help.
     pub columns: Vec<String>,
-    /// What the statement is for: `term`, from changed rows to the rows they join, `lookup`, from
-    /// changed rows to the subscriptions they concern, or `evaluation`, of a whole query or group.
+    /// The purpose of the statement: `term`, from changed rows to the rows they join, `lookup`, from
+    /// changed rows to the subscriptions they affect, or `evaluation`, of a whole query or group.
     pub part: String,
     /// The statement.
     pub statement: String,
-    /// The index that would spare it, as `#[table]` declares it; absent where none would.
+    /// The index that would avoid the scan, as `#[table]` declares it; absent if none would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declare: Option<String>,
-    /// The same as the SQL it stands for.
+    /// The same index as SQL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<String>,
 }
@@ -192,64 +192,64 @@ pub struct TableScan {
 /// The answer to `explain`: what a live query is, does and costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// How it is kept, with the statements.
+    /// How it is maintained, with the statements.
     pub plan: Plan,
-    /// By table, the equalities a change must meet to be looked at.
+    /// By table, the equalities that a changed row must match to affect the query.
     pub routed_by: Vec<String>,
-    /// The tables that its statements read whole.
+    /// The tables that its statements scan in full.
     pub scans: Vec<TableScan>,
-    /// The SELECT that yields the whole result.
+    /// The SELECT that returns the whole result.
     pub snapshot: String,
-    /// What `?1`, `?2` … of the snapshot are.
+    /// The values of `?1`, `?2` … in the snapshot.
     pub params: Vec<JsonValue>,
-    /// What the result looks like.
+    /// The shape of the result.
     #[serde(flatten)]
     pub shape: Shape,
-    /// Why it is refused all the same, as a problem document; absent where it can be subscribed.
+    /// Why it would be refused, as a problem document; absent if it can be subscribed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<JsonValue>,
 }
 
-/// What one commit changed in one subscription's result.
+/// The changes of one commit in one subscription's result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The subscription.
     pub id: String,
-    /// Keys of rows that left, or whole rows where there is no key; `{"at": position}` of a window.
+    /// Keys of deleted rows, or whole rows if there is no key; `{"at": position}` for a window.
     #[serde(default)]
     pub deletes: Vec<JsonValue>,
-    /// Rows that came; `{"at": position, "row": […]}` of a window (ORDER BY with LIMIT).
+    /// Inserted rows; `{"at": position, "row": […]}` for a window (ORDER BY with LIMIT).
     #[serde(default)]
     pub inserts: Vec<JsonValue>,
-    /// New forms of rows that stayed, likewise.
+    /// New versions of updated rows, likewise.
     #[serde(default)]
     pub updates: Vec<JsonValue>,
-    /// The result may have changed (in a rerun: once more), and it would have cost too much to say how
-    /// at once: a rerun follows, and until then the rows are those of before.
+    /// The result may have changed (in a rerun: again), but a delta would have been too expensive: a rerun
+    /// follows, and until then the rows are outdated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
-    /// The checksum of the result after it, where that was asked for.
+    /// The checksum of the new result, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
-    /// In the answer to a resume, what a snapshot would have told beside its rows.
+    /// In the answer to a resume, what a snapshot contains besides its rows.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub opening: Option<Opening>,
 }
 
-/// What the first answer to a subscription tells beside rows.
+/// What the first answer to a subscription contains besides rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opening {
-    /// What the result looks like.
+    /// The shape of the result.
     #[serde(flatten)]
     pub shape: Shape,
-    /// How it is kept.
+    /// How it is maintained.
     pub plan: Plan,
 }
 
 /// The result of one call within a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallResult {
-    /// Its place in the log.
+    /// Its position in the log.
     pub seq: Seq,
     /// What the reducer returned.
     pub result: JsonValue,
@@ -258,11 +258,11 @@ pub struct CallResult {
 /// The answer to a call (`POST /v1/call/…`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallAnswer {
-    /// Its place in the log.
+    /// Its position in the log.
     pub seq: Seq,
     /// What the reducer returned.
     pub result: Box<RawValue>,
-    /// Whether an earlier call had already done it.
+    /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
 }
 
@@ -273,14 +273,14 @@ pub struct BatchAnswer {
     pub seq: Seq,
     /// One for each call.
     pub results: Vec<CallResult>,
-    /// Whether an earlier batch had already done it.
+    /// Whether an earlier batch with the same request id already took effect.
     pub duplicate: bool,
 }
 
 /// The answer to a query (`POST /v1/sql`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryAnswer {
-    /// The state it was asked of; durable.
+    /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.
     pub columns: Vec<String>,
@@ -288,7 +288,7 @@ pub struct QueryAnswer {
     pub rows: Vec<Vec<JsonValue>>,
 }
 
-/// From server to client.
+/// Messages from server to client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum ServerMessage {
@@ -298,64 +298,64 @@ pub enum ServerMessage {
         server: String,
         /// The server's version.
         version: String,
-        /// The durable head.
+        /// The last durable seq.
         seq: Seq,
     },
-    /// A subscription's result, whole or a part of it.
+    /// A subscription's result, in one or several parts.
     Snapshot {
         /// The subscription.
         id: String,
-        /// The state it was read at.
+        /// The state that was read.
         seq: Seq,
         /// Its columns, hidden ones last.
         columns: Vec<Column>,
-        /// The columns that tell rows apart; empty where nothing does.
+        /// The columns that identify a row; empty if there are none.
         key: Vec<String>,
-        /// Its order; empty where the query states none.
+        /// Its order; empty if the query has no ORDER BY.
         order: Vec<OrderTerm>,
         /// The rows of this part.
         rows: Vec<Vec<JsonValue>>,
         /// More parts follow.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         more: bool,
-        /// What the client held before is void.
+        /// The rows that the client held before are void.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         reset: bool,
-        /// The query has a LIMIT: its deltas tell positions instead of keys.
+        /// The query has a LIMIT: its deltas contain positions instead of keys.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         window: bool,
-        /// How it is kept; in the last part.
+        /// How it is maintained; in the last part.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan: Option<Plan>,
-        /// The checksum of the whole result, where that was asked for; in the last part.
+        /// The checksum of the whole result, if requested; in the last part.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         checksum: Option<Checksum>,
     },
-    /// What one commit changed in the connection's results.
+    /// The changes of a commit in the connection's subscriptions.
     Delta {
-        /// The connection had been told everything up to here.
+        /// The connection had received everything up to here.
         from: Seq,
-        /// And now up to here.
+        /// It has now received everything up to here.
         to: Seq,
         /// The subscriptions that changed.
         changes: Vec<Change>,
     },
-    /// A query that was stale was run again: this brings it, alone, to a seq. Frames that end at or
-    /// before that are doubles for it.
+    /// An outdated query was run again: this brings its subscription alone to a seq. Later frames that end at
+    /// or before that seq are duplicates for it.
     Rerun {
-        /// Up to here.
+        /// The seq of the result.
         seq: Seq,
-        /// What changed since it was last told: one entry.
+        /// The changes since the last delta: one entry.
         changes: Vec<Change>,
     },
-    /// Nothing of yours up to here.
+    /// No changes for this connection up to a seq.
     Progress {
-        /// Up to here.
+        /// That seq.
         seq: Seq,
     },
     /// The answer to `call` or `batch`.
     Result {
-        /// The client's name for it.
+        /// The client's id for it.
         id: String,
         /// The seq of the (last) event.
         seq: Seq,
@@ -365,14 +365,14 @@ pub enum ServerMessage {
         /// One for each call of a batch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         results: Option<Vec<CallResult>>,
-        /// Whether an earlier request had already done it.
+        /// Whether an earlier request with the same request id already took effect.
         duplicate: bool,
     },
     /// The answer to `sql`.
     Rows {
-        /// The client's name for it.
+        /// The client's id for it.
         id: String,
-        /// The state it was asked of.
+        /// The state that was read.
         seq: Seq,
         /// Column names.
         columns: Vec<String>,
@@ -381,27 +381,27 @@ pub enum ServerMessage {
     },
     /// The answer to `explain`.
     Explanation {
-        /// The client's name for it.
+        /// The client's id for it.
         id: String,
-        /// What was asked for.
+        /// The explanation.
         #[serde(flatten)]
         explanation: Box<Explanation>,
     },
     /// The answer to `ping`.
     Pong,
-    /// Something was refused, or a subscription ended.
+    /// A request was refused, or a subscription ended.
     Error {
-        /// What it is about; absent where the message could not be read.
+        /// The id of the request or subscription; absent if the message could not be parsed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
         /// The stable code.
         code: Code,
         /// One sentence.
         detail: String,
-        /// What to do.
+        /// How to fix it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hint: Option<String>,
-        /// After how long the same can be asked again, where the caller's own pace or quota says no.
+        /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },

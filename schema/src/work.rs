@@ -1,10 +1,11 @@
-//! Work that a call depends on and that may take long, such as holding arguments to a schema that a caller wrote.
+//! Work that a call depends on and that can take long, such as validating arguments against a schema that a
+//! caller supplied.
 //!
-//! The writer does a small part of it only. What takes more steps is done before the call runs again: by a reader, which
-//! hands the verdict over with the call. The writer then compares the input and uses the verdict.
+//! The writer does only a small part of it. Work that takes more steps is done by a reader before the call runs again;
+//! the reader attaches the verdict to the call. The writer then compares the input and uses the verdict.
 //!
-//! *Invariant:* a verdict follows from the input of the work alone. It does not depend on where the work is done, or
-//! on how many steps the first attempt was allowed, so a replay, which does all of it itself, gives the same rows.
+//! *Invariant:* a verdict depends on the input of the work alone. It does not depend on where the work is done, or
+//! on the step budget of the first attempt, so a replay, which does all of it itself, gives the same rows.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,16 +15,16 @@ use std::sync::Arc;
 use crate::reducer::{Abort, Context};
 use crate::refusal::Refusal;
 
-/// What comes of some work: the call goes on, or is refused.
+/// The outcome of work: the call continues, or is refused.
 pub type Verdict = Result<(), Refusal>;
 
-/// Work with a verdict that follows from its input alone. Two values are equal if their inputs are.
+/// Work whose verdict depends on its input alone. Two values are equal if their inputs are.
 pub trait Work: Any + fmt::Debug + Send + Sync {
-    /// The verdict, if it takes at most so many steps. With [`WHOLE`] there always is one.
+    /// The verdict, if it takes at most this many steps. With [`WHOLE`] there is always one.
     fn attempt(&self, steps: u64) -> Option<Verdict>;
 }
 
-/// As many steps as the work takes; its own limit is part of the verdict.
+/// An unlimited number of steps; the work's own limit is part of the verdict.
 pub const WHOLE: u64 = u64::MAX;
 
 /// Tries out policies: whether a table and its columns are there, and whether a condition is one that can decide
@@ -71,36 +72,36 @@ pub type SharedWork = Arc<dyn Work>;
 /// Work that was done before the call ran.
 #[derive(Debug)]
 pub struct Settled {
-    /// Which call of the batch it is for, from 0.
+    /// Index of the call in its batch.
     pub call: usize,
     /// The work.
     pub work: SharedWork,
-    /// What came of it.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
-/// What the work of one call may take while the writer waits.
+/// The work budget of one call on the writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort<'a> {
-    /// Steps of each attempt.
+    /// Step budget of each attempt.
     pub steps: u64,
-    /// Which call of the batch this is, from 0.
+    /// Index of the call in its batch.
     pub call: usize,
-    /// What was done before.
+    /// Work done before.
     pub settled: &'a [Settled],
     /// Collects the work that takes more.
     pub deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
-    /// Whether the call goes on as if deferred work had been accepted, so that all work of a batch is collected at
-    /// once. The whole batch is undone afterwards.
+    /// Whether the call continues as if deferred work had been accepted, so that all work of a batch is collected in
+    /// one pass. The whole batch is rolled back afterwards.
     pub goes_on: bool,
 }
 
 impl Context<'_> {
-    /// Has some work done, here or before the call runs again, and gives its verdict. Call it before the first write:
-    /// a deferred call is undone.
+    /// Gets the verdict of some work, done here or before the call runs again. Call it before the first write:
+    /// a deferred call is rolled back.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with the verdict, [`Abort::Deferred`] where the work takes more than the writer waits for.
+    /// [`Abort::Refused`] with the verdict, [`Abort::Deferred`] if the work exceeds the writer's budget.
     pub fn settle<W: Work + Clone + PartialEq>(&mut self, work: &W) -> Result<(), Abort> {
         let Some(effort) = self.effort else {
             let verdict = work.attempt(WHOLE);

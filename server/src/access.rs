@@ -1,9 +1,9 @@
-//! Who may come in, and under which name.
+//! Authentication of requests.
 //!
-//! Without credentials everybody on this machine may, and nobody else: the listener must be on
-//! loopback, and requests that a web page of another origin made somebody's browser send are
-//! refused. Credentials are asked for once there is a token in the file, or where the server is given a
-//! token of its own or an issuer of JSON Web Tokens; what they are is the [`crate::pass`]'s to say.
+//! Without credentials, only callers on the same machine have access: the listener must be on
+//! loopback, and requests that a web page of another origin triggers in a browser are
+//! refused. Credentials are required once the file has a token, or if the server is started with a
+//! token of its own or an issuer of JSON Web Tokens; [`crate::pass`] checks them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::pass::{Gate, Pass};
 use crate::problem::Problem;
 use crate::routes::App;
 
-/// Paths that need no credentials: probes have none, and a browser opens the page before it has any.
+/// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
 const OPEN: [&str; 3] = ["/", "/health", "/ready"];
 
-/// Paths where a browser cannot set headers, so that the token may stand in the query.
+/// Paths where a browser cannot set headers, so that the token may be in the query.
 const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
 
-/// Whether the token may stand in the query of a path: those, and the events of a run.
+/// Whether the token may be in the query of a path: those, and the events of a run.
 fn may_stand_in_query(path: &str) -> bool {
     let run = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_suffix("/events"));
     TOKEN_IN_QUERY.contains(&path) || run.is_some_and(|id| !id.contains('/'))
 }
 
-/// Who may come in. See the module.
+/// Who has access. See the module.
 #[derive(Clone)]
 pub struct Access {
     token: Option<Arc<str>>,
@@ -55,36 +55,36 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// No credentials but those in the file: while there are none, everybody on this machine, under the
-    /// name `local`.
+    /// Accepts only credentials in the file: while there are none, every caller on this machine has access, with
+    /// the id `local`.
     #[must_use]
     pub fn loopback() -> Access {
         Access { token: None, jwt: None }
     }
 
-    /// Also whoever bears this token: an admin under the name `token`.
+    /// Additionally accepts this token: its bearer is an admin with the id `token`.
     ///
     /// # Errors
-    /// `bad_arguments` where the token cannot travel in a header: it is empty, or holds a space or
+    /// `bad_arguments` if the token cannot be sent in a header: it is empty, or contains a space or
     /// anything outside visible ASCII.
     pub fn bearer(token: impl Into<String>) -> Result<Access, Refusal> {
         let token = token.into();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let detail = "the token is empty or has characters that no header can carry";
+            let detail = "the token is empty or has characters that are not allowed in a header";
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("make one with: head -c 24 /dev/urandom | base64"));
         }
         Ok(Access { token: Some(token.into()), jwt: None })
     }
 
-    /// Also whoever bears a JSON Web Token of an issuer.
+    /// Additionally accepts JSON Web Tokens of an issuer.
     #[must_use]
     pub fn with_jwt(mut self, jwt: Jwt) -> Access {
         self.jwt = Some(jwt);
         self
     }
 
-    /// Whether credentials are asked for whatever the file says.
+    /// Whether credentials are required regardless of the file.
     pub(crate) fn asks(&self) -> bool {
         self.token.is_some() || self.jwt.is_some()
     }
@@ -98,8 +98,8 @@ impl Access {
         own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
     }
 
-    /// Whether a server with this access may listen there over a file that has no token, because it is not
-    /// there yet.
+    /// Whether a server with this access may listen at an address, for a file without tokens or one that does not
+    /// exist yet.
     ///
     /// # Errors
     /// As [`check_listens`](crate::check_listens).
@@ -107,24 +107,23 @@ impl Access {
         Access::check(listens, self.asks())
     }
 
-    /// Whether a server with this access may listen there, where `asks` says that credentials are asked
-    /// for.
+    /// Whether a server may listen at an address; `asks` says whether credentials are
+    /// required.
     ///
     /// # Errors
-    /// `denied` for an address that other machines reach, while there are no credentials.
+    /// `denied` for a non-loopback address while no credentials exist.
     pub(crate) fn check(listens: SocketAddr, asks: bool) -> Result<(), Refusal> {
         if asks || is_loopback(listens.ip()) {
             return Ok(());
         }
         let detail =
             format!("without credentials the server listens on loopback only, not on {listens}");
-        Err(Refusal::new(Code::Denied, detail).hint(
-            "abide token create  makes a token; or listen on 127.0.0.1 and reach it through a tunnel",
-        ))
+        Err(Refusal::new(Code::Denied, detail)
+            .hint("run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel"))
     }
 }
 
-/// Admits a request with the scope that it asks for, or refuses it.
+/// Admits a request with the requested scope, or refuses it.
 async fn admit(
     gate: &Gate,
     method: &Method,
@@ -138,11 +137,11 @@ async fn admit(
     }
 }
 
-/// Bytes of the header that narrows a request. The engine keeps the views of recent callers, each with its scope.
+/// Maximum bytes of the scope header. The engine caches the views of recent callers, each with its scope.
 const SCOPE_BYTES: usize = 1 << 10;
 
-/// The scope that a request is narrowed to. A header that is repeated is refused, because a proxy and the server
-/// could each read another one.
+/// The scope that restricts a request. A repeated header is refused, because a proxy and the server
+/// could each read a different one.
 fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
     let mut given = headers.get_all(SCOPE_HEADER).iter();
     let Some(value) = given.next() else { return Ok(None) };
@@ -167,7 +166,7 @@ fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
     }
 }
 
-/// The scope in a JSON object of texts. A key that is there twice, or that is no name, makes it none.
+/// Parses a scope: a JSON object of texts. `None` for duplicate or invalid keys.
 fn read_scope(text: &[u8]) -> Option<Scope> {
     let Unique(members) = serde_json::from_slice(text).ok()?;
     let is_name = |key: &str| {
@@ -180,7 +179,7 @@ fn read_scope(text: &[u8]) -> Option<Scope> {
     members.into_iter().map(pair).collect()
 }
 
-/// Finds the caller by the credential of a request.
+/// Determines the caller from the credential of a request.
 async fn authenticate(
     gate: &Gate,
     method: &Method,
@@ -191,7 +190,7 @@ async fn authenticate(
         refuse_other_origins(method, uri, headers)?;
         return Ok(gate.open());
     }
-    let mut why = Refusal::new(Code::Unauthenticated, "the request bears no token")
+    let mut why = Refusal::new(Code::Unauthenticated, "the request has no token")
         .hint("send the header: Authorization: Bearer <token>");
     for shown in given_tokens(uri, headers).take(TOKENS_LOOKED_AT) {
         match gate.admit(&shown).await {
@@ -202,10 +201,10 @@ async fn authenticate(
     Err(why)
 }
 
-/// Tokens of one request that are looked at: one for each place where one may stand.
+/// Maximum number of tokens checked per request: one for each place where it may be.
 const TOKENS_LOOKED_AT: usize = 3;
 
-/// Names the caller of every request, or turns it away.
+/// Middleware: determines the caller of every request, or refuses it.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let admitted = admit(&app.gate, request.method(), request.uri(), request.headers()).await;
     match admitted {
@@ -218,7 +217,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
         }
         Err(refusal) => {
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
-            // Probes are answered also while credentials cannot be looked up.
+            // Probes are answered even if credentials cannot be looked up.
             if !open || matches!(refusal.code, Code::Denied | Code::BadRequest) {
                 return Problem(refusal).into_response();
             }
@@ -227,7 +226,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     next.run(request).await
 }
 
-/// Every token that a request shows, wherever it may stand.
+/// Every token in a request.
 fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = String> + 'a {
     let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
@@ -249,7 +248,7 @@ fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item 
     in_header.chain(in_protocols).chain(in_query)
 }
 
-/// Undoes percent-encoding. A `+` stays one: base64 tokens have them, and a token has no spaces.
+/// Percent-decodes. A `+` stays one: base64 tokens contain it, and a token has no spaces.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -265,9 +264,9 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Loopback is no protection against the browser that runs on the same machine: a page from anywhere
-/// may send requests to it, and may even have its own host name resolve to it (DNS rebinding).
-/// What gives such a page away are the headers that it cannot forge.
+/// Loopback does not protect against a browser on the same machine: any page can
+/// send requests to it, and can even make its own host name resolve to it (DNS rebinding).
+/// Such a page is recognised by headers that it cannot forge.
 fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
     for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
@@ -278,13 +277,13 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         }
     }
     let reads = method == Method::GET || method == Method::HEAD;
-    // A page that anybody may open and probes are not asked where the request comes from. All else is: also a GET
+    // The public page and probes are exempt. Everything else is checked: even a GET
     // that only subscribes costs something, and a browser sends it for any page.
     let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
     let site = headers.get("sec-fetch-site").filter(|_| acts);
     if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
-        return Err(Refusal::new(Code::Denied, "a page of another site sends the request")
-            .hint("start the server with a token to let pages of other origins in"));
+        return Err(Refusal::new(Code::Denied, "the request comes from a page of another site")
+            .hint("start the server with a token to allow pages of other origins"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -293,7 +292,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
         return Ok(());
     }
     Err(Refusal::new(Code::Denied, format!("the origin {origin:?} is not this machine"))
-        .hint("start the server with a token to let pages of other origins in"))
+        .hint("start the server with a token to allow pages of other origins"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.
@@ -312,7 +311,7 @@ fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// The subprotocols that a WebSocket is answered with, of those it asks for.
+/// The supported subprotocols, of those that a WebSocket client offers.
 pub(crate) const SUBPROTOCOLS: [&str; 1] = [SUBPROTOCOL];
 
 #[cfg(test)]
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_name_this_machine() {
+    fn loopback_host_names_are_recognised() {
         let this = ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:7341", "[::1]"];
         let other = ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "0.0.0.0"];
         let odd = ["10.0.0.1:80", "[::1]x", "[fe80::1]", "user@localhost"];
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_found_wherever_it_may_stand() {
+    async fn a_token_is_found_in_every_allowed_place() {
         let access = Access::bearer("s3+cret/").expect("a good token");
         let door = Door::new(access);
         let ways: [(&str, Pairs, &str); 9] = [
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn without_credentials_only_loopback_is_listened_on() {
+    fn without_credentials_the_server_listens_only_on_loopback() {
         let check = |address: &str| {
             Access::check(address.parse().expect("an address"), false).map_err(|why| why.code)
         };

@@ -1,24 +1,24 @@
-//! What the doors do not know of agents themselves: whether a definition is one. Whoever has the tools says so, and
-//! hands it in with [`serve_with`](crate::serve_with).
+//! Interface to the agent host, which checks agent definitions because it has the tools. Pass it to
+//! [`serve_with`](crate::serve_with).
 
 use std::sync::Arc;
 
 use abide_schema::Refusal;
 use serde_json::Value as JsonValue;
 
-/// A workshop of agents, as the doors ask it.
+/// An agent host, as the server uses it.
 pub trait Agents: std::fmt::Debug + Send + Sync {
-    /// What is to be registered for a definition, a JSON object: the arguments of `register_agent`, those of
-    /// agents that it defines on the spot first, its own last. It may read files.
+    /// Converts a definition, a JSON object, to arguments of `register_agent`: first those of its inline agents,
+    /// its own last. It may read files.
     ///
     /// # Errors
-    /// `bad_arguments` where it is no definition, names a tool or a middleware that there is not, or asks for
-    /// what only the server's own folder may say.
+    /// `bad_arguments` if it is not a valid definition, names an unknown tool or middleware, or uses
+    /// settings that are only allowed in the server's own folder.
     fn registrations(&self, definition: JsonValue) -> Result<Vec<JsonValue>, Refusal>;
 
-    /// What definitions can be made of: `tools`, `middleware` and whatever else there is, by name.
+    /// Available building blocks of definitions by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
 }
 
-/// The workshop of a server, where it has one.
+/// The agent host of a server, if it has one.
 pub(crate) type Workshop = Option<Arc<dyn Agents>>;

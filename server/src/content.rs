@@ -1,4 +1,4 @@
-//! A request's body: whole, within its bounds of bytes and time, UTF-8, and JSON of the right form.
+//! Request bodies: complete, within limits of size and time, UTF-8, and JSON of the expected form.
 
 use std::time::Duration;
 
@@ -19,49 +19,50 @@ use crate::limits;
 use crate::problem::{Problem, with_status};
 use crate::routes::App;
 
-/// The text of a request's body, counted while it is there.
+/// The text of a request's body, counted while it is held.
 #[derive(Debug)]
 pub(crate) struct Content {
     text: String,
     _hold: Option<Hold>,
 }
 
-/// Why a body could not be had.
+/// Why there is no body.
 pub(crate) enum NoContent {
     Refused(Refusal),
-    /// It did not come in time.
+    /// It did not arrive in time.
     Late,
-    /// The peer is gone; nobody hears the answer.
+    /// The peer has disconnected; it gets no response.
     Gone,
 }
 
 impl Content {
-    /// How long it is.
+    /// Its length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// The JSON value, null where there is nothing.
+    /// The JSON value, null if the body is empty.
     pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Ok(JsonValue::Null);
         }
         let value = serde_json::from_str(&self.text).map_err(|why| {
-            not_json(&why).hint("send one JSON object in UTF-8, or nothing where nothing is needed")
+            not_json(&why)
+                .hint("send one JSON object in UTF-8, or an empty body if no arguments are needed")
         })?;
         integers::check(&self.text)?;
         Ok(value)
     }
 
-    /// The JSON object in the form that a route takes; `looks` is what it looks like.
+    /// The JSON object in the form that a route expects; `looks` is an example for the hint.
     pub(crate) fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
         if self.text.trim_ascii().is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the body is empty")
-                .hint(format!("the body looks like {looks}")));
+                .hint(format!("send a body like {looks}")));
         }
-        let refused = |refusal: Refusal| refusal.hint(format!("the body looks like {looks}"));
+        let refused = |refusal: Refusal| refusal.hint(format!("send a body like {looks}"));
         if !self.text.trim_ascii_start().starts_with('{') {
-            // Serde would take an array for a struct, its items for the fields in their order.
+            // Serde would accept an array for a struct, its items as the fields in order.
             let refusal = serde_json::from_str::<IgnoredAny>(&self.text).map_or_else(
                 |why| not_json(&why),
                 |_| Refusal::new(Code::BadRequest, "the body is not a JSON object"),
@@ -69,9 +70,10 @@ impl Content {
             return Err(refused(refusal));
         }
         let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
-            serde_json::error::Category::Data => {
-                refused(Refusal::new(Code::BadRequest, format!("the body has another form: {why}")))
-            }
+            serde_json::error::Category::Data => refused(Refusal::new(
+                Code::BadRequest,
+                format!("the body has an unexpected form: {why}"),
+            )),
             _ => refused(not_json(&why)),
         })?;
         integers::check(&self.text)?;
@@ -92,7 +94,7 @@ impl FromRequest<App> for Content {
         let mut hold = caller.map(|caller| app.engine.buffers().hold(caller));
         let announced = announced(&parts.headers);
         if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
-            // The client asked first (`Expect: 100-continue`) and is spared the sending.
+            // The client asked first (`Expect: 100-continue`) and need not send the body.
             return Err(NoContent::Refused(too_large()));
         }
         let read = timeout(limits::BODY, read(body, hold.as_mut()));
@@ -113,14 +115,14 @@ fn announced(headers: &HeaderMap) -> usize {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-/// Reads a body. What has come is counted as the caller's; a body that comes too slowly is given up.
+/// Reads a body. Received bytes are counted for the caller; a body that arrives too slowly is abandoned.
 async fn read(body: Body, mut hold: Option<&mut Hold>) -> Result<Vec<u8>, NoContent> {
     let mut bytes = Vec::new();
     let mut seen = 0;
     let begun = Instant::now();
     let mut pieces = body.into_data_stream();
     loop {
-        // By then the next piece has come, or the body is too slow.
+        // By then the next part has arrived, or the body is too slow.
         let paid_for = Duration::from_secs((seen / limits::BODY_BYTES_PER_S) as u64);
         let due = begun + limits::BODY_START + paid_for;
         let Ok(piece) = timeout_at(due, pieces.next()).await else { return Err(NoContent::Late) };
@@ -150,8 +152,9 @@ async fn read(body: Body, mut hold: Option<&mut Hold>) -> Result<Vec<u8>, NoCont
 
 fn too_large() -> Refusal {
     let detail = format!("the body is larger than {MESSAGE_BYTES} bytes");
-    Refusal::new(Code::LimitExceeded, detail)
-        .hint("send several requests, or keep large content elsewhere and append a reference to it")
+    Refusal::new(Code::LimitExceeded, detail).hint(
+        "send several requests, or store large content elsewhere and append a reference to it",
+    )
 }
 
 impl IntoResponse for NoContent {
@@ -159,7 +162,7 @@ impl IntoResponse for NoContent {
         match self {
             NoContent::Refused(refusal) => Problem(refusal).into_response(),
             NoContent::Late => {
-                let detail = "the body came too slowly".to_owned();
+                let detail = "the body arrived too slowly".to_owned();
                 let refusal = Refusal::new(Code::BadRequest, detail).hint("send it again");
                 with_status(&refusal, StatusCode::REQUEST_TIMEOUT)
             }
@@ -176,9 +179,9 @@ mod tests {
 
     use super::*;
 
-    /// A body of a kilobyte a second was waited for, and held, for 64 seconds.
+    /// A body of a kilobyte per second was received, and held in memory, for 64 seconds.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_comes_too_slowly_is_given_up() {
+    async fn slow_bodies_are_refused() {
         let slow = stream::unfold((), |()| async {
             // tidy: on the paused clock of the test, it takes no time
             tokio::time::sleep(Duration::from_secs(1)).await;

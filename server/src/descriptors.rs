@@ -1,12 +1,12 @@
-//! File descriptors: how many connections the process can have.
+//! File descriptors: determines how many connections the process can have.
 
 use abide_schema::limits::READERS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits;
 
-/// Descriptors that are not for connections: the database, its WAL and lock once for each SQLite connection, the
-/// listener, standard streams, and programs that tools run. Without a reserve a full server could not accept
+/// Descriptors reserved for other uses: the database, its WAL and lock once for each SQLite connection, the
+/// listener, standard streams, and programs run by tools. Without a reserve a full server could not accept
 /// a connection to refuse it, nor open a file.
 const RESERVED: u64 = 64 + 4 * READERS as u64;
 
@@ -19,20 +19,20 @@ pub(crate) fn connections() -> u32 {
     if current.is_some_and(|current| current < wanted) {
         match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
             Ok(()) => limit = Some(wanted),
-            Err(why) => tracing::warn!(%why, "the limit of open files was not raised"),
+            Err(why) => tracing::warn!(%why, "the limit of open files could not be raised"),
         }
     }
     let fit = within(limit);
     if fit < limits::CONNECTIONS {
         tracing::warn!(
             connections = fit,
-            "few files can be open; raise the limit with  ulimit -n  or LimitNOFILE="
+            "the limit of open files is low; raise it with  ulimit -n  or LimitNOFILE="
         );
     }
     fit
 }
 
-/// Connections that fit into a limit of open files.
+/// The number of connections within a limit of open files.
 fn within(limit: Option<u64>) -> u32 {
     let Some(limit) = limit else { return limits::CONNECTIONS };
     let left = limit.saturating_sub(RESERVED).max(limit / 4).max(1);

@@ -1,6 +1,6 @@
-//! What the file says about credentials: whose a token is, and what they may. Asked once and remembered
-//! until any of the tables concerned changes, which the engine tells before anybody is told of the
-//! change: what is remembered is never older than an answer that somebody had.
+//! Tokens, roles and disabled identities from the database. Results are cached until one of the credential tables
+//! changes, which the engine announces before any reply to that change: the cache is never older than an
+//! acknowledged change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::limits;
 
-/// What is remembered, and of which state of the tables.
+/// Cached results, for one state of the tables.
 #[derive(Debug, Default)]
 struct Known {
     state: Seq,
     asks: Option<bool>,
     tokens: HashMap<String, Arc<TokenEntry>>,
-    /// Ids that no token has. Beside the others, so that whoever makes some up drives no good one out.
+    /// Unknown ids. Separate from known tokens, so that made-up ids cannot evict them.
     unknown: HashSet<String>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Directory {
     spec: reducer::Directory,
     changed: watch::Receiver<Seq>,
     known: Arc<Mutex<Known>>,
-    /// Who may look up a token that is not remembered: one at a time, and so many that wait. Made-up tokens
-    /// cost one of the readers at most, and nothing to whose token is remembered.
+    /// Limits lookups of uncached tokens: one at a time, and a bounded number of waiters. Made-up tokens
+    /// use one reader at most, and do not delay cached tokens.
     lookups: Arc<Lookups>,
 }
 
@@ -63,7 +63,7 @@ struct Lookups {
     waiting: AtomicUsize,
 }
 
-/// One who waits for a lookup.
+/// A waiter for a lookup.
 struct Waiting(Arc<Lookups>);
 
 impl Lookups {
@@ -88,7 +88,7 @@ impl Drop for Waiting {
 }
 
 impl Directory {
-    /// That of an engine, if its modules have one.
+    /// The directory of an engine, if its modules declare one.
     pub(crate) fn of(engine: &Engine) -> Option<Directory> {
         let spec = engine.directory()?;
         let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
@@ -96,21 +96,21 @@ impl Directory {
         Some(Directory { engine: engine.clone(), spec, changed, known, lookups })
     }
 
-    /// The state of the tables: another number, another state.
+    /// The state of the tables; it differs for different contents.
     pub(crate) fn state(&self) -> Seq {
         *self.changed.borrow()
     }
 
-    /// Returns when the tables are in another state than that.
+    /// Returns when the state of the tables differs from the given one.
     pub(crate) async fn changed_since(&self, state: Seq) {
         let mut changed = self.changed.clone();
         if changed.wait_for(|now| *now != state).await.is_err() {
-            // The engine is gone; so will the connection be.
+            // The engine has ended; so will the connection.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Whether credentials are asked for: once there has been a token.
+    /// Whether credentials are required: once a token has been created.
     pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
         let state = self.state();
         if let Some(asks) = self.at(state).asks {
@@ -122,28 +122,28 @@ impl Directory {
         Ok(asks)
     }
 
-    /// The token of an id.
+    /// Looks up a token by id.
     pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
         if let Some(remembered) = self.remembered(self.state(), id) {
             return Ok(remembered);
         }
         let (waiting, directory, id) = (self.lookups.wait()?, self.clone(), id.to_owned());
-        // In a task of its own: who asks may be left half-way (by a `select!` that goes on with something
-        // else), and would keep the turn, and everybody else waiting.
+        // In a separate task: a caller can abandon its future (in a `select!`), and would otherwise keep the
+        // lookup turn and block all others.
         let lookup = tokio::spawn(async move {
             let _waiting = waiting;
             directory.look_up(&id).await
         });
         lookup.await.unwrap_or_else(|why| {
-            tracing::error!(%why, "a token's lookup broke down");
+            tracing::error!(%why, "a token lookup failed");
             Err(Refusal::new(Code::Internal, "the credentials cannot be looked up"))
         })
     }
 
-    /// Asks the file, when it is this lookup's turn.
+    /// Queries the database, when it is this lookup's turn.
     async fn look_up(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
         let _turn = self.lookups.turn.acquire().await.ok();
-        // Whoever was before may have asked for the same.
+        // The previous lookup may have been for the same id.
         let state = self.state();
         if let Some(remembered) = self.remembered(state, id) {
             return Ok(remembered);
@@ -157,21 +157,21 @@ impl Directory {
             None => None,
         };
         let mut known = self.at(state);
-        // What was read may be of a later state than the one that it would be remembered for.
+        // The result may belong to a later state; then it must not be cached.
         if self.state() == state {
             known.remember(id, entry.as_ref());
         }
         Ok(entry)
     }
 
-    /// What is remembered of an id: its token, or that there is none.
+    /// The cached result for an id: its token, or that it is unknown.
     fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
         let known = self.at(state);
         let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
         entry.or_else(|| known.unknown.contains(id).then_some(None))
     }
 
-    /// What a role adds; nothing where it is built in.
+    /// What a role adds; `None` for a built-in role.
     pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
         let rows = self.ask(self.spec.role, named("name", name)).await?;
         let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
@@ -195,7 +195,7 @@ impl Directory {
         })
     }
 
-    /// What is remembered of a state.
+    /// The cache of a state.
     fn at(&self, state: Seq) -> MutexGuard<'_, Known> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.state != state {
@@ -210,7 +210,7 @@ fn named(name: &str, value: &str) -> Map<String, JsonValue> {
 }
 
 fn unreadable() -> Refusal {
-    tracing::error!("a row of credentials is not of the form that it should have");
+    tracing::error!("a credential row has an unexpected form");
     Refusal::new(Code::Internal, "the credentials cannot be read")
 }
 
@@ -231,11 +231,11 @@ mod tests {
         engine.call(&Caller::local(), "create_token", &args, None).await.expect("it is made");
     }
 
-    /// A connection looked its token up again in one branch of a `select!`, and went on with a message in another,
-    /// which asked for the same: the first kept the turn and was not polled any more, and nobody who came
-    /// later was let in.
+    /// A connection looked its token up again in one branch of a `select!`, and continued with a message in another,
+    /// which needed the same lookup: the first future kept the turn but was not polled any more, and later
+    /// lookups blocked for ever.
     #[tokio::test]
-    async fn who_is_left_half_way_keeps_no_turn() {
+    async fn an_abandoned_lookup_keeps_no_turn() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
@@ -244,7 +244,7 @@ mod tests {
             let (one, another) = (format!("one{left}"), format!("another{left}"));
             let mut half_way = std::pin::pin!(directory.token(&one));
             let begun = poll_fn(|context| Poll::Ready(half_way.as_mut().poll(context))).await;
-            assert!(begun.is_pending(), "it has to be looked up");
+            assert!(begun.is_pending(), "the lookup is pending");
             let patience = std::time::Duration::from_secs(30);
             let looked_up = tokio::time::timeout(patience, directory.token(&another)).await;
             assert!(looked_up.expect("it has its turn").expect("it is asked").is_none());
@@ -252,10 +252,10 @@ mod tests {
         engine.close();
     }
 
-    /// Whoever made up tokens had the file asked for each of them, again and again: they cost as much as
-    /// good ones, and took the readers from queries.
+    /// Made-up tokens were looked up in the database every time: they cost as much as
+    /// valid ones, and occupied the readers.
     #[tokio::test]
-    async fn tokens_that_are_made_up_drive_nobody_out() {
+    async fn made_up_tokens_evict_no_valid_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
@@ -268,18 +268,24 @@ mod tests {
         let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();
         let told = join_all(made_up.iter().map(|id| directory.token(id))).await;
         let refused = told.iter().filter(|told| told.is_err()).count();
-        assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "so many wait and no more");
+        assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "the number of waiters is limited");
         assert!(told.into_iter().flatten().all(|entry| entry.is_none()));
         assert_eq!(directory.at(directory.state()).unknown.len(), limits::TOKEN_LOOKUPS);
-        assert!(directory.remembered(directory.state(), "goodgood").is_some(), "it stays");
+        assert!(
+            directory.remembered(directory.state(), "goodgood").is_some(),
+            "a known token stays cached"
+        );
         assert!(
             directory.remembered(directory.state(), "0").is_some(),
-            "it is not asked for again"
+            "an unknown id stays cached"
         );
 
         token(&engine, "newnewnew").await;
         assert!(directory.token("newnewnew").await.expect("it is known").is_some());
-        assert!(directory.remembered(directory.state(), "0").is_none(), "of another state");
+        assert!(
+            directory.remembered(directory.state(), "0").is_none(),
+            "the cache belongs to one state"
+        );
         engine.close();
     }
 }

@@ -1,8 +1,8 @@
-//! What is said on both live doors, WebSocket and SSE: the server's messages as JSON text.
+//! The server's messages on WebSocket and SSE, as JSON text.
 //!
-//! Composed by hand, because rows and deltas are encoded once for everybody and results come out of
-//! the engine as text: nothing here is parsed or copied twice. A test holds these forms and those of
-//! [`abide_schema::wire::ServerMessage`] together.
+//! Composed by hand, because rows and deltas are encoded once for all subscribers and results come from
+//! the engine as text: nothing here is parsed or copied twice. A test checks that these forms and those of
+//! [`abide_schema::wire::ServerMessage`] agree.
 
 use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
 use abide_schema::value::write_row_json;
@@ -10,7 +10,7 @@ use abide_schema::wire::{Explanation, Opening, ServerMessage};
 use abide_schema::{Checksum, Refusal, Row, Seq, Value};
 use serde::Serialize;
 
-/// A JSON text that is being built.
+/// A JSON text under construction.
 struct Json(Vec<u8>);
 
 impl Json {
@@ -18,7 +18,7 @@ impl Json {
         Json(Vec::with_capacity(bytes))
     }
 
-    /// Appends what is JSON already.
+    /// Appends text that is already JSON.
     fn raw(&mut self, json: impl AsRef<[u8]>) -> &mut Json {
         self.0.extend_from_slice(json.as_ref());
         self
@@ -53,7 +53,7 @@ impl Json {
         self.list(rows, |json, row| write_row_json(row.as_ref(), &mut json.0))
     }
 
-    /// What a result looks like: the same in a snapshot and in the answer to a resume.
+    /// The shape of a result: the same in a snapshot and in the answer to a resume.
     fn opening(&mut self, opening: &Opening) -> &mut Json {
         let shape = &opening.shape;
         self.raw(r#","columns":"#).value(&shape.columns);
@@ -65,7 +65,7 @@ impl Json {
         self
     }
 
-    /// Without the bracket that ends it.
+    /// Without the closing bracket.
     fn change(&mut self, change: &Change) {
         self.raw(r#"{"id":"#).value(&*change.id).raw(",").raw(change.delta.json());
         self.checksum(change.checksum);
@@ -91,7 +91,7 @@ pub fn hello(seq: Seq) -> String {
     ServerMessage::Hello { server, version, seq }.to_text()
 }
 
-/// What a connection is told.
+/// An update of a connection.
 pub fn update(update: &Update) -> String {
     match update {
         Update::Snapshot(part) => snapshot(part),
@@ -150,7 +150,7 @@ fn snapshot(part: &SnapshotPart) -> String {
     json.raw("}").text()
 }
 
-/// A refusal. `id` is what it is about, where that could be read.
+/// A refusal. `id` is the request that it concerns, if known.
 pub fn error(id: Option<&str>, refusal: &Refusal) -> String {
     crate::problem::note(refusal);
     ServerMessage::error(id.map(str::to_owned), refusal).to_text()
@@ -161,7 +161,7 @@ pub(crate) fn pong() -> String {
     ServerMessage::Pong.to_text()
 }
 
-/// The answer to a call: on a WebSocket with its id, over HTTP without.
+/// The result of a call: on a WebSocket with its id, over HTTP without.
 pub fn call(id: Option<&str>, done: &Done) -> String {
     let mut json = Json::with_capacity(128 + done.result.len());
     head(&mut json, "result", id);
@@ -171,7 +171,7 @@ pub fn call(id: Option<&str>, done: &Done) -> String {
     json.raw("}").text()
 }
 
-/// The answer to a batch.
+/// The result of a batch.
 pub fn batch(id: Option<&str>, done: &BatchDone) -> String {
     let results = done.results.iter().map(|done| done.result.len() + 64);
     let mut json = Json::with_capacity(128 + results.sum::<usize>());
@@ -185,7 +185,7 @@ pub fn batch(id: Option<&str>, done: &BatchDone) -> String {
     json.raw("}").text()
 }
 
-/// The answer to a query.
+/// The result of a query.
 pub fn rows(id: Option<&str>, answer: &Answer) -> String {
     let mut json = Json::with_capacity(128 + 64 * answer.rows.len());
     head(&mut json, "rows", id);
@@ -195,7 +195,7 @@ pub fn rows(id: Option<&str>, answer: &Answer) -> String {
     json.raw("}").text()
 }
 
-/// The answer to a query over HTTP, encoded part by part. Rows are let go of as they are encoded.
+/// The result of a query over HTTP, encoded in parts. Rows are freed as they are encoded.
 pub(crate) struct RowsInParts {
     rows: std::vec::IntoIter<Row>,
     json: Json,
@@ -204,7 +204,7 @@ pub(crate) struct RowsInParts {
 }
 
 impl RowsInParts {
-    /// Parts of about so many bytes.
+    /// With parts of about this many bytes.
     pub(crate) fn new(answer: Answer, part_bytes: usize) -> RowsInParts {
         let mut json = Json::with_capacity(2 * part_bytes);
         json.raw(r#"{"seq":"#).value(&answer.seq);

@@ -1,8 +1,8 @@
-//! Callers who are known to somebody else: JSON Web Tokens (RFC 7519) of an issuer whose keys are in a
-//! file, and what their claims mean here.
+//! Callers authenticated by an issuer: JSON Web Tokens (RFC 7519) whose keys are in a
+//! file, and the mapping of their claims.
 //!
-//! A key is for one algorithm, which its own type says; what a token's header says can only agree. So
-//! `none` is no algorithm, and a public key is never taken for a secret.
+//! A key is valid for one algorithm, determined by its type; a token's header can only agree. So
+//! `none` is not an algorithm, and a public key cannot be used as a shared secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,35 +23,35 @@ use serde_json::{Map, Value as JsonValue};
 use crate::limits;
 use crate::pass::unknown;
 
-/// The file that says whom to believe, and what their claims mean.
+/// The configuration file: trusted keys, and the mapping of claims.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// The issuer's keys, a JWKS (RFC 7517); beside this file if the path is relative.
+    /// The path of the issuer's keys, a JWKS (RFC 7517); relative to this file.
     jwks: PathBuf,
-    /// What `iss` must be.
+    /// Required value of `iss`.
     issuer: String,
-    /// What `aud` must be, or have among it.
+    /// Required value of `aud`, or one of its values.
     audience: String,
-    /// How far clocks may be apart.
+    /// Allowed clock difference.
     #[serde(default = "thirty")]
     leeway_s: u32,
-    /// The role of callers whose token names none.
+    /// The role of callers whose token has none.
     role: Option<String>,
     #[serde(default)]
     claims: Claims,
 }
 
-/// Which claim says what.
+/// The names of the claims.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Claims {
     /// The identity's id.
     id: String,
     role: Option<String>,
-    /// An array of texts, or texts with spaces between.
+    /// An array of texts, or a space-separated text.
     capabilities: Option<String>,
-    /// By key of the scope. A token that lacks one of them is not let in.
+    /// By scope key. A token without one of them is refused.
     scope: BTreeMap<String, String>,
 }
 
@@ -65,7 +65,7 @@ fn thirty() -> u32 {
     30
 }
 
-/// A key, and the one algorithm that it is for.
+/// A key, and the one algorithm that it is valid for.
 #[derive(Clone)]
 struct Key {
     id: Option<String>,
@@ -73,8 +73,8 @@ struct Key {
     key: DecodingKey,
 }
 
-/// An object, such as the claims of a token. A member that is there twice is an error: parsers differ in which of the two
-/// they take (RFC 7519, section 4).
+/// An object, such as the claims of a token. A duplicate member is an error: parsers differ in which of the two
+/// they use (RFC 7519, section 4).
 pub(crate) struct Unique(pub(crate) Map<String, JsonValue>);
 
 impl<'de> Deserialize<'de> for Unique {
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Unique {
                 let mut claims = Map::new();
                 while let Some((name, value)) = map.next_entry::<String, JsonValue>()? {
                     if claims.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a member is there twice"));
+                        return Err(serde::de::Error::custom("duplicate member"));
                     }
                 }
                 Ok(Unique(claims))
@@ -101,22 +101,22 @@ impl<'de> Deserialize<'de> for Unique {
     }
 }
 
-/// Whom a token names.
+/// The caller named by a token.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     pub(crate) caller: Caller,
     pub(crate) expires_at: Micros,
 }
 
-/// The issuer's keys as they were read last.
+/// The issuer's keys as last read.
 struct Keys {
     keys: Arc<[Key]>,
-    /// When the file had changed last.
+    /// The file's modification time.
     changed_at: Option<SystemTime>,
     looked_at: Micros,
 }
 
-/// Callers by JSON Web Token. See the module.
+/// Authenticates callers by JSON Web Token. See the module.
 #[derive(Clone)]
 pub struct Jwt {
     keys: Arc<Mutex<Keys>>,
@@ -130,11 +130,11 @@ impl fmt::Debug for Jwt {
 }
 
 impl Jwt {
-    /// As a file says: a JSON object with `jwks` (the path of the keys), `issuer`, `audience`, and optionally
-    /// `leeway_s`, `role` and `claims` (`id`, `role`, `capabilities`, `scope`: the names of the claims).
+    /// Opens a configuration file: a JSON object with `jwks` (the path of the keys), `issuer`, `audience`, and
+    /// optionally `leeway_s`, `role` and `claims` (`id`, `role`, `capabilities`, `scope`: the names of the claims).
     ///
     /// # Errors
-    /// `bad_arguments` where the file, or that of the keys, cannot be read or means nothing.
+    /// `bad_arguments` if the file, or that of the keys, is unreadable or invalid.
     pub fn open(path: &Path) -> Result<Jwt, Refusal> {
         let mut config: Config = read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -144,38 +144,40 @@ impl Jwt {
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("an issuer is a URL without a fragment (OpenID Connect Core, section 2)"));
         }
-        // Before it is read: a change in between is seen at the next look.
+        // Before it is read, so that a concurrent change is noticed at the next check.
         let changed_at = changed_at(&config.jwks);
         let keys = Keys { keys: keys(&config.jwks)?, changed_at, looked_at: Micros(0) };
         Ok(Jwt { keys: Arc::new(Mutex::new(keys)), config: Arc::new(config) })
     }
 
-    /// Whom a token names, if it is one of the issuer's and counts now.
+    /// The caller named by a token, if the token is the issuer's and currently valid.
     ///
     /// # Errors
     /// `unauthenticated`.
     pub(crate) fn verify(&self, token: &str, now: Micros) -> Result<Claimed, Refusal> {
         if token.len() > limits::JWT_BYTES {
             let (bytes, most) = (token.len(), limits::JWT_BYTES);
-            return Err(refused(format!("a token of {bytes} bytes, at most {most} are taken")));
+            return Err(refused(format!("a token of {bytes} bytes, at most {most} are allowed")));
         }
         let header = decode_header(token).map_err(|_| unknown())?;
         let key = self.key(header.kid.as_deref(), now)?;
         if header.alg != key.algorithm {
-            return Err(refused("the token is signed with another algorithm than its key is for"));
+            return Err(refused(
+                "the token is signed with an algorithm that does not match its key",
+            ));
         }
         let Config { issuer, audience, leeway_s, .. } = &*self.config;
         let mut validation = Validation::new(key.algorithm);
         validation.set_issuer(&[issuer]);
         validation.set_audience(&[audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        // The times are held to the engine's clock, below.
+        // Times are checked against the engine's clock, below.
         (validation.validate_exp, validation.validate_nbf) = (false, false);
         let decoded = decode::<Unique>(token, &key.key, &validation);
         let Unique(claims) = decoded.map_err(|why| explain(&why))?.claims;
-        // The library takes an array that has the issuer in it (RFC 7519 has a text).
+        // The library also accepts an array that contains the issuer (RFC 7519 specifies a text).
         if claims.get("iss").and_then(JsonValue::as_str) != Some(issuer) {
-            return Err(refused("the token is of another issuer"));
+            return Err(refused("the token is from another issuer"));
         }
         let expires_at = moment(&claims, "exp", *leeway_s)?.ok_or_else(unknown)?;
         if expires_at <= now {
@@ -184,12 +186,12 @@ impl Jwt {
         let not_before = moment(&claims, "nbf", 0)?;
         let leeway_us = i64::from(*leeway_s) * 1_000_000;
         if let Some(from) = not_before.filter(|from| from.0 > now.0.saturating_add(leeway_us)) {
-            return Err(refused(format!("the token does not count before {from}")));
+            return Err(refused(format!("the token is not valid before {from}")));
         }
         Ok(Claimed { caller: self.caller(&claims)?, expires_at })
     }
 
-    /// The key that a token names, or the only one there is.
+    /// The key that a token names, or the only one if it names none.
     fn key(&self, id: Option<&str>, now: Micros) -> Result<Key, Refusal> {
         let find = |keys: &[Key]| match (id, keys) {
             (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
@@ -198,14 +200,14 @@ impl Jwt {
         };
         let found = find(&self.keys(now, limits::KEYS_LOOK_US));
         let found = found.or_else(|| find(&self.keys(now, limits::KEYS_LOOK_SOON_US)));
-        found.ok_or_else(|| refused("the token names no key that is known"))
+        found.ok_or_else(|| refused("the token names an unknown key"))
     }
 
-    /// The issuer's keys. The file is looked at where that is longer ago, and read where it has changed. What
-    /// cannot be read leaves the keys as they were.
+    /// The issuer's keys. Checks the file if the last check was longer ago, and reads it if it has changed. If
+    /// that fails, the keys stay unchanged.
     fn keys(&self, now: Micros, every_us: i64) -> Arc<[Key]> {
         let mut known = self.lock();
-        // A clock that was set back must not put it off.
+        // A clock set back must not postpone it.
         if now.0.saturating_sub(known.looked_at.0).unsigned_abs() < every_us.unsigned_abs() {
             return Arc::clone(&known.keys);
         }
@@ -218,7 +220,9 @@ impl Jwt {
                     tracing::info!(keys = keys.len(), "the issuer's keys were read again");
                     (known.keys, known.changed_at) = (keys, changed_at);
                 }
-                Err(why) => tracing::warn!(%why, "the issuer's keys stay as they were"),
+                Err(why) => {
+                    tracing::warn!(%why, "cannot read the issuer's keys; keeping the old ones")
+                }
             }
         }
         Arc::clone(&known.keys)
@@ -230,7 +234,7 @@ impl Jwt {
 
     fn caller(&self, claims: &Map<String, JsonValue>) -> Result<Caller, Refusal> {
         let Claims { id, role, capabilities, scope } = &self.config.claims;
-        // Of a form that no identity of the database has: the issuer's `ann` is not the local one. An issuer has
+        // In a form that no identity of the database has: the issuer's `ann` is not the local one. The issuer contains
         // no `#`, so that no two pairs of issuer and subject give the same id.
         let id = format!("{}{}#{}", Caller::ISSUED, self.config.issuer, text(claims, id)?);
         if id.len() > bounds::NAME_BYTES {
@@ -261,7 +265,7 @@ fn changed_at(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// The keys of a file that we can use.
+/// The usable keys of a file.
 fn keys(path: &Path) -> Result<Arc<[Key]>, Refusal> {
     let set: JwkSet = read(path)?;
     let keys: Vec<Key> = set.keys.iter().filter_map(key).collect();
@@ -284,7 +288,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Refusal> {
     serde_json::from_str(&text).map_err(|why| wrong(why.to_string().to_lowercase()))
 }
 
-/// A key that we can use. One that says that it is for something else is left out.
+/// A usable key. A key marked for another use is ignored.
 fn key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
     let (algorithm, named) = match &jwk.algorithm {
         AlgorithmParameters::OctetKey(_) => (Algorithm::HS256, KeyAlgorithm::HS256),
@@ -299,7 +303,7 @@ fn key(jwk: &jsonwebtoken::jwk::Jwk) -> Option<Key> {
     Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
 }
 
-/// A secret that can be guessed, or a modulus that can be factored, is as good as none.
+/// Rejects secrets that can be guessed, and moduli that can be factored.
 fn is_strong(key: &DecodingKey) -> bool {
     use jsonwebtoken::DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
     match key.kind() {
@@ -316,11 +320,11 @@ fn text(claims: &Map<String, JsonValue>, name: &str) -> Result<String, Refusal> 
         Some(JsonValue::String(text)) if (1..=bounds::NAME_BYTES).contains(&text.len()) => {
             Ok(text.clone())
         }
-        _ => Err(refused(format!("the token has no claim {name} that is a text"))),
+        _ => Err(refused(format!("the token has no text claim {name}"))),
     }
 }
 
-/// A claim's moment, in whole or broken seconds since 1970 (RFC 7519, section 2), and the leeway.
+/// A claim's time, in whole or fractional seconds since 1970 (RFC 7519, section 2), with the leeway.
 fn moment(
     claims: &Map<String, JsonValue>,
     name: &str,
@@ -328,21 +332,23 @@ fn moment(
 ) -> Result<Option<Micros>, Refusal> {
     let Some(claim) = claims.get(name) else { return Ok(None) };
     let seconds = claim.as_f64().filter(|seconds| (0.0..1e11).contains(seconds));
-    let seconds = seconds.ok_or_else(|| refused(format!("the token's {name} is no moment")))?;
+    let seconds = seconds.ok_or_else(|| refused(format!("the token's {name} is not a time")))?;
     Ok(Some(Micros((seconds * 1e6) as i64 + i64::from(leeway_s) * 1_000_000)))
 }
 
 fn explain(why: &jsonwebtoken::errors::Error) -> Refusal {
     use jsonwebtoken::errors::ErrorKind;
     match why.kind() {
-        ErrorKind::InvalidIssuer => refused("the token is of another issuer"),
+        ErrorKind::InvalidIssuer => refused("the token is from another issuer"),
         ErrorKind::InvalidAudience => refused("the token is for another audience"),
-        ErrorKind::Json(_) => refused("the claims are no JSON object, or name a claim twice"),
+        ErrorKind::Json(_) => {
+            refused("the claims are not a JSON object, or contain a duplicate claim")
+        }
         ErrorKind::MissingRequiredClaim(claim) => refused(format!("the token has no {claim}")),
         _ => unknown(),
     }
 }
 
 fn refused(detail: impl Into<String>) -> Refusal {
-    Refusal::new(Code::Unauthenticated, detail).hint("ask the issuer for a new token")
+    Refusal::new(Code::Unauthenticated, detail).hint("get a new token from the issuer")
 }

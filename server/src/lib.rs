@@ -1,16 +1,16 @@
-//! The doors: HTTP, SSE and WebSocket over one engine.
+//! The network interfaces: HTTP, SSE and WebSocket for one engine.
 //!
-//! Changes when what travels changes: routes, status codes, credentials, framing, timeouts. But for the REST
-//! of agents and runs (`routes/agents`, `routes/runs`) it knows no reducer and no table by name; what there is,
-//! [`abide_engine::Engine::describe`] tells it.
+//! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. Except for the
+//! REST routes of agents and runs (`routes/agents`, `routes/runs`) it knows no reducer and no table by name;
+//! [`abide_engine::Engine::describe`] lists them.
 //!
-//! In reading order: [`serve()`] the accept loop and its end · [`Access`] who may come in ·
-//! `pass` with what, `directory` by the file, `jwt` by an issuer's word · `routes`
-//! one file a family · [`Agents`] who says what a definition is · `content` a request's body · `problem` how a "no" leaves · `frames` what is
-//! said on both live doors · `websocket` · `sse` · `openapi` · `metrics` · `limits` every bound.
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`Access`] authentication ·
+//! `pass` admitted callers, `directory` tokens in the database, `jwt` tokens of an issuer · `routes`
+//! one file per family · [`Agents`] checks agent definitions · `content` request bodies · `problem` refusals over HTTP ·
+//! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!
-//! *Invariant:* what waits for one peer is bounded; a peer that does not read is not read from.
-//! *Invariant:* every answer that is no success is a problem document with a stable code.
+//! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
+//! *Invariant:* every unsuccessful response is a problem document with a stable code.
 
 mod access;
 mod agents;
@@ -37,8 +37,8 @@ mod turns;
 mod unsent;
 mod websocket;
 
-/// What is said over `abide.v1`, for who speaks it over something else than a socket, as a simulator
-/// does: from a message to what it asks for, and from what came of it to the message that says so.
+/// The messages of `abide.v1`, for transports other than sockets, such as a simulator: decoding of
+/// client messages and encoding of replies.
 pub mod protocol {
     pub use crate::frames::{batch, call, error, hello, rows, update};
     pub use crate::websocket::read;

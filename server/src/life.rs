@@ -1,22 +1,22 @@
-//! The phases of a running server, and who is still inside.
+//! The phases of a running server, and its open connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Where the server is in its life.
+/// Phase of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// It takes requests.
+    /// It accepts requests.
     Open,
-    /// It finishes what is in flight.
+    /// It finishes requests in progress.
     Draining,
-    /// Whoever is still inside is put out.
+    /// Remaining connections are closed.
     Over,
 }
 
-/// The phase and the room, as every connection sees them.
+/// The phase and the connection limit, as shared by every connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     phase: Arc<watch::Sender<Phase>>,
@@ -25,10 +25,10 @@ pub(crate) struct Life {
     websockets: Arc<AtomicUsize>,
 }
 
-/// A connection's place. Held until its last task has ended, also past an upgrade.
+/// A connection's permit. Held until its last task has ended, even after an upgrade.
 pub(crate) type Place = Arc<OwnedSemaphorePermit>;
 
-/// A WebSocket that is counted.
+/// A counted WebSocket.
 #[derive(Debug)]
 pub(crate) struct CountedWebSocket(Arc<AtomicUsize>);
 
@@ -39,7 +39,7 @@ impl Drop for CountedWebSocket {
 }
 
 impl Life {
-    /// A server with room for so many connections.
+    /// For a server with this many connections.
     pub(crate) fn new(connections: u32) -> Life {
         Life {
             phase: Arc::new(watch::Sender::new(Phase::Open)),
@@ -49,22 +49,22 @@ impl Life {
         }
     }
 
-    /// How many connections it has room for.
+    /// The maximum number of connections.
     pub(crate) fn room(&self) -> u32 {
         self.connections
     }
 
-    /// A place, if there is one.
+    /// Takes a permit, if one is available.
     pub(crate) fn enter(&self) -> Option<Place> {
         Arc::clone(&self.room).try_acquire_owned().ok().map(Arc::new)
     }
 
-    /// Connections that are open, of every kind.
+    /// The number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
         self.connections as usize - self.room.available_permits()
     }
 
-    /// WebSockets that are open.
+    /// The number of open WebSockets.
     pub(crate) fn websockets(&self) -> usize {
         self.websockets.load(Ordering::Relaxed)
     }
@@ -74,18 +74,18 @@ impl Life {
         CountedWebSocket(Arc::clone(&self.websockets))
     }
 
-    /// Moves on to a phase.
+    /// Enters a phase.
     pub(crate) fn go(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
 
-    /// Waits until a phase has come.
+    /// Waits for a phase.
     pub(crate) async fn until(&self, phase: Phase) {
-        // The sender is in `self`, so it cannot be gone.
+        // `self` holds the sender, so it cannot be dropped.
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// Waits until nobody is inside.
+    /// Waits until all connections are closed.
     pub(crate) async fn empty(&self) {
         // The semaphore is never closed.
         let _ = self.room.acquire_many(self.connections).await;

@@ -1,121 +1,121 @@
-//! The bounds of the doors, each with its reason. What is about calls, rows and frames stands in
+//! Limits of the server, with their reasons. Limits of calls, rows and frames are in
 //! [`abide_schema::limits`].
 
 use std::time::Duration;
 
-/// Connections at a time, of every kind. Each may hold some hundred kilobytes that are not counted: deltas and texts
-/// below [`abide_schema::limits::COUNTED_BYTES`], and buffers of sockets. That is a few gigabytes at worst.
+/// Concurrent connections of any kind. Each may hold an outbox of a megabyte when it does not
+/// read, which is the worst case for a machine with 16 GB.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
-/// Connections beyond that which are told so at a time; the rest is dropped without a word.
+/// Connections over the limit that get a response; the others are closed immediately.
 pub(crate) const TURNED_AWAY: usize = 64;
 
-/// How long a request's head may take, which is also how long a connection may stay between two
-/// requests. A head is one packet; half a minute is for the worst of links.
+/// Time limit for a request's head, which is also the idle time of a connection between two
+/// requests. A head is one packet; half a minute allows for the slowest links.
 pub(crate) const HEAD: Duration = Duration::from_secs(30);
 
-/// Connections of one address that have not shown who they are. Behind one address may be a proxy with all
-/// clients, whose heads come at once; beyond this the oldest make room.
+/// Unauthenticated connections of one address. The address may be a proxy for all
+/// clients, whose heads arrive at once; beyond this the oldest are closed.
 pub(crate) const NEWCOMERS_PER_ADDRESS: usize = 1_000;
 
-/// How long a connection may take to show who it is: a head of a few packets on a slow link.
+/// Time for a connection to authenticate: a head of a few packets on a slow link.
 pub(crate) const NEWCOMER: Duration = Duration::from_secs(5);
 
-/// How long it has at least, also where others wait for its place.
+/// The minimum of that time, even if others wait for its place.
 pub(crate) const NEWCOMER_CHANCE: Duration = Duration::from_millis(100);
 
-/// Connections of one address that wait for a place among those; each has a descriptor and a task. What comes beyond is
-/// closed at once.
+/// Queued connections of one address; each has a descriptor and a task. Further ones are
+/// closed immediately.
 pub(crate) const NEWCOMERS_QUEUED_PER_ADDRESS: usize = 64;
 
-/// The same of all addresses.
+/// Queued connections of all addresses.
 pub(crate) const NEWCOMERS_QUEUED: usize = 1_000;
 
-/// How long a request's body may come at any pace.
+/// Grace period before a request's body must reach the minimum rate.
 pub(crate) const BODY_START: Duration = Duration::from_secs(5);
 
-/// The bytes of a body that must have come for each second after that: a quarter of a megabit. What is
-/// slower holds memory for longer than it is worth.
+/// Minimum rate of a body after that, in bytes per second: a quarter of a megabit. Slower bodies
+/// hold memory for too long.
 pub(crate) const BODY_BYTES_PER_S: usize = 32 << 10;
 
-/// Bytes of a body that are not counted: most are smaller, and ten thousand hold 160 MB of it.
+/// Bytes of a body that are not counted: most are smaller, and ten thousand such bodies hold 160 MB.
 pub(crate) const BODY_UNCOUNTED_BYTES: usize = 16 << 10;
 
-/// Bytes of rows that are encoded at a time while an answer is sent.
+/// Bytes of rows that are encoded at a time while a result is sent.
 pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
 
-/// How long a request's body may take: 16 MB at two megabits per second.
+/// Time limit for a request's body: 16 MB at two megabits per second.
 pub(crate) const BODY: Duration = Duration::from_secs(64);
 
-/// Bytes of a body that is too large which are still read, so that the answer reaches a client that
-/// writes before it reads. Whoever sends more finds the connection closed.
+/// Bytes of a too large body that are still read, so that the response reaches a client that
+/// writes before it reads. Beyond that the connection is closed.
 pub(crate) const DRAINED_BYTES: usize = 4 * abide_schema::limits::MESSAGE_BYTES;
 
-/// Bytes from which a message is read in turns: below it that takes some hundred microseconds at most.
+/// Messages of this size and larger are parsed in turns: smaller ones take some hundred microseconds at most.
 pub(crate) const LARGE_BYTES: usize = 32 << 10;
 
-/// How long a peer may take in no byte of what waits for it. Long enough for a phone in a tunnel; it
-/// can resume afterwards from the seq it has.
+/// How long a peer may read nothing while data waits. Long enough for a phone in a tunnel; it
+/// can resume afterwards from its seq.
 pub(crate) const STALL: Duration = Duration::from_secs(120);
 
-/// Between two pings of a WebSocket, and between two comments of a quiet event stream: below the
-/// minute after which common proxies drop what is silent.
+/// Interval of WebSocket pings, and of comments in an idle event stream: below the
+/// minute after which common proxies close idle connections.
 pub(crate) const PING: Duration = Duration::from_secs(20);
 
 /// How long a WebSocket may be silent: three pings went unanswered.
 pub(crate) const SILENCE: Duration = Duration::from_secs(65);
 
-/// How long the other side is waited for after a close frame.
+/// How long to wait for the peer after a close frame.
 pub(crate) const CLOSING: Duration = Duration::from_secs(1);
 
-/// How long a shutdown waits for what is in flight. Container runtimes kill after ten seconds, and
-/// the engine has to move the WAL into the file after us.
+/// How long a shutdown waits for requests in progress. Container runtimes kill after ten seconds, and
+/// the engine still has to checkpoint the WAL afterwards.
 pub(crate) const GRACE: Duration = Duration::from_secs(7);
 
-/// What one WebSocket may have in flight, in calls. At 50,000 calls/s and 5 ms a commit, 250 calls
-/// fill the pipe; more would only move the queue from the socket into memory.
+/// Concurrent work of one WebSocket, in calls. At 50,000 calls/s and 5 ms per commit, 250 calls
+/// fill the pipeline; more would only move the queue from the socket into memory.
 pub(crate) const IN_FLIGHT: usize = 256;
 
-/// A message weighs as one more call for each of so many bytes, so that what is in flight for one
-/// WebSocket comes to some 16 MB, however large its calls are.
+/// A message counts as one more call for each of this many bytes, so that the messages in progress of one
+/// WebSocket are limited to some 16 MB.
 pub(crate) const WEIGHT_BYTES: usize = abide_schema::limits::MESSAGE_BYTES / IN_FLIGHT;
 
-/// What a query weighs: four at a time, as there are readers, because each answer may be as large as
+/// The weight of a query: four at a time, the number of readers, because each result may be as large as
 /// [`abide_schema::limits::QUERY_BYTES`].
 pub(crate) const QUERY_WEIGHT: usize = IN_FLIGHT / 4;
 
-/// Subscribe and unsubscribe messages that wait while another subscription begins.
+/// Subscribe and unsubscribe messages that wait while another subscription starts.
 pub(crate) const COMMANDS: usize = 16;
 
-/// Bytes of a WebSocket message that are still read when it is too large, so that it can be refused
-/// under its id and the connection stays. Beyond it the connection is closed.
+/// Size up to which a too large WebSocket message is still read, so that it can be refused
+/// with its id and the connection stays open. Beyond it the connection is closed.
 pub(crate) const OVERSIZE_BYTES: usize = 2 * abide_schema::limits::MESSAGE_BYTES;
 
-/// What each WebSocket reads at a time, allocated when it opens: most messages are smaller, and ten
-/// thousand quiet connections hold 80 MB of it.
+/// Read buffer of each WebSocket, allocated when it opens: most messages are smaller, and ten
+/// thousand idle connections hold 80 MB.
 pub(crate) const READ_BUFFER_BYTES: usize = 8 << 10;
 
-/// What a WebSocket gathers before it writes.
+/// Write buffer of a WebSocket.
 pub(crate) const WRITE_BUFFER_BYTES: usize = 64 << 10;
 
-/// Bytes of a JSON Web Token: what issuers put into headers and cookies is under half of it.
+/// Bytes of a JSON Web Token: issuers keep tokens in headers and cookies under half of it.
 pub(crate) const JWT_BYTES: usize = 8 << 10;
 
-/// Tokens of the file that are remembered, so that they need not be looked up at each request.
+/// Maximum number of cached tokens.
 pub(crate) const KNOWN_TOKENS: usize = 10_000;
 
-/// Ids of tokens that are not there which are remembered, so that the same is not looked up again.
+/// Maximum number of cached unknown token ids.
 pub(crate) const UNKNOWN_TOKENS: usize = 10_000;
 
-/// Requests that wait at a time to have a token looked up which is not remembered: some milliseconds' worth.
+/// Requests that wait for the lookup of an uncached token: some milliseconds of work.
 pub(crate) const TOKEN_LOOKUPS: usize = 64;
 
-/// Microseconds between two looks whether the file of an issuer's keys has changed.
+/// Microseconds between checks for changes of the issuer's key file.
 pub(crate) const KEYS_LOOK_US: i64 = 10_000_000;
 
-/// The same, where a token names a key that is not known: it may be a new one.
+/// The same if a token names an unknown key: it may be a new one.
 pub(crate) const KEYS_LOOK_SOON_US: i64 = 1_000_000;
 
-/// From a fall of the bytes that wait for clients to giving memory back. A connection frees its own memory shortly
-/// after what was counted of it, and several connections end together.
+/// Delay between a drop of buffered bytes and returning memory to the system. A connection frees its own memory
+/// shortly after its buffered bytes, and several connections often end together.
 pub(crate) const RECLAIM_AFTER: Duration = Duration::from_millis(250);

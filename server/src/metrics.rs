@@ -13,38 +13,34 @@ use abide_schema::{Code, Refusal};
 use crate::problem::Problem;
 use crate::routes::{App, By};
 
-/// What is counted and measured, now.
+/// The current metrics.
 pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, Problem> {
     only_unscoped(&app, &by, "/metrics")?;
     let (engine, life) = (&app.engine, &app.life);
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_floor.get();
     let gauges = [
-        ("seq", "The last event that is on the disk.", seq),
+        ("seq", "The last durable event.", seq),
         (
             "change_log_events",
-            "Events whose changes are kept, to be resumed from.",
+            "Events in the change log, from which clients can resume.",
             seq.saturating_sub(floor),
         ),
-        (
-            "writer_queue_bytes",
-            "Bytes of the calls that wait for the writer.",
-            engine.backlog() as u64,
-        ),
+        ("writer_queue_bytes", "Bytes of calls queued for the writer.", engine.backlog() as u64),
         (
             "buffered_bytes",
-            "Bytes that wait in memory for clients: bodies that arrive, results that leave.",
+            "Bytes buffered in memory for clients: request bodies and results.",
             engine.buffers().total() as u64,
         ),
-        ("connections", "Connections that are open, of every kind.", life.connections() as u64),
-        ("websockets", "WebSockets that are open.", life.websockets() as u64),
-        ("ready", "1 while calls are taken.", u64::from(engine.ready().is_ok())),
+        ("connections", "Open connections of any kind.", life.connections() as u64),
+        ("websockets", "Open WebSockets.", life.websockets() as u64),
+        ("ready", "1 while calls are accepted.", u64::from(engine.ready().is_ok())),
     ];
     let mut text = Text::default();
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
         text.head(name, meaning).sample(name, None, value);
     }
-    // While the engine closes or is poisoned, nobody can say.
+    // Unavailable while the engine closes or is poisoned.
     let templates = engine.live_templates().await.unwrap_or_default();
     let templates = template_series(&templates);
     for series in engine.metrics().read_labelled().into_iter().chain(templates) {
@@ -54,22 +50,22 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
         }
     }
     let version = Some(("version", env!("CARGO_PKG_VERSION")));
-    text.head("build_info", "What is running.").sample("build_info", version, 1);
+    text.head("build_info", "The running version.").sample("build_info", version, 1);
     let answer = ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.0);
     Ok(answer.into_response())
 }
 
-/// What tells of all scopes together is not for who is bounded by one.
+/// Refuses data of all scopes to a caller with a scope.
 fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
-    let detail = format!("{what} covers all tenants, and this caller has a scope");
+    let detail = format!("{what} covers all scopes, and you have a scope");
     app.engine.note_denied(by, what, &detail);
-    Err(Refusal::new(Code::Denied, detail).hint("an identity without a scope may"))
+    Err(Refusal::new(Code::Denied, detail).hint("use an identity without a scope"))
 }
 
-/// The text that is being built.
+/// The text under construction.
 #[derive(Default)]
 struct Text(String);
 
@@ -81,7 +77,7 @@ impl Text {
         self
     }
 
-    /// One value, with a label's name and value where it has one.
+    /// One value, with a label if it has one.
     fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut Text {
         let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escaped(value)));
         let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
@@ -89,7 +85,7 @@ impl Text {
     }
 }
 
-/// A label's value as the format wants it: on one line, quotes and backslashes marked.
+/// Escapes a label's value: one line, with quotes and backslashes escaped.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -100,7 +96,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn a_label_may_hold_anything() {
+    fn label_values_are_escaped() {
         let mut text = Text::default();
         text.head("live_template_steps_total", "Steps of live queries, by template.");
         for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {

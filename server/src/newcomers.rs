@@ -1,8 +1,8 @@
-//! Connections that have not shown who they are: bounded per address and together, and closed after a few seconds.
+//! Unauthenticated connections: limited per address and in total, and closed after a few seconds.
 //!
-//! A connection costs a descriptor before its first request is complete. A client that opens thousands and
-//! sends half a head on each would use them all up. Where an address, or all of them, have too many, the oldest
-//! that has had its chance is closed in favour of the new one.
+//! A connection uses a descriptor before its first request is complete. A client that opens thousands and
+//! sends half a request head on each would use up all descriptors. At the limit of an address, or of all, the oldest
+//! connection that has had its minimum time is closed in favour of the new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::limits;
 
-/// The connections. Clones share them.
+/// Unauthenticated connections. Clones share the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Newcomers(Arc<State>);
 
@@ -22,7 +22,7 @@ struct State {
     per_address: usize,
     total: usize,
     waiting: Mutex<Waiting>,
-    /// One of them has left.
+    /// One of them was closed or authenticated.
     left: Notify,
 }
 
@@ -30,9 +30,9 @@ struct State {
 struct Waiting {
     next: u64,
     count: usize,
-    /// How many wait for a place, by address.
+    /// Number of queued connections, by address.
     queued: HashMap<IpAddr, usize>,
-    /// By address, then in the order they came.
+    /// By address, then in order of arrival.
     addresses: HashMap<IpAddr, BTreeMap<u64, Entry>>,
 }
 
@@ -42,7 +42,7 @@ struct Entry {
     close: Arc<Notify>,
 }
 
-/// A connection that has not shown who it is.
+/// An unauthenticated connection.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     all: Newcomers,
@@ -53,7 +53,7 @@ pub(crate) struct Newcomer {
 }
 
 impl Newcomers {
-    /// For a server of so many connections.
+    /// For a server with this many connections.
     pub(crate) fn new(connections: u32) -> Newcomers {
         let total = (connections as usize / 2).max(1);
         let per_address = limits::NEWCOMERS_PER_ADDRESS.min(total.div_ceil(2));
@@ -61,12 +61,12 @@ impl Newcomers {
         Newcomers(Arc::new(State { per_address, total, waiting, left }))
     }
 
-    /// Takes a connection in, if it does not have to wait for a place.
+    /// Admits a connection if it does not have to wait.
     pub(crate) fn enter_now(&self, address: IpAddr) -> Option<Newcomer> {
         self.try_enter(network(address)).ok()
     }
 
-    /// Has a connection wait for a place; nothing where too many wait, of its address or together.
+    /// Queues a connection; `None` if too many of its address, or in total, are queued.
     pub(crate) fn queue(&self, address: IpAddr) -> Option<Queued> {
         let address = network(address);
         let mut waiting = self.lock();
@@ -82,7 +82,7 @@ impl Newcomers {
         Some(Queued { all: self.clone(), address })
     }
 
-    /// Takes a connection in. Where there are too many, waits until one has left or can be closed.
+    /// Admits a connection. At the limit, waits until another one leaves or can be closed.
     async fn enter(&self, address: IpAddr) -> Newcomer {
         loop {
             let left = self.0.left.notified();
@@ -98,7 +98,7 @@ impl Newcomers {
         }
     }
 
-    /// Takes a connection in, or says when the next may be closed for it.
+    /// Admits a connection, or returns when the next one may be closed for it.
     fn try_enter(&self, address: IpAddr) -> Result<Newcomer, Instant> {
         let mut waiting = self.lock();
         let own = waiting.addresses.get(&address).map_or(0, BTreeMap::len);
@@ -137,7 +137,7 @@ impl Newcomers {
 }
 
 impl Waiting {
-    /// Whether it was still there.
+    /// Removes a connection; returns whether it existed.
     fn remove(&mut self, address: IpAddr, number: u64) -> bool {
         let Some(entries) = self.addresses.get_mut(&address) else { return false };
         let was = entries.remove(&number).is_some();
@@ -149,7 +149,7 @@ impl Waiting {
     }
 }
 
-/// A connection that waits for a place.
+/// A queued connection.
 #[derive(Debug)]
 pub(crate) struct Queued {
     all: Newcomers,
@@ -157,7 +157,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Waits for the place.
+    /// Waits until it is admitted.
     pub(crate) async fn enter(self) -> Newcomer {
         self.all.enter(self.address).await
     }
@@ -176,7 +176,7 @@ impl Drop for Queued {
 }
 
 impl Newcomer {
-    /// It has shown who it is.
+    /// The connection is authenticated.
     pub(crate) fn admitted(&self) {
         let was = self.all.lock().remove(self.address, self.number);
         if was {
@@ -184,8 +184,8 @@ impl Newcomer {
         }
     }
 
-    /// Returns when the connection is to be closed: another needs its place, or it had its time. Never for one that
-    /// has shown who it is.
+    /// Returns when the connection must be closed: another one needs its place, or its time is over. Never returns for
+    /// an authenticated one.
     pub(crate) async fn overdue(&self) {
         tokio::select! {
             () = self.close.notified() => return,
@@ -207,7 +207,7 @@ impl Drop for Newcomer {
     }
 }
 
-/// Whom an address is counted as: of IPv6 the network, as each host has 2^64 addresses in it.
+/// The unit of counting for an address: for IPv6 the network, since each host has 2^64 addresses in it.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -232,15 +232,15 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), newcomer.overdue()).await.is_ok()
     }
 
-    /// 10,000 half-sent heads kept everybody else out for 30 seconds.
+    /// 10,000 incomplete request heads blocked all other clients for 30 seconds.
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_a_crowded_address_make_room() {
+    async fn the_oldest_connections_of_a_crowded_address_are_closed() {
         let newcomers = Newcomers::new(8);
         let begun = Instant::now();
         let mut held = Vec::new();
         for _ in 0..100 {
             held.push(newcomers.enter(address(1)).await);
-            assert!(newcomers.lock().count <= 2, "a bound for each address");
+            assert!(newcomers.lock().count <= 2, "the limit per address");
         }
         assert!(begun.elapsed() <= 50 * (limits::NEWCOMER_CHANCE + Duration::from_millis(1)));
         assert!(is_closed(&held[0]).await && !is_closed(&held[99]).await);
@@ -250,8 +250,8 @@ mod tests {
         other.admitted();
         // tidy: on the paused clock of the test, it takes no time
         tokio::time::sleep(limits::NEWCOMER).await;
-        assert!(is_closed(&held[99]).await, "it had its time");
-        assert!(!is_closed(&other).await, "it is known");
+        assert!(is_closed(&held[99]).await, "its time is over");
+        assert!(!is_closed(&other).await, "it is authenticated");
         drop((held, other));
         assert!(newcomers.lock().addresses.is_empty() && newcomers.lock().count == 0);
     }
@@ -274,12 +274,12 @@ mod tests {
         tokio::join!(third, shows);
         assert!(
             before.elapsed() < limits::NEWCOMER_CHANCE,
-            "it waits for a place, not for the bound"
+            "it waits for a place, not for the timeout"
         );
     }
 
     #[test]
-    fn those_that_wait_are_bounded_for_each_address_and_together() {
+    fn queued_connections_are_limited_per_address_and_in_total() {
         let newcomers = Newcomers::new(8);
         let queue = |last: u8| -> Vec<Queued> {
             (0..limits::NEWCOMERS_QUEUED).map_while(|_| newcomers.queue(address(last))).collect()
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one() {
+    fn an_ipv6_network_counts_as_one_address() {
         let of = |text: &str| network(text.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));

@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: OpenAPI 3.1 made from what the engine says about itself.
+//! `GET /openapi.json`: OpenAPI 3.1, generated from the engine's description.
 //!
-//! Each reducer is a path. Its schemas go under `components` with their definitions lifted out of
-//! them, because a `$ref` of `#/$defs/…` would point to the root of this document.
+//! Each reducer is a path. Its schemas are in `components` with their definitions moved to the top level,
+//! because a `$ref` to `#/$defs/…` would refer to the root of this document.
 
 mod agents;
 
@@ -36,8 +36,8 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
             "securitySchemes": {"bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A token of `abide token create`, or a JSON Web Token of the issuer that \
-                    the server believes. None while there is neither.",
+                "description": "A token from `abide token create`, or a JSON Web Token from \
+                    the configured issuer. Not required while neither exists.",
             }},
             "responses": {
                 "problem": {
@@ -53,13 +53,13 @@ pub(crate) fn document(described: &JsonValue) -> JsonValue {
 struct Components(Map<String, JsonValue>);
 
 impl Components {
-    /// Adds a schema and its definitions, and gives the reference to it. A definition keeps its name
-    /// unless that means something else already.
+    /// Adds a schema and its definitions, and returns the reference to it. A definition keeps its name
+    /// unless another definition has it.
     fn add(&mut self, name: String, mut schema: JsonValue) -> JsonValue {
         let mut definitions = Map::new();
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("$schema");
-            schema.remove("title"); // `Arguments` of each.
+            schema.remove("title"); // Always `Arguments`.
             if let Some(JsonValue::Object(own)) = schema.remove("$defs") {
                 definitions = own;
             }
@@ -98,10 +98,10 @@ impl Components {
     }
 }
 
-/// Where the schemas are, as a reference names it.
+/// Prefix of references to schemas.
 const PLACE: &str = "#/components/schemas/";
 
-/// Points the references that have moved to where they are now.
+/// Updates references to moved definitions.
 fn redirect(schema: &mut JsonValue, moved: &impl Fn(&str) -> Option<String>) {
     match schema {
         JsonValue::Object(object) => {
@@ -131,7 +131,8 @@ fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) ->
         "properties": {
             "seq": schema_ref("seq"),
             "result": result,
-            "duplicate": {"type": "boolean", "description": "An earlier call had already done it."},
+            "duplicate": {"type": "boolean", "description":
+                "An earlier call with the same request id already took effect."},
         },
     });
     json!({"post": {
@@ -143,7 +144,7 @@ fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) ->
             "required": required,
             "content": {"application/json": {"schema": arguments}},
         },
-        "responses": answers("It is done, and on the disk.", "application/json", answer),
+        "responses": answers("The call has completed and is durable.", "application/json", answer),
     }})
 }
 
@@ -151,8 +152,8 @@ fn idempotency_key() -> JsonValue {
     json!({
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Makes a retry safe: the same key with the same arguments is answered from \
-            the first call.",
+        "description": "Makes a retry safe: the same key with the same arguments \
+            returns the result of the first call.",
         "schema": {"type": "string", "maxLength": abide_schema::limits::NAME_BYTES},
     })
 }
@@ -195,7 +196,7 @@ fn get(id: &str, meaning: &str, kind: &str) -> JsonValue {
     }})
 }
 
-/// The routes that are there whatever the reducers.
+/// The fixed routes, independent of the reducers.
 fn fixed_paths() -> [(&'static str, JsonValue); 11] {
     let json = "application/json";
     [
@@ -208,7 +209,7 @@ fn fixed_paths() -> [(&'static str, JsonValue); 11] {
             "/v1/explain",
             post(
                 "explain",
-                "Tells how a query would be kept live, and at what cost.",
+                "Explains how a query would be maintained live, and at what cost.",
                 "explained_query",
                 "explanation",
             ),
@@ -217,8 +218,8 @@ fn fixed_paths() -> [(&'static str, JsonValue); 11] {
         ("/v1/ws", websocket()),
         ("/v1/schema", get("schema", "Tables, columns and reducers.", json)),
         ("/openapi.json", get("openapi", "This document.", json)),
-        ("/health", get("health", "The process is up.", json)),
-        ("/ready", get("ready", "Calls are taken.", json)),
+        ("/health", get("health", "The process is running.", json)),
+        ("/ready", get("ready", "The server accepts calls.", json)),
         ("/metrics", get("metrics", "Metrics for Prometheus.", "text/plain")),
         ("/", get("page", "A page for people.", "text/html")),
     ]
@@ -244,14 +245,14 @@ fn subscribe() -> JsonValue {
         "parameters": [
             parameter("sql", "query", true, "One SELECT."),
             parameter("params", "query", false, "Its parameters, as a JSON object."),
-            parameter("from", "query", false, "Only what changed since this seq."),
+            parameter("from", "query", false, "Only the changes since this seq."),
             parameter(
                 "as_of", "query", false,
-                "The result as it was after this seq, and then what changed since.",
+                "The result as of this seq, followed by the changes since.",
             ),
-            parameter("checksum", "query", false, "Tell the result's checksum with each change."),
-            parameter("explain", "query", false, "Tell the statements that make the deltas."),
-            parameter("Last-Event-ID", "header", false, "As from, and before it and as_of."),
+            parameter("checksum", "query", false, "Send the result's checksum with each change."),
+            parameter("explain", "query", false, "Send the statements that produce the deltas."),
+            parameter("Last-Event-ID", "header", false, "Like from; overrides from and as_of."),
         ],
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"})),
     }})
@@ -261,10 +262,10 @@ fn websocket() -> JsonValue {
     json!({"get": {
         "operationId": "websocket",
         "tags": ["engine"],
-        "description": "The WebSocket protocol abide.v1: calls, queries and live queries over one \
-            connection, one JSON object a message.",
+        "description": "The WebSocket protocol abide.v1: calls, queries and live \
+            queries over one connection, one JSON object per message.",
         "responses": {
-            "101": {"description": "The protocol is abide.v1 from here on."},
+            "101": {"description": "The connection continues with the protocol abide.v1."},
             "default": {"$ref": "#/components/responses/problem"},
         },
     }})
@@ -278,7 +279,7 @@ fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
     })
 }
 
-/// What the routes above take and give.
+/// Request and response schemas of the fixed routes.
 fn fixed_schemas() -> Map<String, JsonValue> {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let seq = || schema_ref("seq");
@@ -310,8 +311,9 @@ fn fixed_schemas() -> Map<String, JsonValue> {
                 "type": text(), "title": text(), "status": {"type": "integer"},
                 "code": {"type": "string", "enum": codes},
                 "detail": {"type": "string", "description": "One sentence."},
-                "hint": {"type": "string", "description": "What to do."},
-                "retryable": {"type": "boolean", "description": "The same may succeed later."},
+                "hint": {"type": "string", "description": "How to fix it."},
+                "retryable": {"type": "boolean",
+                    "description": "The same request may succeed later."},
             }),
             &["type", "title", "status", "code", "detail", "retryable"],
         ),
@@ -322,17 +324,17 @@ fn fixed_schemas() -> Map<String, JsonValue> {
     }
 }
 
-/// What `/v1/explain` gives.
+/// The response of `/v1/explain`.
 fn explanation() -> JsonValue {
     let text = |what: &str| json!({"type": "string", "description": what});
     let list = |of: JsonValue| json!({"type": "array", "items": of});
     let (name, any) = (json!({"type": "string"}), json!({"type": "object"}));
     let plan = object(
         json!({
-            "rule": text("The rule by which its deltas are made."),
-            "cost": text("What a commit that concerns it costs."),
-            "state": text("What is kept while somebody is subscribed."),
-            "statements": list(text("A statement that makes its deltas.")),
+            "rule": text("The rule that produces its deltas."),
+            "cost": text("The cost of a commit that affects it."),
+            "state": text("The memory that it uses while it has subscribers."),
+            "statements": list(text("A statement that produces its deltas.")),
         }),
         &["rule", "cost", "state"],
     );
@@ -340,20 +342,22 @@ fn explanation() -> JsonValue {
         json!({
             "table": name, "columns": list(name.clone()), "statement": name,
             "part": {"type": "string", "enum": ["term", "lookup", "evaluation"]},
-            "declare": text("The index that spares it, as a table declares it."),
-            "create": text("The same as SQL."),
+            "declare": text("The index that avoids it, as a table declares it."),
+            "create": text("The same index as SQL."),
         }),
         &["table", "columns", "part", "statement"],
     );
     object(
         json!({
             "plan": plan,
-            "routed_by": list(text("What a change of a table must meet to be looked at.")),
+            "routed_by": list(
+                text("The equalities that a changed row must match to affect the query.")
+            ),
             "scans": list(scan),
             "snapshot": text("The SELECT of the whole result."),
             "params": list(json!(true)),
             "columns": list(any.clone()), "key": list(name.clone()), "order": list(any),
-            "window": {"type": "boolean", "description": "Deltas tell positions, not keys."},
+            "window": {"type": "boolean", "description": "Deltas contain positions, not keys."},
             "refused": schema_ref("problem"),
         }),
         &["plan", "routed_by", "scans", "snapshot", "params", "columns", "key", "order"],
@@ -365,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_that_means_something_else_gets_a_name_of_its_own() {
+    fn a_conflicting_definition_gets_another_name() {
         let schema = |kind: &str| {
             json!({
                 "$schema": "x",

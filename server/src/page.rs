@@ -1,11 +1,11 @@
-//! `GET /`: a plain page for whoever opens the address in a browser.
+//! `GET /`: a plain page for browsers.
 
 use axum::extract::{Extension, State};
 use axum::response::Html;
 
 use crate::routes::{App, By};
 
-/// What this is, where it stands, and where to go on. Where it stands is only for those let in.
+/// A description, the state of the log, and links. The state is shown only to authenticated callers.
 pub(crate) async fn page(State(app): State<App>, by: Option<By>) -> Html<String> {
     let version = env!("CARGO_PKG_VERSION");
     let head = match by {

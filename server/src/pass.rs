@@ -1,4 +1,4 @@
-//! What a request or a connection was let in with, and how long that counts.
+//! Admission of requests and connections by their credentials, and for how long it is valid.
 
 use abide_engine::Engine;
 use abide_engine::credentials::{RoleEntry, changed, claimed, disabled, expiry, required};
@@ -59,7 +59,7 @@ impl Gate {
         Ok(Pass { caller })
     }
 
-    /// Checks again whether a caller is still admitted. Cheap where nothing has changed.
+    /// Checks again whether a caller is still admitted. Cheap if nothing has changed.
     pub(crate) async fn check(&self, pass: &mut Pass) -> Result<(), Refusal> {
         let Some(credential) = pass.caller.credential() else { return Ok(()) };
         if let Some(expired) = expiry(&credential.proof, self.engine.now()) {
@@ -98,7 +98,7 @@ impl Gate {
                 if !refusal.code.retryable() {
                     return refusal;
                 }
-                // It could not be looked up just now.
+                // The lookup failed temporarily.
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
@@ -139,7 +139,7 @@ impl Gate {
         if !bool::from(entry.hash().as_bytes().ct_eq(hash.as_bytes())) {
             return Err(unknown());
         }
-        // From here on the owner is known, and may learn why the token is not valid.
+        // The token's owner is authenticated from here on, and may learn why the token is invalid.
         let admitted = entry.caller(self.engine.now());
         if let Err(refusal) = &admitted {
             self.engine.note_denied(entry.owner(), "authenticate", &refusal.detail);
@@ -147,7 +147,7 @@ impl Gate {
         admitted.cloned()
     }
 
-    /// The caller that an issuer's claims name, with what the database adds to its role.
+    /// The caller named by an issuer's claims, with the role's additions from the database.
     async fn claimed(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
         let state = self.state();
         let Some(directory) = &self.directory else {
@@ -164,17 +164,17 @@ impl Gate {
     }
 }
 
-/// How long after a failed look the next one is.
+/// Pause after a failed lookup.
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// From now to a moment, and a little over, so that it has come; an hour at most, as clocks are set.
+/// Time until a moment, plus a little, so that it has passed; at most an hour, because clocks may be changed.
 fn until(now: Micros, at: Micros) -> std::time::Duration {
     let us = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0);
     let us = us.saturating_add(1_000);
     std::time::Duration::from_micros(us).min(std::time::Duration::from_secs(3_600))
 }
 
-/// The id of a token that reads `abide_<id>_<secret>`, and the SHA-256 of all of it in hexadecimal.
+/// The id of a token of the form `abide_<id>_<secret>`, and the SHA-256 of the whole token in hexadecimal.
 fn token_parts(shown: &str) -> Option<(String, String)> {
     let (id, secret) = shown.strip_prefix("abide_")?.split_once('_')?;
     let fits = (1..=64).contains(&id.len()) && (16..=256).contains(&secret.len());
@@ -189,6 +189,6 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
 
 /// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "the token is not known")
+    Refusal::new(Code::Unauthenticated, "unknown token")
         .hint("ask the operator of the server for the current one")
 }

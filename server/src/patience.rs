@@ -1,6 +1,6 @@
-//! A socket that gives up on a peer which takes nothing in.
+//! A socket that times out writes to a peer that does not read.
 //!
-//! Backpressure means that we wait for the slow; this says for how long. It covers answers, event
+//! Backpressure means waiting for slow peers; this limits how long. It covers responses, event
 //! streams and WebSockets alike, because it sits below all of them.
 
 use std::io;
@@ -19,7 +19,7 @@ use crate::limits;
 #[derive(Debug)]
 pub(crate) struct Patient {
     socket: TcpStream,
-    /// Runs while a write waits.
+    /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Where what arrives is counted.
     arrivals: Arc<Arrivals>,
@@ -30,7 +30,7 @@ impl Patient {
         Patient { socket, stalled: None, arrivals }
     }
 
-    /// Passes on what a write came to, and fails it when nothing has moved for too long.
+    /// Passes on the result of a write, and fails it after too long without progress.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -42,7 +42,7 @@ impl Patient {
         }
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limits::STALL)));
         ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing in")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_in_is_given_up() {
+    async fn a_peer_that_does_not_read_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let peer = TcpStream::connect(address).await.expect("it listens");

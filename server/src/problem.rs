@@ -1,14 +1,14 @@
-//! How a "no" leaves over HTTP: `application/problem+json` (RFC 9457) with our stable codes.
+//! Refusals over HTTP: `application/problem+json` (RFC 9457) with stable codes.
 
 use abide_schema::{Code, Refusal};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
-/// What a problem document calls itself.
+/// The content type of a problem document.
 pub(crate) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Seconds after which an overloaded server may be asked again: its queues drain in well under one.
+/// Default seconds before a retry of an overloaded server: its queues drain in well under one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// A refusal as a response.
@@ -50,29 +50,29 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Logs a refusal that is our fault; all others are the caller's business.
+/// Logs an internal error; other refusals are caused by the caller.
 pub(crate) fn note(refusal: &Refusal) {
     if refusal.code == Code::Internal {
-        tracing::error!(detail = %refusal.detail, "a request was refused as internal");
+        tracing::error!(detail = %refusal.detail, "a request failed with an internal error");
     }
 }
 
-/// No such route.
+/// Response for an unknown path.
 pub(crate) async fn no_route(uri: Uri) -> Problem {
-    let refusal = Refusal::new(Code::NotFound, format!("there is nothing at {}", uri.path()));
-    Problem(refusal.hint("GET /openapi.json lists what there is"))
+    let refusal = Refusal::new(Code::NotFound, format!("no route matches {}", uri.path()));
+    Problem(refusal.hint("GET /openapi.json lists the routes"))
 }
 
-/// A route, but not for this method. The code is `bad_request`; the status is HTTP's own for it, as
-/// clients and proxies know it.
+/// Response for an unsupported method. The code is `bad_request`; the status is HTTP's 405, as
+/// clients and proxies expect.
 pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let detail = format!("{} does not take {method}", uri.path());
+    let detail = format!("{} does not support {method}", uri.path());
     let refusal =
-        Refusal::new(Code::BadRequest, detail).hint("the header Allow says what it takes");
+        Refusal::new(Code::BadRequest, detail).hint("the header Allow lists the supported methods");
     with_status(&refusal, StatusCode::METHOD_NOT_ALLOWED)
 }
 
-/// A refusal under another status than its code's own.
+/// A refusal with another status than its code's.
 pub(crate) fn with_status(refusal: &Refusal, status: StatusCode) -> Response {
     let mut problem = refusal.problem();
     problem["status"] = status.as_u16().into();

@@ -1,7 +1,7 @@
-//! Gives memory back to the system after clients have left with what waited for them.
+//! Returns memory to the system after clients with large buffers have left.
 //!
-//! The allocator keeps what is freed. How much that is follows from the bytes that waited for clients
-//! ([`Buffers`]): they are most of what a server holds for a time and then no more.
+//! The allocator keeps freed memory. Buffered bytes ([`Buffers`]) indicate how much that is: they are most of the
+//! memory that a server holds temporarily.
 
 use std::convert::Infallible;
 
@@ -11,15 +11,15 @@ use tokio::time::sleep;
 
 use crate::limits;
 
-/// Gives memory back each time that far fewer bytes wait than before.
+/// Returns memory each time the buffered bytes have dropped far below their peak.
 pub(crate) async fn run(buffers: &Buffers) -> Infallible {
     loop {
         buffers.fallen().await;
         sleep(limits::RECLAIM_AFTER).await;
-        // First, so that a fall during the release leads to the next one.
+        // First, so that a drop during the release triggers the next one.
         buffers.restart_peak();
         if spawn_blocking(abide_heap::release).await.is_err() {
-            tracing::warn!("unused memory was not given back");
+            tracing::warn!("unused memory could not be returned to the system");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What there is, and where: every route in one table.
+//! The route table.
 
 mod agents;
 mod call;
@@ -26,7 +26,7 @@ use crate::pass::{Gate, Pass};
 use crate::turns::Turns;
 use crate::{metrics, page, problem, sse, websocket};
 
-/// What every route may use.
+/// State shared by all routes.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) engine: Engine,
@@ -36,10 +36,10 @@ pub(crate) struct App {
     pub(crate) agents: Workshop,
 }
 
-/// What somebody was let in with.
+/// The credential with which a request was admitted.
 pub(crate) type With = Extension<Pass>;
 
-/// Who calls, as [`access::guard`] found out.
+/// The caller, as determined by [`access::guard`].
 pub(crate) type By = Extension<Caller>;
 
 pub(crate) fn router(app: App) -> Router {
@@ -75,8 +75,8 @@ pub(crate) fn json(text: String) -> Response {
     ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }
 
-/// The refusal of a query that a route makes by itself. Such a query names only tables and columns that exist, so
-/// what is unknown in it is hidden from the caller.
+/// Maps the refusal of a route's own query. Such a query names only existing tables and columns, so an
+/// unknown one is hidden from the caller.
 fn hidden(refusal: Refusal) -> Refusal {
     match refusal.code {
         Code::BadSql => Refusal::new(Code::Denied, "a policy hides what this route reads"),
@@ -84,11 +84,11 @@ fn hidden(refusal: Refusal) -> Refusal {
     }
 }
 
-/// The request id that a header gives.
+/// The request id from the header.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     key.to_str().map(Some).map_err(|_| {
         Refusal::new(Code::BadRequest, "the header Idempotency-Key is not visible ASCII")
-            .hint("a UUID does well")
+            .hint("use a UUID")
     })
 }

@@ -1,4 +1,4 @@
-//! The accept loop: a bounded number of connections, each with its timeouts, and an orderly end.
+//! The accept loop: a bounded number of connections with timeouts, and a graceful shutdown.
 
 use std::future::Future;
 use std::io;
@@ -32,12 +32,12 @@ use crate::routes::{self, App};
 use crate::turns::Turns;
 use crate::{descriptors, limits, reclaim};
 
-/// Serves an engine until `shutdown` completes, then finishes what is in flight and returns, after
-/// seven seconds at the latest. The engine is left running: closing it is its opener's part.
+/// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
+/// seven seconds at the latest. The engine keeps running: the caller closes it.
 ///
 /// # Errors
 /// The listener is not on loopback while `access` has no credentials: the error is of kind
-/// `PermissionDenied` and holds the [`Refusal`] with its hint (`error.get_ref()`, downcast).
+/// `PermissionDenied` and contains the [`Refusal`] with its hint (`error.get_ref()`, downcast).
 pub async fn serve(
     engine: Engine,
     listener: TcpListener,
@@ -47,7 +47,7 @@ pub async fn serve(
     serve_with(engine, listener, access, None, shutdown).await
 }
 
-/// The same with a workshop of agents, so that definitions are taken over `/agents`.
+/// The same with an agent host, so that `/agents` accepts definitions.
 ///
 /// # Errors
 /// As [`serve`].
@@ -77,7 +77,7 @@ pub async fn serve_with(
     life.go(Phase::Draining);
     if timeout(limits::GRACE, life.empty()).await.is_err() {
         let left = life.connections();
-        tracing::warn!(left, "connections were cut: they did not finish in time");
+        tracing::warn!(left, "connections were closed: they did not finish in time");
         life.go(Phase::Over);
         life.empty().await;
     }
@@ -85,10 +85,10 @@ pub async fn serve_with(
     Ok(())
 }
 
-/// Whether a server of this engine may listen there, and if so, whether it asks for credentials.
+/// Whether a server of this engine may listen at an address, and if so, whether it requires credentials.
 ///
 /// # Errors
-/// `denied` for an address that other machines reach, while there are no credentials.
+/// `denied` for a non-loopback address while no credentials exist.
 pub async fn check_listens(
     engine: &Engine,
     access: &Access,
@@ -99,7 +99,7 @@ pub async fn check_listens(
     Ok(asks)
 }
 
-/// Takes connections in until the shutdown.
+/// Accepts connections until the shutdown.
 async fn accept(
     listener: &TcpListener,
     router: &Router,
@@ -126,12 +126,12 @@ async fn accept(
                 continue;
             }
         };
-        // Frames are whole messages: waiting for more to fill a packet only delays them.
+        // Frames are whole messages: waiting to fill a packet only delays them.
         let _ = socket.set_nodelay(true);
         if let Some(newcomer) = newcomers.enter_now(peer.ip()) {
             house.let_in(socket, newcomer);
         } else if let Some(queued) = newcomers.queue(peer.ip()) {
-            // A crowded address delays no other: its connections wait in tasks of their own.
+            // A crowded address delays no other: its connections wait in separate tasks.
             let house = house.clone();
             tokio::spawn(async move {
                 let newcomer = tokio::select! {
@@ -144,18 +144,18 @@ async fn accept(
     }
 }
 
-/// What connections are served by.
+/// What a connection needs to be served.
 #[derive(Clone)]
 struct House {
     router: Router,
-    /// What answers those that are turned away.
+    /// Responds to connections over the limit.
     full: Router,
     turned_away: Arc<Semaphore>,
     life: Life,
 }
 
 impl House {
-    /// Serves a connection if there is room, else tells it so.
+    /// Serves a connection if there is room, otherwise responds `overloaded`.
     fn let_in(&self, socket: TcpStream, newcomer: Newcomer) {
         let (life, newcomer) = (self.life.clone(), Arc::new(newcomer));
         if let Some(place) = life.enter() {
@@ -164,7 +164,7 @@ impl House {
         } else if let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned() {
             let full = self.full.clone();
             tokio::spawn(async move {
-                // Whoever is turned away is not waited for.
+                // A refused connection gets little time.
                 let _ = timeout(limits::CLOSING, connection(socket, full, None, &life)).await;
                 drop(place);
             });
@@ -175,21 +175,21 @@ impl House {
 async fn accept_failed(why: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
-        return; // The peer's doing.
+        return; // Caused by the peer.
     }
-    tracing::error!(%why, "cannot take connections in; are there enough file descriptors?");
-    // Trying again at once would only burn the processor until something is closed.
+    tracing::error!(%why, "cannot accept connections; the process may be out of file descriptors");
+    // An immediate retry would spin until some descriptor is closed.
     tokio::time::sleep(limits::CLOSING).await;
 }
 
-/// What a connection holds while it is open.
+/// The resources of an open connection.
 struct Seat {
     place: Place,
     newcomer: Arc<Newcomer>,
 }
 
-/// Serves one connection to its end, or to the server's. Each request bears the connection's place,
-/// so that what outlives the connection (an upgrade) keeps it.
+/// Serves one connection to its end, or to the shutdown. Each request holds the connection's permit,
+/// so that an upgrade, which outlives the connection, keeps it.
 async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life: &Life) {
     let arrivals = Arc::<Arrivals>::default();
     let io = TokioIo::new(Patient::new(socket, Arc::clone(&arrivals)));
@@ -229,14 +229,14 @@ async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life:
         }
     };
     if let Err(why) = ended {
-        // Peers go away in the middle of things all day long.
+        // Connections often end early.
         tracing::debug!(%why, "a connection ended early");
     }
 }
 
-/// What everybody hears when the house is full.
+/// The response when all connections are in use.
 async fn full() -> Problem {
-    let detail = "the server holds as many connections as it can";
+    let detail = "the server has reached its connection limit";
     Problem(Refusal::new(Code::Overloaded, detail).hint("try again in a moment"))
 }
 

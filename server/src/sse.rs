@@ -1,8 +1,8 @@
 //! `GET /v1/subscribe`: one live query as server-sent events.
 //!
-//! The same objects as on the WebSocket, one an event, under the subscription id `q`. `id:` is the
-//! seq that a reconnect resumes from, so an event bears one only when everything up to that seq has
-//! been told: the parts of a snapshot before its last have none.
+//! The same objects as on the WebSocket, one per event, with the subscription id `q`. `id:` is the
+//! seq from which a reconnect resumes, so an event has one only if everything up to that seq has
+//! been sent: the parts of a snapshot before its last have none.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -56,14 +56,14 @@ pub(crate) async fn subscribe(
 ) -> Result<Response, Problem> {
     let Query(wanted) = wanted.map_err(|why| {
         let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
-        Refusal::new(Code::BadRequest, format!("the query string has another form: {why}")).hint(
+        Refusal::new(Code::BadRequest, format!("invalid query string: {why}")).hint(
             "/v1/subscribe?sql=SELECT…&params={…}&from=40; \
                  only sql is required; there are also as_of, checksum and explain",
         )
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
     let QueryString { sql, from, as_of, checksum, explain, .. } = wanted;
-    // A reconnect repeats the address as it was; where it left off is newer than all that says.
+    // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
     let start = match last_event_id(&headers)? {
         Some(seq) => Start::After(seq),
         None => Start::of(from, as_of)?,
@@ -93,17 +93,17 @@ fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
     Ok(params)
 }
 
-/// Where a reconnect left off.
+/// Where a reconnect resumes.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
     let seq = id.to_str().ok().and_then(|id| id.trim().parse().ok());
     seq.map(|seq| Some(Seq(seq))).ok_or_else(|| {
         Refusal::new(Code::BadRequest, "the header Last-Event-ID is not a seq")
-            .hint("send back the id of the last event as it came, or leave the header out")
+            .hint("send the unchanged id of the last event, or omit the header")
     })
 }
 
-/// The stream of one client. Polled only when the socket has room, which holds back the connection.
+/// The stream of one client. Polled only when the socket has room, which applies backpressure.
 struct Events {
     connection: Connection,
     life: Life,
@@ -113,7 +113,7 @@ struct Events {
     /// Done when the credentials do not count any more.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
-    /// The rows are those of before, so that a reconnect must not go on from here.
+    /// The rows are outdated, so a reconnect must not resume here.
     stale: bool,
     _place: Place,
 }

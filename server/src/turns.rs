@@ -1,7 +1,7 @@
-//! Large messages are read by turns. To take a large call apart, bring it into canonical form and hash it takes
-//! milliseconds of a processor; a few hundred of them at once would keep every small call waiting for as long as all of
-//! them take together. So one caller's large messages go one after the other, and all of them leave
-//! half of the processors to everything else.
+//! Large messages are processed in turns. Parsing, canonicalising and hashing a large call takes
+//! milliseconds of CPU time; a few hundred of them at once would delay every small call for as long as all of
+//! them take together. So one caller's large messages are processed one after the other, and all of them leave
+//! half of the processors to other work.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -13,14 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;
 
-/// Whose turn it is. Clones share it.
+/// The turns. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     all: Arc<Semaphore>,
-    /// Of each caller who has a large message, by id: room for one.
+    /// A semaphore for each caller with a large message, by id.
     callers: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Turn {
     _of_caller: OwnedSemaphorePermit,
 }
 
-/// Callers that are remembered before those are forgotten who have no message any more.
+/// Number of tracked callers above which idle ones are removed.
 const REMEMBERED: usize = 1_024;
 
 impl Turns {
@@ -45,13 +45,13 @@ impl Turns {
         Turns(Arc::new(State { all: Arc::new(Semaphore::new(turns)), callers: Mutex::default() }))
     }
 
-    /// Waits until a message of so many bytes may be read. A small one need not wait, and has no turn.
+    /// Waits for the turn of a message of this size. Small messages do not wait, and get no turn.
     pub(crate) async fn turn(&self, caller: &str, bytes: usize) -> Option<Turn> {
         if bytes < limits::LARGE_BYTES {
             return None;
         }
-        // His own first: whoever waits for a turn of all is then the only one of his caller, and they are
-        // given out in the order in which they are asked for.
+        // The caller's own turn first: then only one message of each caller waits for a global turn, and these are
+        // granted in order of request.
         let _of_caller = self.own(caller).acquire_owned().await.ok()?;
         let _of_all = Arc::clone(&self.0.all).acquire_owned().await.ok()?;
         Some(Turn { _of_all, _of_caller })
@@ -71,8 +71,8 @@ impl Turns {
     }
 }
 
-/// Does within the turn what can be done at once, and the rest after it: a call reaches the engine's queue
-/// when it is polled first.
+/// Polls work once within the turn, and completes it afterwards: a call reaches the engine's queue
+/// in its first poll.
 pub(crate) async fn begin<T>(turn: Option<Turn>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn callers_take_turns_and_small_messages_none() {
+    async fn callers_take_turns_except_for_small_messages() {
         let (turns, order) = (Turns::of(1), Mutex::new(Vec::new()));
         let first = turns.turn("flood", limits::LARGE_BYTES).await;
         assert!(first.is_some());
@@ -99,26 +99,26 @@ mod tests {
             let (turns, order) = (turns.clone(), &order);
             async move {
                 let turn = turns.turn(who, limits::LARGE_BYTES).await;
-                order.lock().expect("nobody panics").push(who);
+                order.lock().expect("no thread panics").push(who);
                 drop(turn);
             }
         };
         let free = async { drop(first) };
-        // Polled in this order: all wait before the first turn is over.
+        // Polled in this order: all wait before the first turn ends.
         tokio::join!(wait("flood"), wait("flood"), wait("ann"), free);
-        assert_eq!(*order.lock().expect("nobody panics"), ["ann", "flood", "flood"]);
+        assert_eq!(*order.lock().expect("no thread panics"), ["ann", "flood", "flood"]);
     }
 
     #[tokio::test]
-    async fn a_turn_ends_where_the_waiting_begins() {
+    async fn a_turn_ends_when_the_work_waits() {
         let turns = Turns::of(1);
         let (told, hear) = tokio::sync::oneshot::channel();
         let turn = turns.turn("ann", limits::LARGE_BYTES).await;
-        let waits = begin(turn, async { hear.await.expect("somebody tells") });
+        let waits = begin(turn, async { hear.await.expect("the sender is alive") });
         let next = async {
             let turn = turns.turn("ann", limits::LARGE_BYTES).await;
-            assert!(turn.is_some(), "the first only waits for its answer");
-            told.send(7).expect("somebody hears");
+            assert!(turn.is_some(), "the turn ends when the first waits for its answer");
+            told.send(7).expect("the receiver is alive");
         };
         assert_eq!(tokio::join!(waits, next).0, 7);
     }

@@ -1,10 +1,10 @@
-//! `GET /v1/ws`: the protocol `abide.v1`, one JSON object a message.
+//! `GET /v1/ws`: the protocol `abide.v1`, one JSON object per message.
 //!
-//! Two loops in one task. The [`reader`] takes messages in the order they come, starts calls and
+//! Two loops in one task. The [`reader`] reads messages in order, starts calls and
 //! queries, and passes subscriptions on; the [`writer`] owns the engine's connection and the socket's
-//! write half, and tells everything. Calls run beside each other, but are handed to the engine in
-//! the order they came. The channels between are bounded, so a peer that does not read is, in the
-//! end, not read from.
+//! write half, and sends everything. Calls run concurrently, but enter the engine's queue in
+//! the order of their messages. The channels between them are bounded, so a peer that does not read
+//! is eventually not read from.
 
 mod message;
 mod reader;
@@ -37,25 +37,25 @@ pub use message::read;
 use reader::Reader;
 use writer::{Command, Voice, Writer};
 
-/// A message to the client, and what it keeps others from until it is written.
+/// A message to the client, and the resources that it holds until it is written.
 struct Answer {
     text: String,
     _room: Option<OwnedSemaphorePermit>,
-    /// Counts the text, where it is large.
+    /// Counts the text if it is large.
     _hold: Option<Hold>,
 }
 
 /// How a session ended.
 enum End {
-    /// The peer is gone.
+    /// The peer has disconnected.
     Gone,
     /// The peer closed.
     Closed,
-    /// We close, with a code of RFC 6455 and a reason.
+    /// The server closes, with a code of RFC 6455 and a reason.
     Close(u16, &'static str),
 }
 
-/// Turns a request into a WebSocket.
+/// Upgrades a request to a WebSocket.
 pub(crate) async fn upgrade(
     State(app): State<App>,
     Extension(pass): With,
@@ -65,7 +65,7 @@ pub(crate) async fn upgrade(
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|why| {
         let why = why.to_string().to_lowercase();
-        Refusal::new(Code::BadRequest, format!("this is for WebSockets only: {why}"))
+        Refusal::new(Code::BadRequest, format!("this endpoint requires a WebSocket: {why}"))
             .hint("open ws://…/v1/ws with the subprotocol abide.v1")
     })?;
     let upgrade = upgrade
@@ -116,22 +116,22 @@ async fn converse(app: &App, pass: Pass, socket: WebSocket, arrivals: Arc<Arriva
     let mut writer = pin!(writer.run(app.engine.durable_seq()));
     let end = tokio::select! {
         end = reader.run(&mut stream) => end,
-        _ = &mut writer => return, // The socket broke.
+        _ = &mut writer => return, // The socket failed.
     };
     let (code, reason) = match end {
         End::Gone => return,
         End::Closed => {
-            // Our half of the handshake is answered while reading on.
+            // The server's close frame is answered while it still reads.
             let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
             return;
         }
         End::Close(code, reason) => (code, reason),
     };
-    // The reader is gone, so the writer ends when what is in flight has been answered.
+    // The reader has ended, so the writer ends when all pending work is answered.
     let Some(mut sink) = writer.await else { return };
     let close = CloseFrame { code, reason: reason.into() };
     if sink.send(Message::Close(Some(close))).await.is_ok() {
-        // Whoever does not answer in time is left.
+        // A peer that does not answer in time is abandoned.
         let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
     }
     if code != close_code::AWAY {
@@ -139,7 +139,7 @@ async fn converse(app: &App, pass: Pass, socket: WebSocket, arrivals: Arc<Arriva
     }
 }
 
-/// Reads until the other side has closed too.
+/// Reads until the peer has closed too.
 async fn closed(stream: &mut SplitStream<WebSocket>) {
     while let Some(Ok(_)) = stream.next().await {}
 }

@@ -42,7 +42,7 @@ fn an_internal_failure_is_reported_and_affects_no_other_call() {
         let (fallen, standing) = futures_util::future::join(fallen, standing).await;
         let refusal = fallen.unwrap_err();
         assert_eq!(refusal.code, Code::Internal);
-        assert_eq!(refusal.detail, "stumble failed for a reason of its own");
+        assert_eq!(refusal.detail, "stumble failed with an internal error");
         assert_eq!(standing.unwrap().seq, Seq(1));
         engine.close();
     });

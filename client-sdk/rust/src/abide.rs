@@ -1,4 +1,4 @@
-//! [`Abide`], the handle on a store of sessions, wherever its engine runs.
+//! [`Abide`], the handle on a session store, embedded or remote.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "embedded")]
@@ -21,10 +21,10 @@ use crate::request::{Batch, Call, Request};
 use crate::sql::Sql;
 use crate::subscription::Subscribe;
 
-/// How long a call is tried, unless something else is said.
+/// Default deadline of a call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A store of sessions: a server's, or a file of this process. Clones share it.
+/// A session store: a remote server, or a file opened by this process. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Abide {
     inner: Arc<Inner>,
@@ -36,7 +36,7 @@ struct Inner {
     deadline: Duration,
     /// Shared with the subscriptions.
     mismatches: Arc<AtomicU64>,
-    /// Handles of the same server that [`Abide::acting_for`] has made and that are still in use.
+    /// Live handles to the same server that [`Abide::acting_for`] created.
     narrowed: Mutex<BTreeMap<Scope, Weak<Inner>>>,
 }
 
@@ -48,36 +48,36 @@ enum Backend {
 }
 
 impl Abide {
-    /// Connects to a server, such as `http://127.0.0.1:7341`. From then on a lost connection is made
-    /// again by itself, for as long as this handle or a subscription of it lives.
+    /// Connects to a server, such as `http://127.0.0.1:7341`. The client reconnects automatically after
+    /// a lost connection, as long as this handle or one of its subscriptions lives.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] where nobody answers now; [`Error::Address`]; [`Error::Refused`] where
-    /// the server wants a token.
+    /// [`Error::Unreachable`] if no server answers at the address; [`Error::Address`] if the URL is invalid;
+    /// [`Error::Refused`] if the server requires a token.
     pub async fn connect(url: &str) -> Result<Abide, Error> {
         Abide::builder(url).connect().await
     }
 
-    /// Connects with more than an address.
+    /// Returns a builder for a connection with options.
     pub fn builder(url: &str) -> Builder {
         Builder { url: url.to_owned(), token: None, deadline: DEADLINE }
     }
 
-    /// Opens a file in this process, making it where there is none: no server, the same methods. The
-    /// methods need a tokio runtime with time.
+    /// Opens a database file in this process, and creates it if it does not exist. No server is involved;
+    /// the methods are the same. They need a tokio runtime with time enabled.
     ///
     /// # Errors
-    /// [`Error::Refused`], with what is wrong with the file and what to do.
+    /// [`Error::Refused`] with the problem and a hint.
     #[cfg(feature = "embedded")]
     pub fn open(path: impl AsRef<Path>) -> Result<Abide, Error> {
         Abide::open_with(path, Vec::new())
     }
 
-    /// Opens a file with modules of one's own beside the built-in ones. Their reducers are called
-    /// with [`Abide::call`].
+    /// Opens a file with custom modules in addition to the built-in ones. Call their reducers with
+    /// [`Abide::call`].
     ///
     /// # Errors
-    /// As [`Abide::open`]; also where a table in the file is not as a module declares it.
+    /// As [`Abide::open`]; also if a table in the file differs from the declaration in a module.
     #[cfg(feature = "embedded")]
     pub fn open_with(
         path: impl AsRef<Path>,
@@ -89,14 +89,14 @@ impl Abide {
         Ok(Abide::over(Backend::Embedded(embedded), DEADLINE))
     }
 
-    /// Over an engine that runs already, such as one that a server in this process has too.
+    /// Wraps a running engine, such as one that a server in this process uses too.
     #[cfg(feature = "embedded")]
     #[must_use]
     pub fn embed(engine: abide_engine::Engine) -> Abide {
         Abide::over(Backend::Embedded(Embedded::over(engine)), DEADLINE)
     }
 
-    /// The engine in this process; `None` where it is a server's.
+    /// The embedded engine; `None` for a remote server.
     #[cfg(feature = "embedded")]
     #[must_use]
     pub fn engine(&self) -> Option<&abide_engine::Engine> {
@@ -115,12 +115,12 @@ impl Abide {
         Abide { inner: Arc::new(Inner { backend, deadline, mismatches, narrowed }) }
     }
 
-    /// The same store, reached within a scope: calls, queries and subscriptions of the handle are bounded by it, and
-    /// by what bounds the caller anyway. For drivers, which work for one tenant at a time. With a server it is a
-    /// connection of its own, which handles for the same scope share.
+    /// Returns a handle whose calls, queries and subscriptions are restricted to a scope, in addition to the
+    /// caller's own scope. Intended for drivers, which work for one tenant at a time. A remote handle uses a
+    /// separate connection, shared by all handles of the same scope.
     ///
     /// # Errors
-    /// `denied` where the caller's own scope has another text for a key. [`Error::Unreachable`] where the server
+    /// `denied` if the caller's own scope has a different value for a key. [`Error::Unreachable`] if the server
     /// does not answer.
     pub async fn acting_for(&self, scope: &Scope) -> Result<Abide, Error> {
         if scope.is_empty() {
@@ -139,7 +139,7 @@ impl Abide {
                 let made = Abide::remote(remote.within(scope).await?, deadline);
                 let mut narrowed = self.narrowed();
                 narrowed.retain(|_, handle| handle.strong_count() > 0);
-                // Another caller may have connected meanwhile; its connection serves both.
+                // Another task may have connected in the meantime; its connection serves both.
                 if let Some(inner) = narrowed.get(scope).and_then(Weak::upgrade) {
                     return Ok(Abide { inner });
                 }
@@ -153,8 +153,8 @@ impl Abide {
         self.inner.narrowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a reducer. The arguments serialise to an object; the result is JSON unless
-    /// [`Request::returning`] says otherwise.
+    /// Calls a reducer. The arguments must serialise to an object; the result is JSON unless
+    /// [`Request::returning`] selects another type.
     pub fn call(&self, reducer: &str, args: impl Serialize) -> Request {
         Request::new(self, reducer, args)
     }
@@ -164,29 +164,29 @@ impl Abide {
         Batch::new(self, calls.into_iter().map(Into::into).collect())
     }
 
-    /// Asks a read-only statement once.
+    /// Runs a read-only statement once.
     pub fn sql(&self, sql: impl Into<String>) -> Sql {
         Sql::new(self, sql.into())
     }
 
-    /// Subscribes to a query: its result, and what changes in it.
+    /// Subscribes to a query: its result and all later changes to it.
     pub fn subscribe(&self, sql: impl Into<String>) -> Subscribe {
         Subscribe::new(self, sql.into())
     }
 
-    /// Asks how a query would be kept live, and at what cost.
+    /// Explains how a query would be maintained live, and at what cost.
     pub fn explain(&self, sql: impl Into<String>) -> Explain {
         Explain::new(self, sql.into())
     }
 
-    /// Whether there is a connection to the server; where the engine runs in this process, whether it
-    /// is open. A server that vanishes without a word is missed after half a minute.
+    /// Whether the client is connected; for an embedded engine, whether it is open. A server that
+    /// disappears without closing the connection is detected after 30 seconds.
     #[must_use]
     pub fn connected(&self) -> bool {
         self.link().connected()
     }
 
-    /// The same, to be waited on.
+    /// The same as [`Abide::connected`], as a value to wait on.
     #[must_use]
     pub fn link(&self) -> Link {
         Link(match &self.inner.backend {
@@ -196,7 +196,7 @@ impl Abide {
         })
     }
 
-    /// How often a lost connection was made again; 0 where the engine runs in this process.
+    /// Number of reconnects; 0 for an embedded engine.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         match &self.inner.backend {
@@ -206,8 +206,8 @@ impl Abide {
         }
     }
 
-    /// How often the rows of any subscription were not what the server said they are, and were asked
-    /// for afresh; see [`Subscribe::checksum`].
+    /// Number of times that the rows of a subscription did not match the server's checksum and were
+    /// fetched again; see [`Subscribe::checksum`].
     #[must_use]
     pub fn mismatches(&self) -> u64 {
         self.inner.mismatches.load(Ordering::Relaxed)
@@ -217,8 +217,8 @@ impl Abide {
         Arc::clone(&self.inner.mismatches)
     }
 
-    /// Closes it, for all clones: what was not answered is [`Error::Closed`], and subscriptions end.
-    /// An engine in this process first finishes what it has taken in, and moves it into the file.
+    /// Closes the store for all clones: unanswered requests return [`Error::Closed`], and subscriptions
+    /// end. An embedded engine first completes the queued calls and checkpoints the WAL into the file.
     pub async fn close(&self) {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
@@ -237,7 +237,7 @@ impl Abide {
         outcome.map_err(|error| self.with_trouble(error))
     }
 
-    /// Adds why there is no connection to the error of a deadline that passed.
+    /// Adds the reason for the missing connection to a timeout error.
     fn with_trouble(&self, error: Error) -> Error {
         match (error, &self.inner.backend) {
             (Error::TimedOut { what, waited, request_id, why: None }, Backend::Remote(remote)) => {
@@ -247,7 +247,7 @@ impl Abide {
         }
     }
 
-    /// Waits for a subscription to begin, as long as for a call.
+    /// Waits for a subscription to start, with the same deadline as a call.
     pub(crate) async fn in_time<T>(&self, begun: impl Future<Output = T>) -> Result<T, Error> {
         let waited = self.inner.deadline;
         let what = "the subscription".to_owned();
@@ -279,7 +279,7 @@ impl Abide {
     }
 }
 
-/// A connection to be made.
+/// A connection builder.
 #[must_use = "a builder does nothing until connect"]
 #[derive(Clone)]
 pub struct Builder {
@@ -289,13 +289,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// With a bearer token, sent in the `Authorization` header.
+    /// Sets a bearer token, sent in the `Authorization` header.
     pub fn token(mut self, token: impl Into<String>) -> Builder {
         self.token = Some(token.into());
         self
     }
 
-    /// How long a call is tried before it is [`Error::TimedOut`]; 60 s unless said.
+    /// Sets how long a call is retried before it fails with [`Error::TimedOut`]. Default: 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Builder {
         self.deadline = deadline;
         self

@@ -1,5 +1,4 @@
-//! Who may do what: identities, their tokens, and roles, as methods. A token is made here, and only its
-//! hash leaves.
+//! Identities, tokens and roles. Tokens are generated on the client; only their hash is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,61 +13,61 @@ use sha2::{Digest as _, Sha256};
 use crate::builtin::millis;
 use crate::{Abide, Call, Request};
 
-/// An identity to be made.
+/// Arguments of `create_identity`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewIdentity {
-    /// Its id, as the log will name it.
+    /// Its id, as it appears in the log.
     pub id: String,
-    /// `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a role of one's own.
+    /// `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a custom role.
     pub role: String,
-    /// What it may be entrusted with; `*` is everything.
+    /// Its capabilities; `*` means all.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub capabilities: BTreeSet<String>,
-    /// What bounds its sight, such as `tenant` = `acme`.
+    /// Restricts the rows it can see, such as `tenant` = `acme`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scope: BTreeMap<String, String>,
-    /// How much it may call.
+    /// Its rate limits and quotas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<CallLimits>,
 }
 
-/// A role to be made or changed.
+/// Arguments of `set_role`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewRole {
     /// Its name.
     pub name: String,
-    /// The reducers that it may call; `*` is all but those that manage identities.
+    /// The reducers that it may call; `*` means all except those that manage identities.
     pub reducers: BTreeSet<String>,
-    /// What everybody in it may be entrusted with.
+    /// Capabilities of every identity with this role.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub capabilities: BTreeSet<String>,
-    /// What it is for, for people.
+    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How much each in it may call where the identity does not say.
+    /// Limits of an identity that does not set its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<CallLimits>,
 }
 
-/// A token that was made just now: 256 random bits. Nobody can say it again.
+/// A newly generated token: 256 random bits. It cannot be recovered later.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     text: String,
 }
 
-/// Letters of a token's id.
+/// Number of letters in a token's id.
 const ID_LETTERS: usize = 12;
 
 impl Secret {
-    /// A new one.
+    /// Generates a token.
     ///
     /// # Errors
-    /// The system's, where it has no randomness to give.
+    /// The error of the operating system if it has no randomness available.
     pub fn new() -> std::io::Result<Secret> {
         let (mut id, mut secret) = ([0; ID_LETTERS], [0; 32]);
         let filled = getrandom::fill(&mut id).and_then(|()| getrandom::fill(&mut secret));
         filled.map_err(|why| std::io::Error::other(why.to_string()))?;
-        // Small letters and digits without those that are taken for others: five bits each.
+        // Lower-case letters and digits without look-alikes: five bits each.
         let letters = b"abcdefghjkmnpqrstuvwxyz023456789";
         let id: String =
             id.iter().map(|byte| char::from(letters[usize::from(byte & 31)])).collect();
@@ -76,13 +75,13 @@ impl Secret {
         Ok(Secret { text: format!("abide_{id}_{secret}") })
     }
 
-    /// The token. Whoever has this is let in.
+    /// The token itself. It grants access to its bearer.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Its id, which is no secret: `revoke_token` takes it.
+    /// Its id, which is not secret: `revoke_token` takes it.
     #[must_use]
     pub fn id(&self) -> &str {
         self.text.split('_').nth(1).expect("a token has an id")
@@ -94,7 +93,7 @@ impl Secret {
         Sha256::digest(self.text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The call that makes it a token of an identity; to be sent alone or in a batch.
+    /// The call that registers it as a token of an identity; send it alone or in a batch.
     #[must_use]
     pub fn create(&self, identity_id: &str) -> Call {
         let last_four = &self.text[self.text.len() - 4..];
@@ -112,22 +111,22 @@ impl fmt::Debug for Secret {
 }
 
 impl Abide {
-    /// Makes an identity.
+    /// Creates an identity.
     pub fn create_identity(&self, identity: NewIdentity) -> Request<Identity> {
         Request::new(self, "create_identity", identity)
     }
 
-    /// Takes everything from an identity, at once, until it is enabled again.
+    /// Disables an identity immediately, until it is enabled again.
     pub fn disable_identity(&self, id: &str) -> Request<Identity, crate::options::Reason> {
         Request::new(self, "disable_identity", json!({"id": id}))
     }
 
-    /// Gives a disabled identity back what it had.
+    /// Enables a disabled identity again.
     pub fn enable_identity(&self, id: &str) -> Request<Identity> {
         Request::new(self, "enable_identity", json!({"id": id}))
     }
 
-    /// Makes a new secret a token of an identity. Only its hash is sent.
+    /// Registers a new token for an identity. Only its hash is sent.
     pub fn create_token(
         &self,
         identity_id: &str,
@@ -141,12 +140,12 @@ impl Abide {
         }
     }
 
-    /// Revokes a token by its id, at once.
+    /// Revokes a token by its id, immediately.
     pub fn revoke_token(&self, id: &str) -> Request<Token> {
         Request::new(self, "revoke_token", json!({"id": id}))
     }
 
-    /// Makes a role, or changes one.
+    /// Creates or changes a role.
     pub fn set_role(&self, role: NewRole) -> Request<Role> {
         Request::new(self, "set_role", role)
     }
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_told_by_its_text_alone() {
+    fn a_secret_is_shown_only_by_text() {
         let secret = Secret::new().expect("there is randomness");
         let parts: Vec<&str> = secret.text().split('_').collect();
         assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len()), (3, "abide", 12, 64));

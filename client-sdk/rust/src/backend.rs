@@ -1,5 +1,4 @@
-//! What both backends can do: answer a question, and tell of a query. And the patience with which
-//! questions are asked.
+//! The interface of both backends (single requests and subscriptions), and the retry loop for requests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use uuid::Uuid;
 use crate::Error;
 use crate::rows::Changes;
 
-/// A question with one answer.
+/// A request with one reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Call { reducer: String, args: JsonValue, request_id: String },
@@ -33,7 +32,7 @@ impl Ask {
         }
     }
 
-    /// In the words of an error.
+    /// The request as named in error messages.
     fn name(&self) -> String {
         match self {
             Ask::Call { reducer, .. } => format!("the call of {reducer}"),
@@ -44,7 +43,7 @@ impl Ask {
     }
 }
 
-/// Its answer.
+/// The reply to a request.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Called { seq: Seq, duplicate: bool, result: Outcome },
@@ -63,38 +62,38 @@ impl Outcome {
     }
 }
 
-/// One attempt at a question.
+/// One attempt at a request.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) outcome: Result<Reply, Error>,
-    /// It was sent before and the answer was lost: a refusal does not say that nothing was written.
+    /// An earlier attempt was sent and its reply lost: a refusal does not imply that nothing was written.
     pub(crate) uncertain: bool,
 }
 
-/// A subscription as it is asked for.
+/// A subscription request.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) sql: String,
     pub(crate) params: Map<String, JsonValue>,
-    /// Tell the checksum of the result with it and with each change.
+    /// Request a checksum of the result with the snapshot and with each delta.
     pub(crate) checksum: bool,
-    /// Tell the statements that make its deltas.
+    /// Request the SQL statements that produce the deltas.
     pub(crate) explain: bool,
 }
 
-/// Where it begins.
+/// Where a subscription starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With the result.
+    /// With the current result.
     Now,
-    /// With what changed after a seq.
+    /// With the changes after a seq.
     After(Seq),
-    /// With the result as it was after a seq, and then what changed since.
+    /// With the result as of a seq, followed by the changes since.
     AsOf(Seq),
 }
 
 impl Start {
-    /// The seq up to which everything is known.
+    /// The seq up to which the subscriber has everything.
     pub(crate) fn seq(self) -> Option<Seq> {
         match self {
             Start::After(seq) => Some(seq),
@@ -103,36 +102,36 @@ impl Start {
     }
 }
 
-/// What a backend tells of a query.
+/// An event of a subscription.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The whole result. The first event of a subscription that does not begin after a seq; later,
-    /// what was told before is void.
+    /// The whole result. It is the first event unless the subscription starts after a seq; a later
+    /// snapshot replaces everything before it.
     Snapshot { seq: Seq, opening: Arc<Opening>, rows: Vec<Row>, checksum: Option<Checksum> },
-    /// What changed up to a seq; with what the result looks like where it is the answer to a resume.
+    /// The changes up to a seq; includes the result's shape if it answers a resume.
     Delta { to: Seq, changes: Changes, checksum: Option<Checksum>, opening: Option<Arc<Opening>> },
     /// Nothing changed up to a seq.
     Seen(Seq),
-    /// There will be no more.
+    /// The subscription has ended.
     Ended(Error),
 }
 
-/// Where a subscription's events come from. Bounded: whoever does not ask is caught up later.
+/// Source of a subscription's events. Bounded: a slow consumer is caught up when it reads again.
 pub(crate) trait Source: Send + Sync {
-    /// The next event. Events follow on another without a gap.
+    /// Polls the next event. Consecutive events leave no gap.
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event>;
 
-    /// Begins it again with a snapshot. Events from before may still come until then.
+    /// Restarts with a snapshot. Events from before the restart may still arrive first.
     fn begin_again(&mut self);
 }
 
-/// Asks until there is an answer or the deadline has passed; `overloaded` is asked again.
+/// Retries until there is a reply or the deadline has passed; `overloaded` is retried.
 pub(crate) async fn persist<F: Future<Output = Attempt>>(
     ask: &Ask,
     patience: Duration,
     attempt: impl Fn() -> F,
 ) -> Result<Reply, Error> {
-    // Whoever says "for ever" gets a year.
+    // `Duration::MAX` would overflow the clock: limit it to a year.
     let patience = patience.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = Instant::now() + patience;
     let mut backoff = Backoff::new();
@@ -152,7 +151,7 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
             Err(error) if error.code() == Some(Code::Overloaded) => error,
             outcome => return outcome,
         };
-        // Where it is the caller's own pace that says no, the server knows when it says yes.
+        // If the caller's own rate limit refuses, the server knows when to retry.
         let told = error.retry_after().unwrap_or_default();
         let again = Instant::now() + backoff.next().max(told);
         if again >= deadline {
@@ -162,8 +161,8 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
     }
 }
 
-/// Growing pauses, each between half of its length and the whole, so that many clients of one server
-/// do not come back in step.
+/// Exponential backoff with jitter, each pause between half and all of its length, so that the clients of
+/// one server do not retry in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

@@ -1,5 +1,5 @@
-//! The built-in reducers as methods: what must be given is a parameter or a struct, what may be left
-//! out is a method of the request or a field with a default.
+//! The built-in reducers as methods. Required arguments are parameters or struct fields; optional
+//! arguments are methods of the request or fields with a default.
 
 use std::time::Duration;
 
@@ -12,47 +12,47 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use crate::{Abide, Request};
 
-/// A session to be made.
+/// Arguments of `create_session`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewSession {
-    /// The agent that it belongs to.
+    /// The agent that owns it.
     pub agent: String,
-    /// Its id; a new one is made where this is left out.
+    /// Its id; generated if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// A title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The session that it is made for.
+    /// The parent session, for a session that works for another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
-    /// Keys of the builder's own, such as a tenant, that decide who may see it.
+    /// Application-defined keys, such as a tenant, that decide who can see the session.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub scope: Map<String, JsonValue>,
-    /// Anything else to keep with it.
+    /// Other data to store with it.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, JsonValue>,
 }
 
 impl NewSession {
-    /// A session of an agent, all else left out.
+    /// A session of an agent, with defaults for everything else.
     #[must_use]
     pub fn of(agent: impl Into<String>) -> NewSession {
         NewSession { agent: agent.into(), ..NewSession::default() }
     }
 }
 
-/// A message, or another entry, to be appended to a session.
+/// Arguments of `append_message`: a message or another entry.
 #[derive(Clone, Debug, Serialize)]
 pub struct Message {
-    /// Who speaks: system, user, assistant, tool, or any other name that a framework uses.
+    /// The author's role: `system`, `user`, `assistant`, `tool`, or any other name that a framework uses.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: Option<String>,
-    /// What it is, where it is no message.
+    /// The kind of entry, if it is not a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Whatever else belongs to it: tool calls, names, usage.
+    /// Other data: tool calls, names, usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<JsonValue>,
 }
@@ -65,38 +65,38 @@ impl Message {
         Message { role: role.into(), content, kind: None, data: None }
     }
 
-    /// What the user says.
+    /// A user message.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Message {
         Message::new("user", content.into())
     }
 
-    /// What the agent says.
+    /// An assistant message.
     #[must_use]
     pub fn assistant(content: impl Into<String>) -> Message {
         Message::new("assistant", content.into())
     }
 
-    /// What the agent is told to be.
+    /// A system message.
     #[must_use]
     pub fn system(content: impl Into<String>) -> Message {
         Message::new("system", content.into())
     }
 
-    /// What a tool answered.
+    /// A tool message: the result of a tool.
     #[must_use]
     pub fn tool(content: impl Into<String>) -> Message {
         Message::new("tool", content.into())
     }
 
-    /// As an entry of another kind than `message`.
+    /// Sets the entry's kind, instead of `message`.
     #[must_use]
     pub fn kind(mut self, kind: impl Into<String>) -> Message {
         self.kind = Some(kind.into());
         self
     }
 
-    /// With whatever else belongs to it.
+    /// Adds other data.
     #[must_use]
     pub fn data(mut self, data: impl Into<JsonValue>) -> Message {
         self.data = Some(data.into());
@@ -104,14 +104,14 @@ impl Message {
     }
 }
 
-/// What `append_message` answers.
+/// The result of `append_message`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Appended {
-    /// The number of the `agent_state` row.
+    /// The id of the `agent_state` row.
     pub id: i64,
 }
 
-/// A tool to be registered.
+/// Arguments of `register_tool`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewTool {
     /// Its name.
@@ -122,97 +122,97 @@ pub struct NewTool {
     /// The JSON Schema of its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_schema: Option<JsonValue>,
-    /// What running it twice does; at most once where this is left out.
+    /// Whether it can safely run twice; at most once if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// The MCP annotations that it comes with; they say what running it twice does where `effect` is
-    /// left out.
+    /// Its MCP annotations; they determine the effect if `effect` is omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<JsonValue>,
-    /// Whether somebody must approve each call.
+    /// Whether each call needs an approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_approval: Option<bool>,
-    /// How approvals are asked for.
+    /// How approvals are requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalPolicy>,
-    /// How long an attempt may take.
+    /// Time limit of an attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<i64>,
-    /// How it is tried again.
+    /// How failed attempts are retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<JsonValue>,
-    /// What whoever runs it must be capable of.
+    /// Capability that a worker needs to run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_capability: Option<String>,
-    /// How much of it the world behind it can bear.
+    /// Rate and concurrency limits that protect the system behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<ToolLimits>,
 }
 
 impl NewTool {
-    /// A tool of a name, all else left out.
+    /// A tool with a name and defaults for everything else.
     #[must_use]
     pub fn named(name: impl Into<String>) -> NewTool {
         NewTool { name: name.into(), ..NewTool::default() }
     }
 }
 
-/// A tool call to be asked for.
+/// Arguments of `request_tool_call`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewToolCall {
-    /// Its id, made by the caller of session and position. A model provider's id is none: those repeat.
+    /// Its id, which the caller derives from session and position. Do not use a model provider's id: those
+    /// repeat.
     pub call_id: String,
     /// The session.
     pub session_id: String,
     /// The tool.
     pub tool_name: String,
-    /// Any JSON; text that is not JSON goes as a JSON string.
+    /// Any JSON; text that is not JSON is sent as a JSON string.
     pub arguments: JsonValue,
     /// The model provider's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_call_id: Option<String>,
-    /// Claims it in the same breath, for so long: for agents that run their own tools.
+    /// Claims the call in the same transaction, for this long: for agents that run their own tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_lease_ms: Option<i64>,
-    /// Whether somebody must approve it, though the tool does not ask for that.
+    /// Requires an approval even if the tool does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_approval: Option<bool>,
 }
 
-/// A timer to be set.
+/// Arguments of `set_timer`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewTimer {
-    /// How long from now, in milliseconds.
+    /// Delay in milliseconds.
     pub in_ms: i64,
-    /// Its id; a new one is made where this is left out.
+    /// Its id; generated if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The session that it is set for.
+    /// The session that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the session is told then.
+    /// The message appended to the session when it fires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether the session, if it is suspended then, goes on.
+    /// Whether it resumes the session if it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<bool>,
-    /// Whatever else belongs to it.
+    /// Other data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<JsonValue>,
 }
 
 impl NewTimer {
-    /// A timer of so long, all else left out.
+    /// A timer with a delay and defaults for everything else.
     #[must_use]
     pub fn after(span: Duration) -> NewTimer {
         NewTimer { in_ms: millis(span), ..NewTimer::default() }
     }
 }
 
-/// Which approval is meant: by its own id (a text is one), or by that of the call.
+/// Selects an approval: by its own id (any text converts to it), or by the id of the tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalOf {
     /// The approval's id.
@@ -245,7 +245,7 @@ impl From<&ToolCall> for ApprovalOf {
     }
 }
 
-/// What may be left out of a call, as a type of its [`Request`]: each adds a method or two.
+/// Optional arguments of a call, as type parameter of its [`Request`]: each type adds a method or two.
 pub mod options {
     /// `reason(…)`.
     #[derive(Debug)]
@@ -274,76 +274,76 @@ pub mod options {
 }
 
 impl<T> Request<T, options::Reason> {
-    /// Why.
+    /// Sets the reason.
     pub fn reason(self, reason: impl Into<String>) -> Self {
         self.arg("reason", reason.into())
     }
 }
 
 impl<T> Request<T, options::Result> {
-    /// What it ends with.
+    /// Sets the result.
     pub fn result(self, result: impl Serialize) -> Self {
         self.arg("result", result)
     }
 }
 
 impl<T> Request<T, options::Lease> {
-    /// How long it holds, instead of the reducer's own measure.
+    /// Sets the lease time, instead of the reducer's default.
     pub fn lease(self, lease: Duration) -> Self {
         self.arg("lease_ms", millis(lease))
     }
 }
 
 impl<T> Request<T, options::Claim> {
-    /// How long the claim holds, instead of the reducer's own measure.
+    /// Sets the lease time of the claim, instead of the reducer's default.
     pub fn lease(self, lease: Duration) -> Self {
         self.arg("lease_ms", millis(lease))
     }
 
-    /// A name to be known by.
+    /// Sets a name for the worker.
     pub fn worker(self, worker: impl Into<String>) -> Self {
         self.arg("worker", worker.into())
     }
 }
 
 impl<T> Request<T, options::Retryable> {
-    /// It may be tried again.
+    /// Marks the failure as retryable.
     pub fn retryable(self) -> Self {
         self.arg("retryable", true)
     }
 }
 
 impl<T> Request<T, options::Evidence> {
-    /// How that is known.
+    /// Adds evidence for the outcome.
     pub fn evidence(self, evidence: impl Serialize) -> Self {
         self.arg("evidence", evidence)
     }
 }
 
 impl<T> Request<T, options::Handoff> {
-    /// Whatever else the other side should know.
+    /// Adds other data for the receiver.
     pub fn data(self, data: impl Serialize) -> Self {
         self.arg("data", data)
     }
 
-    /// If nobody has it by then, it asks for another capability.
+    /// Escalates to another capability if the handoff is still unclaimed after this time.
     pub fn escalate(self, after: Duration, to: &str) -> Self {
         self.arg("escalate_after_ms", millis(after)).arg("escalate_to", to)
     }
 
-    /// If nobody has it by then, the session gets it back unanswered.
+    /// Returns the session unanswered if the handoff is still unclaimed after this time.
     pub fn expires_after(self, after: Duration) -> Self {
         self.arg("expires_after_ms", millis(after))
     }
 }
 
 impl<T> Request<T, options::Decided> {
-    /// Why it was decided so.
+    /// Sets a comment on the decision.
     pub fn comment(self, comment: impl Into<String>) -> Self {
         self.arg("comment", comment.into())
     }
 
-    /// Arguments to run it with instead of those that were asked for.
+    /// Replaces the requested arguments.
     pub fn approved_arguments(self, arguments: impl Serialize) -> Self {
         self.arg("approved_arguments", arguments)
     }
@@ -355,38 +355,38 @@ pub(crate) fn millis(span: Duration) -> i64 {
 
 /// Sessions and their messages.
 impl Abide {
-    /// Makes a session.
+    /// Creates a session.
     pub fn create_session(&self, session: NewSession) -> Request<Session> {
         Request::new(self, "create_session", session)
     }
 
-    /// Puts a session to rest until something arrives from outside.
+    /// Suspends a session until something arrives for it.
     pub fn suspend_session(&self, id: &str) -> Request<Session, options::Reason> {
         Request::new(self, "suspend_session", json!({"session_id": id}))
     }
 
-    /// Wakes a suspended session.
+    /// Resumes a suspended session.
     pub fn resume_session(&self, id: &str) -> Request<Session, options::Reason> {
         Request::new(self, "resume_session", json!({"session_id": id}))
     }
 
-    /// Ends a session well.
+    /// Completes a session.
     pub fn complete_session(&self, id: &str) -> Request<Session, options::Result> {
         Request::new(self, "complete_session", json!({"session_id": id}))
     }
 
-    /// Ends a session badly: a code for programs, a message for people.
+    /// Fails a session: a code for programs, a message for people.
     pub fn fail_session(&self, id: &str, code: &str, message: &str) -> Request<Session> {
         let args = json!({"session_id": id, "code": code, "message": message});
         Request::new(self, "fail_session", args)
     }
 
-    /// Says that nobody wants a session any more. It ends at once, or when its workers have stopped.
+    /// Cancels a session. It ends immediately, or when its workers have stopped.
     pub fn cancel_session(&self, id: &str) -> Request<Session, options::Reason> {
         Request::new(self, "cancel_session", json!({"session_id": id}))
     }
 
-    /// Appends a message to a session. The first one makes a created session active.
+    /// Appends a message to a session. The first message activates a new session.
     pub fn append_message(&self, session_id: &str, message: Message) -> Request<Appended> {
         Request::new(self, "append_message", message).arg("session_id", session_id)
     }
@@ -394,33 +394,33 @@ impl Abide {
 
 /// Tools and their calls.
 impl Abide {
-    /// Registers a tool, or a new version of one. Registering the same again changes nothing.
+    /// Registers a tool, or a new version of one. Registering an identical tool changes nothing.
     pub fn register_tool(&self, tool: NewTool) -> Request<Tool> {
         Request::new(self, "register_tool", tool)
     }
 
-    /// Asks for a tool to be run. The same again returns the stored row, marked as a duplicate.
+    /// Requests a tool call. An identical request returns the stored row, marked as a duplicate.
     pub fn request_tool_call(&self, call: NewToolCall) -> Request<ToolCall> {
         Request::new(self, "request_tool_call", call)
     }
 
-    /// Takes a pending call to run it. One claimant wins.
+    /// Claims a pending call to run it. Exactly one claimant wins.
     pub fn claim_tool_call(&self, call_id: &str) -> Request<ToolCall, options::Claim> {
         Request::new(self, "claim_tool_call", json!({"call_id": call_id}))
     }
 
-    /// Takes the pending call that has waited longest, of any of these tools.
+    /// Claims the oldest pending call of any of these tools.
     pub fn claim_next_tool_call(&self, tools: &[&str]) -> Request<ToolCall, options::Claim> {
         Request::new(self, "claim_next_tool_call", json!({"tools": tools}))
     }
 
-    /// Says that the work on a claimed call goes on. The answer tells whether the call is still
-    /// wanted: `cancel_requested_at`.
+    /// Extends the lease on a claimed call. In the result, `cancel_requested_at` shows whether the call was
+    /// cancelled.
     pub fn heartbeat_tool_call(&self, claimed: &ToolCall) -> Request<ToolCall, options::Lease> {
         Request::new(self, "heartbeat_tool_call", held(claimed))
     }
 
-    /// Ends a claimed call well.
+    /// Completes a claimed call.
     pub fn complete_tool_call(
         &self,
         claimed: &ToolCall,
@@ -429,7 +429,7 @@ impl Abide {
         Request::new(self, "complete_tool_call", held(claimed)).arg("result", result)
     }
 
-    /// Ends a claimed call badly; or, where it is [`retryable`](Request::retryable), puts it back.
+    /// Fails a claimed call; if [`retryable`](Request::retryable), the call becomes pending again.
     pub fn fail_tool_call(
         &self,
         claimed: &ToolCall,
@@ -438,7 +438,7 @@ impl Abide {
         Request::new(self, "fail_tool_call", held(claimed)).arg("error", error)
     }
 
-    /// Says what became of a call whose worker vanished: it went well, with this result; or badly.
+    /// Records the real outcome of a call whose worker vanished: succeeded with a result, or failed.
     pub fn settle_tool_call(
         &self,
         call_id: &str,
@@ -451,27 +451,27 @@ impl Abide {
         }
     }
 
-    /// Says that a call is not wanted any more. A worker that is at it is asked to stop.
+    /// Cancels a call. A worker that runs it is asked to stop.
     pub fn cancel_tool_call(&self, call_id: &str) -> Request<ToolCall, options::Reason> {
         Request::new(self, "cancel_tool_call", json!({"call_id": call_id}))
     }
 
-    /// Says that the work on a claimed call, which was asked to stop, has: the tool did not run.
+    /// Confirms that a claimed call was stopped as requested: the tool did not run.
     pub fn acknowledge_cancel(&self, claimed: &ToolCall) -> Request<ToolCall> {
         Request::new(self, "acknowledge_cancel", held(claimed))
     }
 
-    /// Lets a call that needs approval run.
+    /// Approves a call that needs approval.
     pub fn approve(&self, which: impl Into<ApprovalOf>) -> Request<Approval, options::Decided> {
         self.decide_approval(which, Decision::Approve)
     }
 
-    /// Keeps a call that needs approval from running.
+    /// Rejects a call that needs approval.
     pub fn reject(&self, which: impl Into<ApprovalOf>) -> Request<Approval, options::Decided> {
         self.decide_approval(which, Decision::Reject)
     }
 
-    /// Approves or rejects a call. The first decider wins.
+    /// Approves or rejects a call. The first decision wins.
     pub fn decide_approval(
         &self,
         which: impl Into<ApprovalOf>,
@@ -487,7 +487,7 @@ impl Abide {
 
 /// Handoffs.
 impl Abide {
-    /// Puts a session into a supervisor's hands.
+    /// Hands a session off to a supervisor.
     pub fn request_supervisor_handoff(
         &self,
         session_id: &str,
@@ -502,27 +502,27 @@ impl Abide {
         Request::new(self, "request_supervisor_handoff", args)
     }
 
-    /// Takes a pending handoff. One supervisor wins, however many watch.
+    /// Claims a pending handoff. Exactly one supervisor wins.
     pub fn claim_handoff(&self, id: &str) -> Request<HandoffRequest, options::Lease> {
         Request::new(self, "claim_handoff", json!({"id": id}))
     }
 
-    /// Says that one is still at a claimed handoff.
+    /// Extends the lease on a claimed handoff.
     pub fn heartbeat_handoff(&self, id: &str) -> Request<HandoffRequest, options::Lease> {
         Request::new(self, "heartbeat_handoff", json!({"id": id}))
     }
 
-    /// Gives a claimed handoff back, for another supervisor.
+    /// Releases a claimed handoff to other supervisors.
     pub fn release_handoff(&self, id: &str) -> Request<HandoffRequest> {
         Request::new(self, "release_handoff", json!({"id": id}))
     }
 
-    /// Answers a claimed handoff; the session goes on.
+    /// Resolves a claimed handoff; the session continues.
     pub fn resolve_handoff(&self, id: &str, resolution: &str) -> Request<HandoffRequest> {
         Request::new(self, "resolve_handoff", json!({"id": id, "resolution": resolution}))
     }
 
-    /// Declines a claimed handoff; the session goes on.
+    /// Rejects a claimed handoff; the session continues.
     pub fn reject_handoff(&self, id: &str, reason: &str) -> Request<HandoffRequest> {
         Request::new(self, "reject_handoff", json!({"id": id, "reason": reason}))
     }
@@ -530,18 +530,18 @@ impl Abide {
 
 /// Timers.
 impl Abide {
-    /// Sets a timer. When it fires its row says so, and its session, if it has one, is told.
+    /// Sets a timer. When it fires, its row changes and its session, if any, gets its message.
     pub fn set_timer(&self, timer: NewTimer) -> Request<Timer> {
         Request::new(self, "set_timer", timer)
     }
 
-    /// Takes a timer back before it fires.
+    /// Cancels a timer before it fires.
     pub fn cancel_timer(&self, id: &str) -> Request<Timer> {
         Request::new(self, "cancel_timer", json!({"id": id}))
     }
 }
 
-/// What proves that one holds a claim.
+/// The arguments that prove ownership of a claim.
 fn held(claimed: &ToolCall) -> JsonValue {
     json!({"call_id": claimed.call_id, "fencing_token": claimed.fencing_token})
 }

@@ -1,8 +1,8 @@
 //! Rows as Rust types: a serde deserializer over cells.
 //!
 //! A struct takes its fields from the columns of the same names; a tuple takes the columns in order; a
-//! single column may be any plain type. A field that is itself a struct, map or list reads the JSON
-//! text in its column. `bool` takes 0 and 1. `serde_json::Value` takes the protocol's form of a cell.
+//! single column can be any plain type. A field that is itself a struct, map or list is parsed from the
+//! JSON text in its column. `bool` accepts 0 and 1. `serde_json::Value` gets the wire form of a cell.
 
 use abide_schema::{Row, Value};
 use serde::de::value::{Error as Failure, SeqDeserializer};
@@ -14,7 +14,7 @@ use serde::forward_to_deserialize_any;
 
 use crate::Error;
 
-/// The rows as values of a type.
+/// Decodes all rows as a type.
 pub(crate) fn rows<'a, T: DeserializeOwned>(
     columns: &[&str],
     rows: impl IntoIterator<Item = &'a Row>,
@@ -22,7 +22,7 @@ pub(crate) fn rows<'a, T: DeserializeOwned>(
     rows.into_iter().map(|cells| row(columns, cells)).collect()
 }
 
-/// A row as a value of a type. Cells beyond the columns are hidden ones.
+/// Decodes a row as a type. Cells beyond the columns are hidden.
 pub(crate) fn row<T: DeserializeOwned>(columns: &[&str], cells: &[Value]) -> Result<T, Error> {
     let cells = cells.get(..columns.len()).unwrap_or(cells);
     T::deserialize(RowReader { columns, cells })
@@ -41,7 +41,9 @@ impl<'a> RowReader<'a> {
             [cell] => Ok(CellReader(cell)),
             cells => {
                 let count = cells.len();
-                Err(Failure::custom(format!("a row of {count} columns is no single value")))
+                Err(Failure::custom(format!(
+                    "a row of {count} columns cannot be read as a single value"
+                )))
             }
         }
     }
@@ -153,7 +155,7 @@ impl<'de> SeqAccess<'de> for Cells<'_> {
 
 struct CellReader<'a>(&'a Value);
 
-/// Reads the JSON text in a cell with the method of the same name.
+/// Parses the JSON text in a cell with the method of the same name.
 macro_rules! from_json_text {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self.0 {

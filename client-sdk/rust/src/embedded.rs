@@ -1,7 +1,7 @@
-//! The engine in this process: no sockets, no JSON but what the engine itself speaks.
+//! The engine in this process: no sockets, and no JSON except what the engine itself uses.
 //!
-//! A subscription is a connection of its own, so a consumer that does not ask for updates keeps
-//! nobody waiting: the engine drops what it was to be told and catches it up when it asks again.
+//! A subscription is a connection of its own, so a slow consumer delays no other: the engine drops its
+//! pending updates and catches it up when it reads again.
 
 use std::future::Future;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::Error;
 use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source, Start};
 use crate::rows::{Changes, Placed, Window};
 
-/// The subscription's name on its own connection.
+/// The subscription's id on its own connection.
 const ID: &str = "q";
 
 #[derive(Debug)]
@@ -27,16 +27,16 @@ pub(crate) struct Embedded {
     engine: Engine,
     caller: Caller,
     life: watch::Sender<Life>,
-    /// Whether it takes calls, for those who watch.
+    /// Whether it accepts calls.
     there: watch::Sender<bool>,
 }
 
-/// Where the engine is in its life, as far as it is ended from here.
+/// State of the engine with regard to closing through this handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     Open,
     Closing,
-    /// Everything was told.
+    /// All replies and events were delivered.
     Closed,
 }
 
@@ -109,7 +109,7 @@ impl Embedded {
         let connection = begin.now(start).await.map_err(|refusal| self.error(refusal))?;
         let mut life = self.life.subscribe();
         let closed = async move {
-            // An error means that the handle is gone; the engine lives on in this subscription.
+            // An error means that the handle was dropped; the engine lives on in this subscription.
             if life.wait_for(|life| *life == Life::Closed).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -134,11 +134,11 @@ impl Embedded {
             self.there.send_replace(false);
             let engine = self.engine.clone();
             if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
-                tracing::error!("the engine did not close in order");
+                tracing::error!("the engine did not close cleanly");
             }
             self.life.send_replace(Life::Closed);
         } else {
-            // The sender is in `self`, so it cannot be gone.
+            // `self` holds the sender, so it cannot be dropped.
             let _ = self.life.subscribe().wait_for(|life| *life == Life::Closed).await;
         }
     }
@@ -148,7 +148,7 @@ impl Embedded {
     }
 }
 
-/// What an engine refuses because it was closed here is told as that.
+/// Maps a refusal after [`Abide::close`](crate::Abide::close) to [`Error::Closed`].
 fn closed_or(life: Life, refusal: Refusal) -> Error {
     match refusal.code {
         Code::Overloaded if life > Life::Open => Error::Closed,
@@ -170,7 +170,7 @@ struct Begin {
 }
 
 impl Begin {
-    /// Begins it, as soon as there is room for it.
+    /// Starts it, as soon as there is room for it.
     async fn now(&self, start: Start) -> Result<Connection, Refusal> {
         let mut backoff = Backoff::new();
         loop {
@@ -191,7 +191,7 @@ impl Begin {
         }
     }
 
-    /// Begins it again, after it was ended because there was no room for it, or went wrong.
+    /// Restarts it, after it was dropped for lack of room, or failed.
     async fn again(self, start: Start) -> (Option<Connection>, Update) {
         sleep(Backoff::new().next()).await;
         match self.now(start).await {
@@ -208,7 +208,7 @@ impl Begin {
     }
 }
 
-/// The wait for an update, together with the connection, so that it can be given up and taken up.
+/// The wait for an update, together with the connection, so that it can be cancelled and resumed.
 type Next = Pin<Box<dyn Future<Output = (Option<Connection>, Update)> + Send + Sync>>;
 
 fn next(mut connection: Connection) -> Next {
@@ -221,11 +221,11 @@ fn next(mut connection: Connection) -> Next {
 struct Pumped {
     next: Next,
     closed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
-    /// The parts of a snapshot that have come.
+    /// The parts of a snapshot received so far.
     parts: Vec<Row>,
-    /// Where it would begin again.
+    /// Where it would restart.
     start: Start,
-    /// The rows are those of before, until a rerun or a snapshot.
+    /// The rows are outdated until a rerun or a snapshot.
     stale: bool,
     begin: Begin,
 }
@@ -313,7 +313,7 @@ impl Pumped {
     }
 }
 
-/// The rows of a delta are shared by all who are told of it.
+/// All subscribers of a delta share its rows.
 fn changes_of(delta: &Delta) -> Changes {
     let Delta { deletes, inserts, updates, window, .. } = delta;
     let come = window.inserts.iter().map(|come| Placed { at: come.at, row: come.row.clone() });

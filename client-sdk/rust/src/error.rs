@@ -1,45 +1,45 @@
-//! What can go wrong, split by what the caller can do about it.
+//! Errors, split by what the caller can do about them.
 
 use std::time::Duration;
 
 use abide_schema::{Code, Refusal};
 
-/// Why there is no answer.
+/// An error of the client.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The rules said no, and nothing was written. [`Refusal::code`] is what programs branch on.
+    /// The request was refused, and nothing was written. Programs branch on [`Refusal::code`].
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The address is none that this client can talk to.
-    #[error("{url:?} is no address of a server: {why}")]
+    /// The address is not supported by this client.
+    #[error("{url:?} is not a server address: {why}")]
     Address {
-        /// As it was given.
+        /// The address as given.
         url: String,
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers at the address. Nothing was sent.
+    /// No server answers at the address. Nothing was sent.
     #[error("{url} cannot be reached: {why}")]
     Unreachable {
         /// The address.
         url: String,
-        /// The system's words.
+        /// The error of the operating system.
         why: String,
     },
-    /// No answer within the deadline. Whether the call took effect is not known.
+    /// No reply within the deadline. It is unknown whether the call took effect.
     #[error("{what} was not answered within {} s{}", waited.as_secs(), because(.why.as_deref()))]
     TimedOut {
-        /// What was asked.
+        /// The request.
         what: String,
         /// The deadline that passed.
         waited: Duration,
-        /// The request id of the call: asking again with it has at most one effect.
+        /// The request id of the call: a retry with it has at most one effect.
         request_id: Option<String>,
-        /// Why it took so long, where that is known.
+        /// The cause of the delay, if known.
         why: Option<String>,
     },
-    /// Something does not have the shape that was asked for: a result, a row, or what was to be sent.
+    /// A result, a row or an argument does not have the requested type.
     #[error("{what}: {why}")]
     Decode {
         /// What was read or written.
@@ -47,10 +47,10 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The server says what `abide.v1` does not.
-    #[error("the server speaks another language: {why}")]
+    /// The server sent a message that violates `abide.v1`.
+    #[error("the server violates the protocol: {why}")]
     Protocol {
-        /// What it said.
+        /// The violation.
         why: String,
     },
     /// The client was closed.
@@ -59,8 +59,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// After how long the same can be asked again, where it was the caller's own pace or quota that said
-    /// no.
+    /// How long to wait before a retry, if the caller's own rate limit or quota refused the request.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -69,7 +68,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that can be said.
+    /// A hint on how to fix the error, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -77,16 +76,16 @@ impl Error {
             Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
             Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
             Error::TimedOut { request_id: Some(_), .. } => {
-                Some("ask again with the same request id: it has at most one effect")
+                Some("retry with the same request id: the call takes effect at most once")
             }
-            Error::TimedOut { .. } => Some("ask again, or give it a longer deadline"),
-            Error::Decode { .. } => Some("compare the type with what GET /v1/schema tells"),
+            Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
+            Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
             Error::Closed => None,
         }
     }
 
-    /// The stable code, where the rules said no.
+    /// The stable code of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {

@@ -1,4 +1,4 @@
-//! What a live query would do and cost.
+//! Explains what a live query does and costs.
 
 use std::future::IntoFuture;
 
@@ -24,17 +24,17 @@ impl Explain {
         Explain { abide: abide.clone(), sql, params: Params::default() }
     }
 
-    /// With the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param). What is left
-    /// out is NULL: it matters little to an explanation.
+    /// Sets the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param). Omitted parameters
+    /// are NULL: their values hardly affect the explanation.
     pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
         self.params.set(name, value);
         self
     }
 
-    /// Asks. Awaiting does the same.
+    /// Sends the request. Awaiting does the same.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the query can never be live. One that only lacks an index is explained,
+    /// [`Error::Refused`] if the query cannot be live at all. A query that only lacks an index is explained,
     /// with [`Explanation::refused`].
     pub async fn send(self) -> Result<Explanation, Error> {
         let ask = Ask::Explain { sql: self.sql, params: self.params.ready()? };

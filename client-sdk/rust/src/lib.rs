@@ -1,7 +1,7 @@
 //! The Rust SDK: one API over two backends, an engine in this process and a remote server.
 //!
-//! Changes when it changes how a Rust program speaks to Abide. It holds no rule of sessions or tools;
-//! those are reducers, and a user's own are called in the same way.
+//! It changes when the Rust API changes. It contains no business rules: those are reducers, and custom
+//! reducers are called in the same way as built-in ones.
 //!
 //! ```
 //! use abide_client::{Abide, HandoffRequest, Message, NewSession};
@@ -38,21 +38,21 @@
 //! # }
 //! ```
 //!
-//! **Calls take effect at most once.** Each bears a request id that is made once; on a lost connection
-//! it is sent again under that id until it is answered or its deadline has passed. With an id of your
-//! own ([`Request::request_id`]) that holds across processes too.
+//! **Calls take effect at most once.** Each call has a request id, generated once. After a lost
+//! connection the client sends the call again with the same id until it is answered or its deadline has
+//! passed. With your own id ([`Request::request_id`]) the guarantee extends across processes.
 //!
-//! **Subscriptions have no gaps and no doubles**, also across lost connections and restarts of the
-//! server: they go on from the seq they have, and a result that has to be sent whole again is turned
-//! into its difference.
+//! **Subscriptions have no gaps and no duplicates**, even across lost connections and server restarts:
+//! they resume from the last seq received, and a result that must be sent whole again is reduced to its
+//! difference.
 //!
-//! **Nothing grows without bound.** A subscription whose consumer does not read is let go and resumed
-//! from its seq when it reads again; it holds up nobody else.
+//! **Memory is bounded.** A subscription whose consumer does not read is dropped on the server and resumed
+//! from its seq when the consumer reads again. It delays no other subscriber.
 //!
 //! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers,
-//! `runs` agents at work, `authority` who may call them ·
-//! `sql` · `explain` · `subscription` · `rows` the result that is kept, in the `order` of SQLite · `decode` rows as
-//! Rust types · `link` whether the server is there · `backend` what both can do, `embedded` and `remote` how.
+//! `runs` agents and runs, `authority` identities and roles ·
+//! `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
+//! Rust types · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
 mod authority;

@@ -1,20 +1,20 @@
-//! Whether the server is there, for those who want to show it.
+//! Connection state, for display.
 
 use tokio::sync::watch;
 
-/// The state of the connection, made by [`Abide::link`](crate::Abide::link). It keeps nothing open.
+/// The connection state, from [`Abide::link`](crate::Abide::link). It keeps no connection open.
 #[derive(Clone, Debug)]
 pub struct Link(pub(crate) watch::Receiver<bool>);
 
 impl Link {
-    /// Whether there is a connection.
+    /// Whether the client is connected.
     #[must_use]
     pub fn connected(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the connection was lost or made since this was last waited on, or since the link was
-    /// made. For ever, once nobody holds the client any more.
+    /// Waits until the connection was lost or made since the last wait, or since the link was created.
+    /// Never returns after the client is dropped.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,7 +1,7 @@
-//! SQLite's order of values, for results that are kept in order on this side.
+//! SQLite's order of values, for results that the client keeps in order.
 //!
 //! <https://www.sqlite.org/datatype3.html#comparisons>: NULL, numbers, texts, blobs; numbers by their
-//! exact value, whichever way they are stored; texts by a collation; blobs byte by byte.
+//! exact value regardless of representation; texts by a collation; blobs byte by byte.
 
 use std::cmp::Ordering;
 
@@ -12,14 +12,14 @@ use abide_schema::Value;
 pub(crate) enum Collation {
     /// Byte by byte.
     Binary,
-    /// The 26 letters without case.
+    /// Ignores the case of the 26 ASCII letters.
     NoCase,
-    /// Trailing spaces do not count.
+    /// Ignores trailing spaces.
     Rtrim,
 }
 
 impl Collation {
-    /// The collation of a name; SQL names compare without case.
+    /// Looks up a collation by name; SQL names compare without case.
     pub(crate) fn parse(name: &str) -> Option<Collation> {
         let known = [
             ("BINARY", Collation::Binary),
@@ -33,7 +33,7 @@ impl Collation {
     }
 }
 
-/// The order of two values.
+/// Compares two values.
 pub(crate) fn compare(left: &Value, right: &Value, collation: Collation) -> Ordering {
     match (left, right) {
         (Value::Integer(left), Value::Integer(right)) => left.cmp(right),
@@ -51,7 +51,7 @@ pub(crate) fn compare(left: &Value, right: &Value, collation: Collation) -> Orde
     }
 }
 
-/// Tells apart what SQLite takes for equal: 1 and 1.0, 0.0 and -0.0. Total.
+/// Distinguishes values that SQLite considers equal: 1 and 1.0, 0.0 and -0.0. Total.
 pub(crate) fn compare_exactly(left: &Value, right: &Value) -> Ordering {
     compare(left, right, Collation::Binary).then_with(|| match (left, right) {
         (Value::Real(left), Value::Real(right)) => left.total_cmp(right),
@@ -89,7 +89,7 @@ fn texts(left: &[u8], right: &[u8], collation: Collation) -> Ordering {
         Collation::Binary => left.cmp(right),
         Collation::Rtrim => trimmed(left).cmp(trimmed(right)),
         Collation::NoCase => {
-            // sqlite3StrNICmp stops at a NUL, and then the lengths decide.
+            // sqlite3StrNICmp stops at a NUL; then the lengths decide.
             let folded = |text: &[u8]| {
                 text.iter()
                     .take_while(|byte| **byte != 0)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_in_sqlites_order() {
+    fn values_sort_in_sqlite_order() {
         let values = [
             Value::Null,
             Value::Real(f64::NEG_INFINITY),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn collations_compare_texts_their_way() {
+    fn collations_compare_texts() {
         ascending(&["a", "B", "b ", "b\0", "é"].map(Value::from)[..3], Collation::NoCase);
         let equal = |left: &str, right: &str, collation| {
             compare(&left.into(), &right.into(), collation) == Ordering::Equal
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sqlite_takes_for_equal_is_told_apart_where_it_matters() {
+    fn exact_comparison_distinguishes_values_sqlite_considers_equal() {
         for (left, right) in
             [(Value::Integer(1), Value::Real(1.0)), (Value::Real(-0.0), Value::Real(0.0))]
         {

@@ -1,7 +1,7 @@
 //! A server at the other end of one WebSocket.
 //!
-//! One task, the [`actor`], owns the socket and all that waits for it; handles speak to it through a
-//! channel. What waits there is bounded by its callers: each waits for its own answer.
+//! One task, the [`actor`], owns the socket and all pending requests; handles send it commands through a
+//! channel. The callers bound that channel: each waits for its own reply.
 
 mod actor;
 mod dial;
@@ -28,24 +28,24 @@ use actor::{Actor, Command};
 use dial::{Address, Dial};
 use mailbox::{Inbox, Mailbox};
 
-/// The handle. When the last one and the last subscription are dropped, the connection is closed.
+/// The handle. Dropping the last handle and the last subscription closes the connection.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    /// Where further connections are made to; `None` where a test makes them.
+    /// The address for further connections; `None` in tests that make them.
     address: Option<Box<Address>>,
     commands: UnboundedSender<Command>,
     shared: Arc<Shared>,
     next: AtomicU64,
 }
 
-/// What the actor lets its handles know.
+/// State that the actor shares with its handles.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     reconnects: AtomicU64,
     connected: watch::Sender<bool>,
     /// Why there is no connection at the moment.
     trouble: Mutex<Option<String>>,
-    /// Why there will be none any more.
+    /// Why the client has ended.
     fate: OnceLock<Error>,
 }
 
@@ -54,7 +54,7 @@ impl Remote {
         Remote::at(Address::parse(url, token)?).await
     }
 
-    /// A connection of its own to the same server, narrowed to a scope.
+    /// A separate connection to the same server, restricted to a scope.
     pub(crate) async fn within(&self, scope: &Scope) -> Result<Remote, Error> {
         let address = self.address.clone().ok_or(Error::Closed)?;
         Remote::at((*address).within(scope)?).await
@@ -92,7 +92,7 @@ impl Remote {
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.commands.send(Command::Close { done }).is_ok() {
-            // An error means that it was closed meanwhile.
+            // An error means that it was closed in the meantime.
             let _ = closed.await;
         }
     }
@@ -105,7 +105,7 @@ impl Remote {
         };
         let (reply, answer) = oneshot::channel();
         let mut forget = Forget { id, commands: &self.commands, armed: true };
-        // If nobody takes it, the reply is dropped with it.
+        // If the actor has ended, the reply is dropped with the command.
         let _ = self.commands.send(Command::Ask { id, text, reply });
         let attempt = answer.await;
         forget.armed = false;
@@ -126,7 +126,7 @@ impl Remote {
     }
 }
 
-/// Tells the actor that nobody waits for an answer any more.
+/// Tells the actor that a caller no longer waits for a reply.
 struct Forget<'a> {
     id: u64,
     commands: &'a UnboundedSender<Command>,
@@ -142,7 +142,7 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// A question as it travels: the forms of [`abide_schema::wire::ClientMessage`], of borrowed parts.
+/// A request on the wire: the forms of [`abide_schema::wire::ClientMessage`], with borrowed parts.
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Message<'a> {
@@ -163,9 +163,9 @@ fn message(id: u64, ask: &Ask) -> Result<String, Error> {
     let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
     if text.len() > MESSAGE_BYTES {
         let bytes = text.len();
-        let detail = format!("a message of {bytes} bytes, at most {MESSAGE_BYTES} are taken");
+        let detail = format!("a message of {bytes} bytes, at most {MESSAGE_BYTES} are allowed");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
-        return Err(refusal.hint("send several, or keep large content elsewhere").into());
+        return Err(refusal.hint("split it, or store large content elsewhere").into());
     }
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Calls of reducers, one by one and in batches.
+//! Reducer calls, single and in batches.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -17,23 +17,23 @@ use uuid::Uuid;
 use crate::backend::{Ask, Reply};
 use crate::{Abide, Error};
 
-/// The future of a builder that is awaited.
+/// The future of an awaited builder.
 pub type Sending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// The answer to a call: what the reducer returned, which this dereferences to. Where that has a
-/// `seq` of its own, as rows do, it is `called.value.seq`.
+/// The reply to a call. It dereferences to what the reducer returned; if that value has its own
+/// `seq`, as rows do, use `called.value.seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called<T> {
-    /// The call's place in the log, or that of the call which had done it before.
+    /// The call's position in the log, or that of the original call if this one is a duplicate.
     pub seq: Seq,
-    /// Whether an earlier call had already done it.
+    /// Whether an earlier call with the same request id already took effect.
     pub duplicate: bool,
     /// What the reducer returned.
     pub value: T,
 }
 
 impl<T> Called<T> {
-    /// What the reducer returned, without the rest.
+    /// Returns only what the reducer returned.
     pub fn into_inner(self) -> T {
         self.value
     }
@@ -55,11 +55,11 @@ impl<T> DerefMut for Called<T> {
 
 /// A call that is sent when it is awaited.
 ///
-/// It bears a request id, made once and used for every attempt: however often the connection is lost
-/// and the call sent again, it takes effect **at most once**. It is sent until it is answered or its
-/// deadline has passed; `overloaded` is asked again, after a pause.
+/// It has a request id, generated once and used for every attempt: however often the connection is lost
+/// and the call is sent again, it takes effect **at most once**. It is retried until it is answered or its
+/// deadline has passed; `overloaded` is retried after a pause.
 ///
-/// `T` is what the reducer returns. `O` names the arguments that may be left out (see
+/// `T` is what the reducer returns. `O` names the optional arguments (see
 /// [`options`](crate::options)); each is a method.
 #[must_use = "a call is sent when it is awaited"]
 pub struct Request<T = JsonValue, O = ()> {
@@ -79,26 +79,26 @@ impl<T, O> Request<T, O> {
         Request { abide: abide.clone(), call, request_id: None, deadline: None, types: PhantomData }
     }
 
-    /// With an id of the caller's own: whoever calls with it again, even from another process, is
-    /// given the stored answer. Without this, each request makes itself a UUID (version 7).
+    /// Sets the request id: a later call with the same id, even from another process, gets the stored
+    /// reply. Default: a new UUID (version 7) for each request.
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
         self
     }
 
-    /// How long to try, instead of what the client was built with.
+    /// Sets how long to retry, instead of the client's default.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// With one more argument, or another value of one.
+    /// Adds or replaces an argument.
     pub fn arg(mut self, name: &str, value: impl Serialize) -> Self {
         self.call = self.call.arg(name, value);
         self
     }
 
-    /// The same call, its result read as another type.
+    /// The same call, with its result decoded as another type.
     pub fn returning<U>(self) -> Request<U, O> {
         let Request { abide, call, request_id, deadline, .. } = self;
         Request { abide, call, request_id, deadline, types: PhantomData }
@@ -109,7 +109,7 @@ impl<T: DeserializeOwned, O> Request<T, O> {
     /// Sends it. Awaiting the request does the same.
     ///
     /// # Errors
-    /// [`Error`]; with [`Error::Refused`] nothing was written.
+    /// [`Error`]; after [`Error::Refused`], nothing was written.
     pub async fn send(self) -> Result<Called<T>, Error> {
         let BatchCall { reducer, args } = self.call.ready()?;
         let what = format!("the result of {reducer}");
@@ -140,7 +140,7 @@ impl<T, O> fmt::Debug for Request<T, O> {
     }
 }
 
-/// One call of a batch. Any [`Request`] can be made into one.
+/// One call of a batch. Any [`Request`] converts to it.
 #[derive(Clone, Debug)]
 pub struct Call {
     reducer: String,
@@ -148,14 +148,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call of a reducer; the arguments serialise to an object.
+    /// A call of a reducer; the arguments must serialise to an object.
     #[must_use]
     pub fn new(reducer: impl Into<String>, args: impl Serialize) -> Call {
         let args = serde_json::to_value(args).map_err(|why| why.to_string());
         Call { reducer: reducer.into(), args }
     }
 
-    /// With one more argument, or another value of one.
+    /// Adds or replaces an argument.
     #[must_use]
     pub fn arg(mut self, name: &str, value: impl Serialize) -> Call {
         let value = serde_json::to_value(value).map_err(|why| format!("{name}: {why}"));
@@ -163,7 +163,7 @@ impl Call {
             let mut args = match args {
                 JsonValue::Null => Map::new(),
                 JsonValue::Object(args) => args,
-                _ => return Err("the arguments are no object".to_owned()),
+                _ => return Err("the arguments are not a JSON object".to_owned()),
             };
             args.insert(name.to_owned(), value?);
             Ok(JsonValue::Object(args))
@@ -186,7 +186,7 @@ impl<T, O> From<Request<T, O>> for Call {
     }
 }
 
-/// Calls in one transaction, all or nothing; sent when it is awaited, as a [`Request`] is.
+/// Calls in one transaction, all or nothing; sent when it is awaited, like a [`Request`].
 #[must_use = "a batch is sent when it is awaited"]
 #[derive(Debug)]
 pub struct Batch {
@@ -201,13 +201,13 @@ impl Batch {
         Batch { abide: abide.clone(), calls, request_id: None, deadline: None }
     }
 
-    /// With an id of the caller's own, for the batch as a whole; see [`Request::request_id`].
+    /// Sets the request id of the whole batch; see [`Request::request_id`].
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
         self
     }
 
-    /// How long to try, instead of what the client was built with.
+    /// Sets how long to retry, instead of the client's default.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -216,8 +216,7 @@ impl Batch {
     /// Sends it. Awaiting the batch does the same.
     ///
     /// # Errors
-    /// [`Error`]; with [`Error::Refused`], which names the first call that is refused, nothing of it
-    /// was written.
+    /// [`Error`]; [`Error::Refused`] names the first refused call, and nothing of the batch was written.
     pub async fn send(self) -> Result<Called<Vec<CallResult>>, Error> {
         let calls = self.calls.into_iter().map(Call::ready).collect::<Result<Vec<_>, _>>()?;
         let request_id = self.request_id.unwrap_or_else(new_request_id);
@@ -250,5 +249,5 @@ pub(crate) fn unexpected(reply: &Reply) -> Error {
         Reply::Rows { .. } => "a query's",
         Reply::Explained(_) => "an explanation's",
     };
-    Error::Protocol { why: format!("{what} answer to something else") }
+    Error::Protocol { why: format!("unexpected reply: {what}") }
 }

@@ -1,4 +1,4 @@
-//! A query's result, kept: a snapshot, and the changes since worked in.
+//! A query result that is kept up to date: a snapshot with the later changes applied.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,31 +9,31 @@ use abide_schema::{Checksum, Row, Value};
 
 use crate::order::{Collation, compare, compare_exactly};
 
-/// What changed in a result. Deletes are keys, or whole rows where the result has no key.
+/// The changes of a result. Deletes are keys, or whole rows if the result has no key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Changes {
     pub(crate) deletes: Vec<Row>,
     pub(crate) inserts: Vec<Row>,
     pub(crate) updates: Vec<Row>,
-    /// All that changed, in the result of a query with LIMIT.
+    /// All changes, for a query with LIMIT.
     pub(crate) window: Window,
-    /// Where the rows of the three lists stand, once those of a window are among them.
+    /// Positions of the rows in the three lists, after a window's rows were moved into them.
     pub(crate) positions: Option<Positions>,
 }
 
-/// Where what changed stands in a window of rows (ORDER BY with LIMIT), counted from 0. The n-th of each
-/// list is that of the n-th row that is told.
+/// Positions of the changes in a window of rows (ORDER BY with LIMIT), counted from 0. The n-th entry of
+/// each list is the position of the n-th row in the corresponding list of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions {
-    /// Where what left stood before, from the last to the first.
+    /// Old positions of deleted rows, from last to first.
     pub deletes: Vec<usize>,
-    /// Where what came stands now, from the first to the last.
+    /// New positions of inserted rows, from first to last.
     pub inserts: Vec<usize>,
-    /// Where what changed stands now.
+    /// Positions of updated rows.
     pub updates: Vec<usize>,
 }
 
-/// What changed in a window of rows: deletes from the last position to the first, then inserts from
+/// The changes of a window of rows: deletes from the last position to the first, then inserts from
 /// the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Window {
@@ -54,7 +54,7 @@ impl Changes {
         self.len() == 0 && self.window == Window::default()
     }
 
-    /// The rows of a window among the others, and their positions apart.
+    /// Moves the rows of a window into the three lists, and their positions into a separate value.
     pub(crate) fn told(mut self) -> Changes {
         if self.window == Window::default() {
             return self;
@@ -68,7 +68,7 @@ impl Changes {
         self
     }
 
-    /// The whole result, told for the first time.
+    /// The whole result as inserts.
     pub(crate) fn whole(rows: Vec<Row>, is_window: bool) -> Changes {
         let inserts = (0..rows.len()).collect();
         let positions = is_window.then(|| Positions { inserts, ..Positions::default() });
@@ -80,7 +80,7 @@ impl Changes {
     }
 }
 
-/// A change that does not fit what is held, or a shape that makes no sense.
+/// A change that does not apply to the current rows, or an inconsistent shape.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Mismatch(String);
@@ -100,7 +100,7 @@ struct Term {
     collation: Collation,
 }
 
-/// How the rows of one shape compare and what tells them apart.
+/// How the rows of one shape compare, and what identifies them.
 #[derive(Debug)]
 struct Layout {
     terms: Vec<Term>,
@@ -108,34 +108,34 @@ struct Layout {
     width: usize,
 }
 
-/// A result in its query's order; where the query states none, in that of its key.
+/// A result in its query's order; in key order if the query has no ORDER BY.
 #[derive(Debug)]
 pub(crate) struct Rows {
     layout: Layout,
     sorted: Vec<Row>,
     by_key: BTreeMap<Key, Row>,
-    /// The snapshot as it came, where its order is not the one we keep; until something changes.
-    /// Positions of a window refer to it.
+    /// The snapshot in the order received, if that differs from the order kept here; until the first
+    /// change. Positions of a window refer to it.
     as_it_came: Option<Vec<Row>>,
-    /// It is a window: the server says what stands where.
+    /// It is a window: the server determines the positions.
     placed: bool,
-    /// Of the rows, where the server tells what it is to be.
+    /// Checksum of the rows, if the server sends one.
     checksum: Option<Checksum>,
 }
 
-/// What a change does to the rows, before it is done.
+/// The effect of a change on the rows, before it is applied.
 #[derive(Debug, Default)]
 struct Difference {
     gone: Vec<Row>,
     come: Vec<Row>,
-    /// Keys with the rows they are to have.
+    /// Keys with their new rows.
     keys: BTreeMap<Key, Option<Row>>,
-    /// All rows of a window as they are to stand.
+    /// All rows of a window at their new positions.
     placed: Option<Vec<Row>>,
 }
 
 impl Rows {
-    /// The rows of a snapshot, which are to have a checksum, where one is told.
+    /// The rows of a snapshot, checked against the checksum if there is one.
     pub(crate) fn new(
         shape: &Shape,
         rows: Vec<Row>,
@@ -167,9 +167,9 @@ impl Rows {
         }
     }
 
-    /// Works a change in: deletes, then inserts, then updates; all of it, or nothing where it does not
-    /// fit or does not lead to the checksum that is told. Gives it back without positions: in a window
-    /// too, what left is told by its key.
+    /// Applies a change: deletes, then inserts, then updates. Applies all of it, or nothing if it does not
+    /// fit or does not lead to the given checksum. Returns it without positions: deletes of a window are
+    /// reported by key too.
     pub(crate) fn apply(
         &mut self,
         mut changes: Changes,
@@ -202,7 +202,7 @@ impl Rows {
         }
         debug_assert!(
             self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
-            "the sum that is kept is that of the rows"
+            "the local checksum matches the rows"
         );
         Ok(changes.told())
     }
@@ -254,15 +254,15 @@ impl Rows {
             Ok(())
         };
         for key in &changes.deletes {
-            put(Key(key.clone()), None, true, "a row that leaves is not there")?;
+            put(Key(key.clone()), None, true, "a deleted row does not exist")?;
         }
         for row in &changes.inserts {
             let key = self.layout.key_of(row);
-            put(key, Some(row.clone()), false, "a row that comes is there already")?;
+            put(key, Some(row.clone()), false, "an inserted row already exists")?;
         }
         for row in &changes.updates {
             let key = self.layout.key_of(row);
-            put(key, Some(row.clone()), true, "a row that changes is not there")?;
+            put(key, Some(row.clone()), true, "an updated row does not exist")?;
         }
         let gone = keys.keys().filter_map(|key| self.by_key.get(key).cloned()).collect();
         let come = keys.values().flatten().cloned().collect();
@@ -281,14 +281,14 @@ impl Rows {
             let first = self.sorted.partition_point(|row| order(row).is_lt());
             let there = self.sorted[first..].partition_point(|row| order(row).is_eq());
             if there < equal.len() {
-                return Err(Mismatch("a row that leaves is not there".to_owned()));
+                return Err(Mismatch("a deleted row does not exist".to_owned()));
             }
         }
         let come = changes.inserts.clone();
         Ok(Difference { gone, come, ..Difference::default() })
     }
 
-    /// What leads from this result to that of a newer snapshot, and takes that one's place.
+    /// Returns the difference from this result to a newer snapshot, and replaces it with the snapshot.
     pub(crate) fn become_snapshot(&mut self, new: Rows) -> Changes {
         let changes = if new.placed {
             self.difference_of_windows(&new)
@@ -301,7 +301,7 @@ impl Rows {
         changes
     }
 
-    /// What is between the rows that both begin with and those that both end with.
+    /// The part between the common prefix and the common suffix.
     fn difference_of_windows(&self, new: &Rows) -> Changes {
         let (old, new) = (&self.sorted[..], &new.sorted[..]);
         let alike = |(old, new): &(&Row, &Row)| same(old, new);
@@ -347,7 +347,7 @@ impl Rows {
 
     fn difference_of_multisets(&self, new: &Rows) -> Changes {
         let mut changes = Changes::default();
-        // A window stands in the order of its positions.
+        // A window is ordered by position.
         let mut held = self.sorted.clone();
         held.sort_by(|left, right| new.layout.compare(left, right));
         let mut wanted = new.sorted.clone();
@@ -371,16 +371,16 @@ impl Rows {
         }
     }
 
-    /// Puts rows in the place of others, which are there.
+    /// Replaces existing rows.
     fn replace(&mut self, mut gone: Vec<Row>, come: Vec<Row>) {
-        // Moving the tail of the list for each row is cheapest while they are few; for many, one
-        // pass over all is. Where the lines cross matters little.
+        // For few rows, moving the tail of the list for each is cheapest; for many, one pass over all
+        // rows is. The exact threshold matters little.
         let few = gone.len() + come.len() <= 8 + self.sorted.len() / 64;
         let layout = &self.layout;
         if few {
             for row in &gone {
                 let at = self.sorted.binary_search_by(|other| layout.compare(other, row));
-                self.sorted.remove(at.expect("it was looked for"));
+                self.sorted.remove(at.expect("checked before"));
             }
             for row in come {
                 let at = self.sorted.partition_point(|other| layout.compare(other, &row).is_le());
@@ -397,18 +397,18 @@ impl Rows {
             }
             !leaves
         });
-        assert!(leaving.next().is_none(), "they were looked for");
+        assert!(leaving.next().is_none(), "checked before");
         self.sorted.extend(come);
-        // The sort finds the run that is sorted already, and merges.
+        // The sort detects the sorted run and merges.
         self.sorted.sort_by(|left, right| layout.compare(left, right));
     }
 }
 
-/// Whether the checksum that is kept is the one that is told.
+/// Compares the local checksum with the server's.
 fn agree(kept: Option<Checksum>, told: Option<Checksum>) -> Result<(), Mismatch> {
     match (kept, told) {
         (Some(kept), Some(told)) if kept != told => {
-            Err(Mismatch(format!("the rows have the checksum {kept}, the server's {told}")))
+            Err(Mismatch(format!("the rows have the checksum {kept}, the server has {told}")))
         }
         _ => Ok(()),
     }
@@ -418,9 +418,8 @@ impl Layout {
     fn of(shape: &Shape) -> Result<Layout, Mismatch> {
         let width = shape.columns.len();
         let terms = shape.order.iter().map(|term| {
-            let collation = Collation::parse(&term.collation).ok_or_else(|| {
-                Mismatch(format!("the collation {} is not known", term.collation))
-            })?;
+            let collation = Collation::parse(&term.collation)
+                .ok_or_else(|| Mismatch(format!("unknown collation {}", term.collation)))?;
             if term.index >= width {
                 return Err(Mismatch(format!("there is no column {} to sort by", term.index)));
             }
@@ -456,10 +455,10 @@ impl Layout {
         if cells == columns {
             return Ok(());
         }
-        Err(Mismatch(format!("a row of {cells} cells in a result of {columns} columns")))
+        Err(Mismatch(format!("a row has {cells} cells, the result {columns} columns")))
     }
 
-    /// How a row that leaves is told: by its key, or whole where there is none.
+    /// How a deleted row is reported: by its key, or whole if there is no key.
     fn key_of_row(&self, row: &Row) -> Row {
         if self.key.is_empty() { row.clone() } else { self.key_of(row).0 }
     }
@@ -468,7 +467,7 @@ impl Layout {
         Key(self.key.iter().map(|at| row[*at].clone()).collect())
     }
 
-    /// The query's order; then the key; and where there is none, whatever tells the rows apart.
+    /// Compares by the query's order, then the key; without a key, by all cells.
     fn compare(&self, left: &[Value], right: &[Value]) -> Ordering {
         for term in &self.terms {
             let order = term.compare(&left[term.at], &right[term.at]);

@@ -1,5 +1,5 @@
-//! Agents and their runs, as calls: what a runtime that drives agents is made of, and how an app starts
-//! and stops them.
+//! Agents and runs: the calls that an agent runtime needs, and those with which an application starts
+//! and stops runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::abide::Abide;
 use crate::builtin::{NewToolCall, millis, options};
 use crate::request::{Call, Request};
 
-/// A definition to be registered. [`NewAgent::of`] one, and whatever else it takes.
+/// Arguments of `register_agent`. Start with [`NewAgent::of`], then set other fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NewAgent {
     /// Its name.
     pub name: String,
-    /// All that it says; the runtime that drives it reads it.
+    /// Its definition, which the runtime interprets.
     pub definition: Map<String, JsonValue>,
-    /// What it may be used as: `primary` unless said.
+    /// How it can be used; default `primary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<AgentMode>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whether lists leave it out.
+    /// Whether lists omit it.
     pub hidden: bool,
     /// Whether it comes with the runtime.
     pub native: bool,
-    /// The revision that it changes: a conflict where that is not the newest any more.
+    /// The revision that it replaces: a conflict if that is no longer the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_revision: Option<i64>,
 }
@@ -52,21 +52,21 @@ impl NewAgent {
     }
 }
 
-/// A run to be begun. [`NewRun::of`] a session, and whatever else it takes.
+/// Arguments of `start_run`. Start with [`NewRun::of`] a session, then set other fields.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NewRun {
     /// The session.
     pub session_id: String,
-    /// The agent, where it is not the session's own.
+    /// The agent, if it is not the session's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// What the user says.
+    /// The user's message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// An id of the caller's own. The same again is the same run.
+    /// An id chosen by the caller. The same id means the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Milliseconds after which it must be over.
+    /// Time limit of the run in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
 }
@@ -77,7 +77,7 @@ impl NewRun {
         NewRun { session_id: session_id.into(), ..NewRun::default() }
     }
 
-    /// With the user's message.
+    /// Sets the user's message.
     #[must_use]
     pub fn input(mut self, input: impl Into<String>) -> NewRun {
         self.input = Some(input.into());
@@ -85,23 +85,24 @@ impl NewRun {
     }
 }
 
-/// Who holds a run, as its claim said: what a step has to show.
+/// Proof of a claimed run; each step of the run must present it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The run.
     pub run_id: String,
-    /// The claim's number.
+    /// The claim's fencing token.
     pub fencing_token: i64,
 }
 
 impl Hold {
-    /// Of a run that was just claimed; `None` for one that nobody holds.
+    /// From a claimed run; `None` if the run is not claimed.
     #[must_use]
     pub fn of(run: &Run) -> Option<Hold> {
         Some(Hold { run_id: run.id.clone(), fencing_token: run.fencing_token? })
     }
 
-    /// The call that tells what happened, for a batch: where the hold is lost, nothing of the batch happens.
+    /// The call that records events of the run, for a batch: if the claim was lost, nothing of the batch takes
+    /// effect.
     #[must_use]
     pub fn record(&self, events: &[JsonValue], spent: Option<&Spent>, lease: Duration) -> Call {
         let call = Call::new("record_run", self.args()).arg("events", events);
@@ -112,39 +113,39 @@ impl Hold {
         }
     }
 
-    /// The id of a tool call of the run. Only the holder of the run can request a call under it.
+    /// The id of a tool call of the run. Only the holder of the run can request a call with it.
     #[must_use]
     pub fn call_id(&self, rest: impl fmt::Display) -> String {
         format!("{}{DERIVED}{rest}", self.run_id)
     }
 
-    /// The call that requests a tool call of the run; its id is to be [`Hold::call_id`].
+    /// The call that requests a tool call of the run; its id must come from [`Hold::call_id`].
     #[must_use]
     pub fn request(&self, wanted: &NewToolCall) -> Call {
         let call = Call::new("request_tool_call", wanted).arg("run_id", &self.run_id);
         call.arg("run_fencing_token", self.fencing_token)
     }
 
-    /// The call that ends the run well.
+    /// The call that completes the run.
     #[must_use]
     pub fn done(&self, output: &Map<String, JsonValue>) -> Call {
         Call::new("finish_run", self.args()).arg("end", RunEnd::Done).arg("output", output)
     }
 
-    /// The call that ends the run badly.
+    /// The call that fails the run.
     #[must_use]
     pub fn failed(&self, code: &str, message: &str) -> Call {
         let call = Call::new("finish_run", self.args()).arg("end", RunEnd::Failed);
         call.arg("code", code).arg("message", message)
     }
 
-    /// The call that ends the run as it was asked to.
+    /// The call that ends the run after an abort request.
     #[must_use]
     pub fn aborted(&self, message: &str) -> Call {
         Call::new("finish_run", self.args()).arg("end", RunEnd::Aborted).arg("message", message)
     }
 
-    /// The call that says what the run waits for.
+    /// The call that records what the run waits for.
     #[must_use]
     pub fn wait(&self, interrupt: &Map<String, JsonValue>) -> Call {
         Call::new("wait_run", self.args()).arg("interrupt", interrupt)
@@ -157,41 +158,41 @@ impl Hold {
 
 /// Agents and runs.
 impl Abide {
-    /// Registers an agent, or a new revision of one. Registering the same again changes nothing.
+    /// Registers an agent, or a new revision of one. Registering an identical agent changes nothing.
     pub fn register_agent(&self, agent: NewAgent) -> Request<Agent> {
         Request::new(self, "register_agent", agent)
     }
 
-    /// Lets an agent begin no more runs.
+    /// Retires an agent: it can start no more runs.
     pub fn retire_agent(&self, name: &str) -> Request<Agent> {
         Request::new(self, "retire_agent", json!({"name": name}))
     }
 
-    /// Begins a run.
+    /// Starts a run.
     pub fn start_run(&self, run: NewRun) -> Request<Run> {
         Request::new(self, "start_run", run)
     }
 
-    /// Starts a run of another agent for a tool call of a run, which the caller has claimed. The same again is the same
-    /// run.
+    /// Starts a run of another agent for a tool call that the caller has claimed. The same arguments return
+    /// the same run.
     pub fn start_child_run(&self, claimed: &ToolCall, agent: &str, input: &str) -> Request<Run> {
         let args = json!({"call_id": claimed.call_id, "fencing_token": claimed.fencing_token,
             "agent": agent, "input": input});
         Request::new(self, "start_child_run", args)
     }
 
-    /// Takes over a run that nobody drives, or that this driver had before.
+    /// Claims a run that has no driver, or that this driver held before.
     pub fn claim_run(&self, id: &str, driver: &str, lease: Duration) -> Request<Run> {
         let args = json!({"id": id, "driver": driver, "lease_ms": millis(lease)});
         Request::new(self, "claim_run", args)
     }
 
-    /// Prolongs the hold on a run; the answer tells whether an abort was asked for.
+    /// Extends the lease on a run; the result shows whether an abort was requested.
     pub fn heartbeat_run(&self, hold: &Hold, lease: Duration) -> Request<Run> {
         Request::new(self, "heartbeat_run", hold.args()).arg("lease_ms", millis(lease))
     }
 
-    /// Says that nobody wants a run any more.
+    /// Requests the abort of a run.
     pub fn abort_run(&self, id: &str) -> Request<Run, options::Reason> {
         Request::new(self, "abort_run", json!({"id": id}))
     }

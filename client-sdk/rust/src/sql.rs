@@ -1,4 +1,4 @@
-//! Queries that are answered once.
+//! One-shot queries.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl fmt::Debug for Params {
     }
 }
 
-/// A read-only statement, asked once: end it with [`Sql::fetch`] or [`Sql::rows`].
+/// A read-only statement, run once: finish it with [`Sql::fetch`] or [`Sql::rows`].
 #[must_use = "a query is sent by fetch or rows"]
 #[derive(Clone, Debug)]
 pub struct Sql {
@@ -60,35 +60,35 @@ impl Sql {
         Sql { abide: abide.clone(), sql, params: Params::default(), as_of: None, deadline: None }
     }
 
-    /// With the value of `:name` in the statement; of `?1` under the name `1`. Text, numbers, bools
+    /// Sets the value of `:name` in the statement; the name of `?1` is `1`. Text, numbers, bools
     /// and options serialise to cells; bytes are `json!({"$blob": "<base64>"})`.
     pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
         self.params.set(name, value);
         self
     }
 
-    /// Asked of the state as it was after this seq.
+    /// Reads the state as of this seq.
     pub fn as_of(mut self, seq: impl Into<Position>) -> Self {
         self.as_of = Some(seq.into().0);
         self
     }
 
-    /// How long to try, instead of what the client was built with.
+    /// Sets how long to retry, instead of the client's default.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The rows as values of a type: structs by column name, tuples by position, plain types where
-    /// there is one column.
+    /// Returns the rows decoded as a type: structs by column name, tuples by position, plain types for
+    /// a single column.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Decode`] where a row is not of the type.
+    /// [`Error`]; [`Error::Decode`] if a row does not match the type.
     pub async fn fetch<T: DeserializeOwned>(self) -> Result<Vec<T>, Error> {
         self.rows().await?.typed()
     }
 
-    /// The rows as they are.
+    /// Returns the rows undecoded.
     ///
     /// # Errors
     /// [`Error`].
@@ -102,10 +102,10 @@ impl Sql {
     }
 }
 
-/// The answer to a query.
+/// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The state it was asked of; durable.
+    /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.
     pub columns: Vec<String>,
@@ -114,17 +114,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The rows as values of a type, as [`Sql::fetch`] gives them.
+    /// Decodes the rows as a type, like [`Sql::fetch`].
     ///
     /// # Errors
-    /// [`Error::Decode`] where a row is not of the type.
+    /// [`Error::Decode`] if a row does not match the type.
     pub fn typed<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
         decode::rows(&columns, &self.rows)
     }
 }
 
-/// A place in the log, where a method takes one: a [`Seq`] or its number.
+/// A position in the log: a [`Seq`] or its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Position(pub(crate) Seq);
 

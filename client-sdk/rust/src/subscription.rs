@@ -1,4 +1,4 @@
-//! Queries that go on: a result, and what changes in it.
+//! Subscriptions: a query result and its changes.
 
 use std::fmt;
 use std::future::{IntoFuture, poll_fn};
@@ -31,7 +31,7 @@ pub struct Subscribe {
     explain: bool,
 }
 
-/// How often in a row the rows may be wrong before it is given up: more often than by chance.
+/// Consecutive mismatches before the subscription is given up: more than by chance.
 const REPAIRS: u32 = 3;
 
 impl Subscribe {
@@ -40,50 +40,49 @@ impl Subscribe {
         Subscribe { abide, sql, params, start: Start::Now, checksum: false, explain: false }
     }
 
-    /// With the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param).
+    /// Sets the value of `:name` in the statement; see [`Sql::param`](crate::Sql::param).
     pub fn param(mut self, name: &str, value: impl Serialize) -> Self {
         self.params.set(name, value);
         self
     }
 
-    /// Only what changes after this seq, for those who have worked in everything up to there and kept
-    /// [`Subscription::seq`]. The first update is all that has changed since, in one; where the
-    /// history does not reach back that far, it is the whole result, marked [`Update::reset`].
+    /// Receives only the changes after this seq, for a consumer that processed everything up to it and kept
+    /// [`Subscription::seq`]. The first update is all changes since, in one; if the change history no
+    /// longer reaches back that far, it is the whole result, marked [`Update::reset`].
     ///
-    /// Such a subscription holds no result: [`Subscription::rows`] is empty. Of a query with LIMIT it
-    /// cannot tell what left.
+    /// Such a subscription keeps no rows: [`Subscription::rows`] is empty. For a query with LIMIT it
+    /// cannot report which rows left.
     pub fn from(mut self, seq: impl Into<Position>) -> Self {
         self.start = Start::After(seq.into().0);
         self
     }
 
-    /// Beginning with the result as it was after this seq; the second update is all that has changed
-    /// since, in one, and then it goes on live. Takes the place of [`Subscribe::from`].
+    /// Starts with the result as of this seq; the second update is all changes since, in one, and then it
+    /// continues live. Replaces [`Subscribe::from`].
     pub fn as_of(mut self, seq: impl Into<Position>) -> Self {
         self.start = Start::AsOf(seq.into().0);
         self
     }
 
-    /// With the server's checksum of the result, which the rows held here are compared with after each
-    /// change. Rows that differ are never shown: it is logged as an error and counted
-    /// ([`Subscription::mismatches`]), the result is asked for afresh, and the next update leads from
-    /// what was shown to what is right. It takes some work on both sides, and does nothing for a
-    /// subscription [`from`](Subscribe::from) a seq, which holds no rows.
+    /// Verifies the rows against the server's checksum after each change. A mismatch is never shown: it is
+    /// logged as an error and counted ([`Subscription::mismatches`]), the result is fetched again, and the
+    /// next update leads from the last shown state to the correct one. It costs some work on both sides, and
+    /// has no effect on a subscription [`from`](Subscribe::from) a seq, which keeps no rows.
     pub fn checksum(mut self) -> Self {
         self.checksum = true;
         self
     }
 
-    /// With the statements that make its deltas, in [`Subscription::plan`].
+    /// Requests the SQL statements that produce the deltas, in [`Subscription::plan`].
     pub fn explain(mut self) -> Self {
         self.explain = true;
         self
     }
 
-    /// Begins it. Awaiting does the same. When this returns, [`Subscription::rows`] holds the result.
+    /// Starts it. Awaiting does the same. When this returns, [`Subscription::rows`] holds the result.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the query cannot be live.
+    /// [`Error::Refused`] if the query cannot be live.
     pub async fn start(self) -> Result<Subscription, Error> {
         let Subscribe { abide, sql, params, start, checksum, explain } = self;
         let holds_rows = start.seq().is_none();
@@ -119,22 +118,22 @@ impl IntoFuture for Subscribe {
     }
 }
 
-/// A query's result, and what changes in it.
+/// A query result and its changes.
 ///
 /// [`next`](Subscription::next) yields the result as the inserts of a first [`Update`], then one
-/// update for each commit that changes it: a sequence without gaps and doubles, also across lost
-/// connections and restarts of the server. After each, [`rows`](Subscription::rows) is the result as
-/// it was after that commit. It is also a [`Stream`].
+/// update for each commit that changes it: a sequence without gaps and duplicates, even across lost
+/// connections and server restarts. After each, [`rows`](Subscription::rows) is the result as of that
+/// commit. It is also a [`Stream`].
 ///
-/// Nothing is read ahead without bound: whoever does not ask for updates for a while is given all
-/// that happened meanwhile as one. Dropping it ends it.
+/// Read-ahead is bounded: a consumer that does not ask for updates for a while gets all changes of
+/// that time as one update. Dropping it ends it.
 pub struct Subscription {
     source: Box<dyn Source>,
     shape: Arc<Shape>,
     plan: Plan,
-    /// None in a subscription to changes only, and before the first snapshot.
+    /// `None` for a subscription to changes only, and before the first snapshot.
     rows: Option<Rows>,
-    /// It is not to changes only.
+    /// It is not a subscription to changes only.
     holds_rows: bool,
     seq: Seq,
     first: Option<Update>,
@@ -142,43 +141,41 @@ pub struct Subscription {
     ended: Option<Error>,
 }
 
-/// What was wrong with the rows, and what is done about it.
+/// Detected mismatches and the state of the repair.
 #[derive(Debug, Default)]
 struct Repair {
-    /// A snapshot is asked for; until it comes, whatever comes is void.
+    /// A snapshot was requested; events before it are ignored.
     waits: bool,
     in_a_row: u32,
     ever: u64,
-    /// The same of all subscriptions of the client.
+    /// Mismatches of all subscriptions of the client.
     of_all: Arc<AtomicU64>,
 }
 
 impl Subscription {
-    /// Waits for the next update; `None` when the subscription has ended ([`Subscription::error`]
-    /// tells why). While the server is away, this waits for it. Nothing is lost when the wait is
-    /// given up.
+    /// Waits for the next update; `None` after the subscription has ended ([`Subscription::error`]
+    /// gives the reason). While the server is unreachable, this waits. Cancelling the wait loses nothing.
     pub async fn next(&mut self) -> Option<Update> {
         poll_fn(|context| self.poll_update(context)).await
     }
 
-    /// The result as of the last update, in the query's order; where that states none, in the order
-    /// of its key.
+    /// The result as of the last update, in the query's order; without ORDER BY, in the order of its key.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[Value]> + DoubleEndedIterator {
         let width = visible(&self.shape);
         let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
         rows.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// The same as values of a type, as [`Sql::fetch`](crate::Sql::fetch) gives them.
+    /// The rows decoded as a type, like [`Sql::fetch`](crate::Sql::fetch).
     ///
     /// # Errors
-    /// [`Error::Decode`] where a row is not of the type.
+    /// [`Error::Decode`] if a row does not match the type.
     pub fn typed_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         let rows = self.rows.as_ref().map(Rows::as_slice).unwrap_or_default();
         decode::rows(&visible_names(&self.shape), rows)
     }
 
-    /// Everything up to here is worked in. Keep it, to go on later with [`Subscribe::from`].
+    /// The seq up to which all changes are applied. Keep it to resume later with [`Subscribe::from`].
     #[must_use]
     pub fn seq(&self) -> Seq {
         self.seq
@@ -190,35 +187,34 @@ impl Subscription {
         &self.shape.columns[..visible(&self.shape)]
     }
 
-    /// The columns that tell rows apart; empty where nothing does.
+    /// The columns that identify a row; empty if there are none.
     #[must_use]
     pub fn key(&self) -> &[String] {
         &self.shape.key
     }
 
-    /// The terms of its order, the first the weightiest; empty where the query states none. Their
-    /// positions ([`OrderTerm::index`]) beyond [`Subscription::columns`] are those of columns that the
-    /// query sorts by and does not show. [`Subscription::rows`] stands in this order; the key breaks
-    /// ties.
+    /// The terms of its ORDER BY, most significant first; empty if the query has none. A position
+    /// ([`OrderTerm::index`]) beyond [`Subscription::columns`] refers to a hidden column that the query sorts
+    /// by. [`Subscription::rows`] has this order; the key breaks ties.
     #[must_use]
     pub fn order(&self) -> &[OrderTerm] {
         &self.shape.order
     }
 
-    /// Whether the query has a LIMIT, so that its rows stand where the server says.
+    /// Whether the query has a LIMIT, so that the server determines the positions of its rows.
     #[must_use]
     pub fn is_window(&self) -> bool {
         self.shape.window
     }
 
-    /// How it is kept on the server, and at what cost. The statements are there where
-    /// [`Subscribe::explain`] asked for them.
+    /// How the server maintains it, and at what cost. It includes the statements if
+    /// [`Subscribe::explain`] requested them.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How often the rows were not what the server said they are, and were asked for afresh; see
+    /// Number of times that the rows did not match the server's checksum and were fetched again; see
     /// [`Subscribe::checksum`].
     #[must_use]
     pub fn mismatches(&self) -> u64 {
@@ -231,7 +227,7 @@ impl Subscription {
         self.ended.as_ref()
     }
 
-    /// Waits until it is told where it starts.
+    /// Waits for the first event.
     async fn begin(&mut self) -> Result<(), Error> {
         loop {
             let event = poll_fn(|context| self.source.poll_event(context)).await;
@@ -258,7 +254,7 @@ impl Subscription {
         Poll::Ready(None)
     }
 
-    /// Works an event in; the update, if the consumer is to hear of it.
+    /// Applies an event; returns the update if the consumer needs to see it.
     fn take(&mut self, event: Event) -> Option<Update> {
         let told = match event {
             Event::Ended(error) => {
@@ -321,7 +317,7 @@ impl Subscription {
     ) -> Result<(bool, Changes), Mismatch> {
         match (opening, &mut self.rows) {
             (Some(opening), Some(_)) if opening.shape != *self.shape => {
-                Err(Mismatch::new("the query has other columns than before"))
+                Err(Mismatch::new("the columns of the query have changed"))
             }
             (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
             (opening, None) => {
@@ -338,16 +334,16 @@ impl Subscription {
         self.plan.clone_from(&opening.plan);
     }
 
-    /// The rows would be wrong: what is held stays as it is, and the result is asked for afresh.
+    /// The rows would be wrong: keeps the current rows and fetches the result again.
     fn repair(&mut self, why: &Mismatch) -> Option<Update> {
         self.repair.ever += 1;
         self.repair.of_all.fetch_add(1, Ordering::Relaxed);
         self.repair.in_a_row += 1;
         if self.repair.in_a_row > REPAIRS {
-            tracing::error!(%why, "a subscription is told what does not fit, again and again");
+            tracing::error!(%why, "a subscription repeatedly received changes that do not apply");
             self.ended = Some(Error::Protocol { why: why.to_string() });
         } else {
-            tracing::error!(%why, "a subscription was told what does not fit: it begins again");
+            tracing::error!(%why, "a change of a subscription does not apply; restarting it");
             self.repair.waits = true;
             self.source.begin_again();
         }
@@ -373,73 +369,73 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// What changed in a subscription's result. The result before, without the deletes, with the inserts,
-/// and with the updates in the place of the rows of the same key, is the result after.
+/// A change of a subscription's result. The previous result, without the deletes, with the inserts,
+/// and with rows replaced by updates of the same key, is the new result.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// The result was this up to here …
+    /// The previous result was current up to here …
     pub from: Seq,
-    /// … and is that as of here.
+    /// … and the new result is as of here.
     pub seq: Seq,
-    /// The inserts are the whole result, and what was told before is void. So is the first update of
-    /// a subscription; a later one only where the subscription is [`from`](Subscribe::from) a seq
-    /// whose history is gone. (Otherwise the difference is found here.)
+    /// The inserts are the whole result, and earlier updates are void. True for the first update of
+    /// a subscription; true for a later one only if the subscription is [`from`](Subscribe::from) a seq
+    /// whose history is gone. (Otherwise the client computes the difference.)
     pub reset: bool,
     shape: Arc<Shape>,
     changes: Changes,
 }
 
 impl Update {
-    /// Rows that came, as values of a type.
+    /// Inserted rows, decoded as a type.
     ///
     /// # Errors
-    /// [`Error::Decode`] where a row is not of the type.
+    /// [`Error::Decode`] if a row does not match the type.
     pub fn inserts<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         decode::rows(&visible_names(&self.shape), &self.changes.inserts)
     }
 
-    /// New forms of rows that stayed, as values of a type.
+    /// New versions of updated rows, decoded as a type.
     ///
     /// # Errors
-    /// [`Error::Decode`] where a row is not of the type.
+    /// [`Error::Decode`] if a row does not match the type.
     pub fn updates<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         decode::rows(&visible_names(&self.shape), &self.changes.updates)
     }
 
-    /// Keys of the rows that left, as values of a type: `deletes::<String>()` where the key is one
-    /// text column. Where the result has no key, whole rows.
+    /// Keys of deleted rows, decoded as a type: `deletes::<String>()` if the key is one text column.
+    /// Whole rows if the result has no key.
     ///
     /// # Errors
-    /// [`Error::Decode`] where a key is not of the type.
+    /// [`Error::Decode`] if a key does not match the type.
     pub fn deletes<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         let key: Vec<&str> = match self.shape.key.as_slice() {
             [] if self.deletes_are_rows() => visible_names(&self.shape),
-            // The names of the key columns were not told.
+            // The names of the key columns are unknown.
             [] => vec![""; self.changes.deletes.first().map_or(0, |key| key.len())],
             key => key.iter().map(String::as_str).collect(),
         };
         decode::rows(&key, &self.changes.deletes)
     }
 
-    /// Rows that came, cell by cell.
+    /// Inserted rows, cell by cell.
     pub fn insert_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         let width = visible(&self.shape);
         self.changes.inserts.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// New forms of rows that stayed, cell by cell.
+    /// New versions of updated rows, cell by cell.
     pub fn update_rows(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         let width = visible(&self.shape);
         self.changes.updates.iter().map(move |row| row.get(..width).unwrap_or(row))
     }
 
-    /// Keys of the rows that left, cell by cell; where the result has no key, whole rows.
+    /// Keys of deleted rows, cell by cell; whole rows if the result has no key.
     pub fn delete_keys(&self) -> impl ExactSizeIterator<Item = &[Value]> {
         self.changes.deletes.iter().map(|key| &**key)
     }
 
-    /// In a query with LIMIT, where the rows of the three lists stand: whoever takes out the deletes in
-    /// their order, then puts in the inserts, then replaces the updates, has the result after.
+    /// For a query with LIMIT, the positions of the rows in the three lists. Remove the deletes in order,
+    /// then insert the inserts, then replace the updates, to get the new result.
     #[must_use]
     pub fn positions(&self) -> Option<&Positions> {
         self.changes.positions.as_ref()
@@ -450,7 +446,7 @@ impl Update {
     }
 }
 
-/// How many columns are for the consumer; the rest only carry the order.
+/// Number of columns visible to the consumer; the others only carry the order.
 fn visible(shape: &Shape) -> usize {
     shape.columns.iter().position(|column| column.hidden).unwrap_or(shape.columns.len())
 }

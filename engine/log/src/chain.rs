@@ -1,15 +1,15 @@
-//! Walking a log: each event must be the next number, point at the one before, and hash to what it
-//! says.
+//! Verifies a log: each event must have the next number, refer to the previous one, and match its own
+//! hash.
 
 use abide_schema::Seq;
 use abide_schema::event::{Event, Hash};
 
 use crate::encoding::{Digests, event_hash, genesis};
 
-/// Where a walk has come to.
+/// The position of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The last event that was checked; 0 before the first.
+    /// The last verified event; 0 before the first.
     pub seq: Seq,
     /// Its hash, or the genesis.
     pub hash: Hash,
@@ -22,20 +22,20 @@ pub enum Flaw {
     /// A number is missing or out of order.
     #[error("seq {expected} is missing: {found} comes next")]
     Gap {
-        /// The number that should have come.
+        /// The expected number.
         expected: Seq,
-        /// The number that came.
+        /// The number found.
         found: Seq,
     },
-    /// It does not point at the event before.
+    /// It does not refer to the previous event.
     #[error("its prev_hash is not the hash of the event before")]
     Unlinked,
-    /// Some field of it is not what was hashed.
+    /// A field differs from what was hashed.
     #[error("its fields do not give its hash")]
     Altered,
 }
 
-/// The first event at which a log cannot be believed.
+/// The first invalid event of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event {seq}: {flaw}")]
 pub struct ChainBreak {
@@ -52,7 +52,7 @@ impl Chain {
         Chain { seq: Seq::ZERO, hash: genesis(log_id) }
     }
 
-    /// Gives an event its place: fills in `seq`, `prev_hash` and `hash`.
+    /// Appends an event: fills in `seq`, `prev_hash` and `hash`.
     pub fn append(&mut self, event: &mut Event, digests: &Digests) {
         event.seq = self.seq.next();
         event.prev_hash = self.hash;
@@ -60,10 +60,10 @@ impl Chain {
         *self = Chain { seq: event.seq, hash: event.hash };
     }
 
-    /// Checks the next event and steps onto it.
+    /// Verifies the next event and advances to it.
     ///
     /// # Errors
-    /// [`ChainBreak`] naming the event; the walk stays where it was.
+    /// [`ChainBreak`] naming the event; the position does not change.
     pub fn check(&mut self, event: &Event) -> Result<(), ChainBreak> {
         let expected = self.seq.next();
         let flaw = if event.seq != expected {

@@ -6,35 +6,35 @@
 //!     prev_hash                        32 bytes
 //!     seq, at                          8 bytes each, big-endian, two's complement
 //!     reducer, caller                  length (8 bytes, big-endian), then UTF-8
-//!     authority                        0x00 where absent; else 0x01, length, UTF-8
+//!     authority                        0x00 if absent; else 0x01, length, UTF-8
 //!     commitment                       32 bytes
 //! )
 //! commitment = SHA-256(
 //!     "abide.content.v1\n"
 //!     salt                             16 bytes
-//!     session_id, request_id           0x00 where absent; else 0x01, length, UTF-8
+//!     session_id, request_id           0x00 if absent; else 0x01, length, UTF-8
 //!     SHA-256(arguments)               32 bytes
 //!     SHA-256(outcome)                 32 bytes
 //! )
 //! ```
 //!
-//! The salt is random and stored with the event. Without it, a hash or a commitment confirms no guess of
-//! the contents. The chain needs the commitment only ([`chained_hash`]), so the contents of an event and its
+//! The salt is random and stored with the event. Without it, neither hash nor commitment confirms a guess of
+//! the contents. The chain needs only the commitment ([`chained_hash`]), so the contents of an event and its
 //! salt can be erased while the commitment is kept, and the chain still verifies.
 //!
-//! Events without a salt are of format 1. Their hash is one SHA-256:
+//! Events without a salt have format 1. Their hash is one SHA-256:
 //!
 //! ```text
 //! hash = SHA-256(
-//!     "abide.event.v1\n"              "abide.event.v2\n" where there is an authority
+//!     "abide.event.v1\n"              "abide.event.v2\n" if there is an authority
 //!     prev_hash, seq, at, reducer, caller
 //!     authority                        version 2 only: length, then UTF-8
 //!     session_id, request_id, SHA-256(arguments), SHA-256(outcome)
 //! )
 //! ```
 //!
-//! Lengths stand in front, so no two events have the same bytes. The two texts enter by digest: the
-//! callers' threads can hash them, and the single writer is left with some two hundred bytes.
+//! Every field is prefixed with its length, so no two events have the same bytes. The two texts enter as digests:
+//! the callers' threads can compute them, and the single writer hashes only some two hundred bytes.
 
 use abide_schema::event::{Event, Hash, Salt};
 use sha2::{Digest as _, Sha256};
@@ -45,14 +45,14 @@ const TAG: &[u8] = b"abide.event.v1\n";
 const TAG_WITH_AUTHORITY: &[u8] = b"abide.event.v2\n";
 const GENESIS_TAG: &[u8] = b"abide.log.v1\n";
 
-/// What stands before the first event: a function of the log's own id, so that no two logs share a
-/// beginning and events cannot be carried from one to another.
+/// The hash before the first event: a function of the log's id, so that no two logs share a
+/// start and events cannot be moved from one log to another.
 #[must_use]
 pub fn genesis(log_id: &str) -> Hash {
     Sha256::new().chain_update(GENESIS_TAG).chain_update(log_id.as_bytes()).finalize().into()
 }
 
-/// The digests by which an event's two texts enter its hash.
+/// The digests with which an event's two texts enter its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digests {
     /// Of `arguments`.
@@ -62,7 +62,7 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Both digests of an event as it stands.
+    /// Both digests of an event.
     #[must_use]
     pub fn of(event: &Event) -> Digests {
         Digests {
@@ -97,7 +97,7 @@ pub fn commitment(event: &Event, salt: &Salt, digests: &Digests) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-/// The hash of a salted event from the commitment to its contents. The contents and the salt are not read.
+/// The hash of a salted event, computed from its commitment. The contents and the salt are not read.
 #[must_use]
 pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     let mut bytes = head(SALTED_TAG, event);
@@ -106,7 +106,7 @@ pub fn chained_hash(event: &Event, commitment: &Hash) -> Hash {
     Sha256::digest(&bytes).into()
 }
 
-/// What every version begins with.
+/// The common prefix of all versions.
 fn head(tag: &[u8], event: &Event) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend_from_slice(tag);

@@ -1,11 +1,11 @@
-//! The trust story of Abide: what an event's bytes are, how each is chained to the one before, and
-//! how a reader of the file checks it. Pure: no SQLite, no HTTP, no clock.
+//! The tamper evidence of Abide: the bytes of an event, the hash chain, and
+//! its verification. Pure: no SQLite, no HTTP, no clock.
 //!
-//! Changes when what an auditor can rely on changes.
+//! It changes when the guarantees for an auditor change.
 //!
 //! *Invariant:* the hash of event `n` covers every field of event `n` and, through `prev_hash`, every
-//! field of all events before it. Whoever keeps one hash can tell whether anything up to it was
-//! altered, left out, added or reordered.
+//! field of all events before it. An auditor who keeps one hash can detect whether any event up to it was
+//! altered, removed, added or reordered.
 
 mod chain;
 mod encoding;

@@ -1,5 +1,5 @@
-//! Subscriptions whose policies have changed: planned again by the new ones, with what the client holds
-//! by the old ones kept in mind until it was told the difference.
+//! Replans subscriptions after a policy change. The client's state under the old policies is remembered
+//! until it has received the difference.
 
 use abide_live::Binding;
 use abide_schema::{Refusal, Seq};
@@ -11,17 +11,17 @@ use crate::policies::is_outdated;
 use crate::resume::CatchUp;
 use crate::writer::Listening;
 
-/// What a client was told of a subscription, by policies that are no longer in force.
+/// The client's state of a subscription, under policies that are no longer in force.
 #[derive(Debug)]
 pub(super) struct Was {
     binding: Binding,
-    /// Up to where; nothing where it is not known what the client holds.
+    /// Up to which seq; `None` if the client's rows are unknown.
     seq: Option<Seq>,
 }
 
 impl Connection {
-    /// Plans every subscription again that was planned by other policies than the latest. One that
-    /// cannot be any more has ended.
+    /// Replans every subscription that was planned with older policies. A subscription that is no longer
+    /// permitted ends.
     pub(super) async fn plan_anew(&mut self) {
         let mut keys: Vec<SubscriptionKey> = self.subscriptions.keys().copied().collect();
         keys.retain(|key| !self.subscriptions[key].binding.is_latest());
@@ -42,7 +42,7 @@ impl Connection {
         }
     }
 
-    /// A place at the writer by the latest policies, from where on nothing is missed.
+    /// Attaches to the writer with the latest policies; no later change is missed.
     async fn planned_anew(
         &mut self,
         subscription: &Subscription,
@@ -50,7 +50,7 @@ impl Connection {
         loop {
             let (sql, params) = (&subscription.sql, &subscription.params);
             let binding = self.engine.inner.plan(&self.caller, sql, params).await?;
-            // Frames for the old key find nobody any more.
+            // Frames for the old key are ignored.
             let key = SubscriptionKey(self.next_key);
             self.next_key += 1;
             match self.attach(&binding, key).await {
@@ -61,8 +61,8 @@ impl Connection {
         }
     }
 
-    /// How each subscription is to be caught up. What is run again anyway is, at the seq where the
-    /// others will be, stale at worst.
+    /// How to catch up each subscription. A pending rerun brings its subscription at least to the seq of the
+    /// others.
     pub(super) fn to_catch_up(&self) -> Vec<(SubscriptionKey, CatchUp)> {
         let told = self.told;
         let wanted = self.subscriptions.iter().filter_map(|(key, subscription)| {
@@ -82,11 +82,11 @@ impl Connection {
 }
 
 impl Subscription {
-    /// Goes on by another plan; what the client holds is still by the one before.
+    /// Switches to another plan; the client's rows are still those of the previous one.
     fn turn_to(&mut self, binding: Binding, listening: Listening, told: Seq) {
         let seq = self.stale.is_none().then(|| self.seq.max(told));
         let old = std::mem::replace(&mut self.binding, binding);
-        // Planned twice before it was told once: the client still holds what it held.
+        // Replanned twice without an update in between: the client's rows are still the older ones.
         self.was.get_or_insert(Was { binding: old, seq });
         (self.stale, self.held) = (None, None);
         self.opening = self.opening_of();

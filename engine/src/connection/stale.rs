@@ -1,5 +1,5 @@
-//! Subscriptions of one connection whose deltas cost too much: what is heard of them meanwhile, and the
-//! reruns that are under way.
+//! Subscriptions of one connection whose deltas are too expensive: pending frames and running
+//! reruns.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::rerun::{Fresh, Rerun, Version};
 /// What a frame said of one subscription.
 pub(super) type News = (Seq, HeldDelta);
 
-/// News that are kept of a subscription: with more, the rerun is as good.
+/// Maximum number of kept deltas: with more, another rerun is as good.
 const KEPT: usize = 256;
 
 /// A subscription that waits for a rerun.
 #[derive(Debug)]
 pub(super) struct Stale {
     rerun: Arc<Rerun>,
-    /// What frames said since, in order.
+    /// Later deltas, in order.
     news: VecDeque<News>,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct Reruns {
     /// Where their results are counted.
     account: Account,
     tasks: JoinSet<Result<Fresh, Refusal>>,
-    /// Whose each of them is.
+    /// The subscription of each task.
     keys: HashMap<Id, SubscriptionKey>,
-    /// One that is done and was not yet taken.
+    /// A finished rerun that was not taken yet.
     next: Option<Done>,
 }
 
@@ -59,7 +59,7 @@ impl Reruns {
         self.take(joined)
     }
 
-    /// Waits until one is done. Nothing is lost when the wait is given up.
+    /// Waits until one is finished. Cancelling the wait loses nothing.
     pub(super) async fn any_done(&mut self) {
         while self.next.is_none() {
             match self.tasks.join_next_with_id().await {
@@ -69,17 +69,17 @@ impl Reruns {
         }
     }
 
-    /// What became of a task; one that panicked ends its subscription.
+    /// The result of a task; a panicked task ends its subscription.
     fn take(&mut self, joined: Result<(Id, Result<Fresh, Refusal>), JoinError>) -> Option<Done> {
         let (id, outcome) = joined.unwrap_or_else(|why| {
             tracing::error!(%why, "a live query could not be run again");
             let refusal = Refusal::new(Code::Internal, "the live query failed");
-            (why.id(), Err(refusal.hint("subscribe again; the cause is in the server's log")))
+            (why.id(), Err(refusal.hint("subscribe again; see the server's log for the cause")))
         });
         Some((self.keys.remove(&id)?, outcome))
     }
 
-    /// Hears what a frame says of a subscription that is stale, or is from now on.
+    /// Processes a frame's delta for a stale subscription, or one that becomes stale.
     pub(super) fn take_news(
         &mut self,
         engine: &Engine,
@@ -103,8 +103,8 @@ impl Reruns {
         subscription.stale = Some(Stale { rerun, news: VecDeque::from([news]) });
     }
 
-    /// A rerun is done. Returns what was heard after it, if that is all known; otherwise the next rerun
-    /// is under way.
+    /// Handles a finished rerun. Returns the later deltas if they are complete; otherwise starts the next
+    /// rerun.
     pub(super) fn settle(
         &mut self,
         engine: &Engine,
@@ -130,7 +130,7 @@ impl Reruns {
         at: Seq,
         held: Option<Version>,
     ) {
-        // Nobody who only waits keeps an engine open.
+        // A waiting task must not keep the engine open.
         let (engine, rerun) = (Arc::downgrade(&engine.inner), Arc::clone(rerun));
         let account = self.account.clone();
         let task =
@@ -140,13 +140,13 @@ impl Reruns {
 }
 
 impl Connection {
-    /// Tells the result of a rerun, and what is known to have happened after it.
+    /// Sends the result of a rerun, and the known changes after it.
     pub(super) fn take_fresh(&mut self, key: SubscriptionKey, fresh: Result<Fresh, Refusal>) {
         let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
         let Fresh { version, delta } = match fresh {
             Ok(fresh) => fresh,
             Err(refusal) if is_outdated(&refusal) => {
-                // It is about to be planned anew, and is so now.
+                // A replan is pending, and is done now.
                 self.lagging = true;
                 return;
             }
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// What frames said of it since the rerun.
+    /// Sends the changes after the rerun.
     fn tell_later(&mut self, key: SubscriptionKey, later: VecDeque<News>) {
         for (seq, delta) in later {
             let Some(subscription) = self.subscriptions.get_mut(&key) else { return };
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Frames were dropped up to a seq: whoever waits for a rerun waits for one from there on.
+    /// Frames were dropped up to a seq: pending reruns must reach that seq.
     pub(super) fn stay_stale(&mut self, seq: Seq) {
         for (key, subscription) in &mut self.subscriptions {
             if subscription.stale.is_some() {
@@ -218,7 +218,7 @@ fn rerun(update: Update) -> Ready {
 fn too_dear() -> Refusal {
     Refusal::new(
         Code::Refetch,
-        "the deltas of this query cost too much: it is run again as a whole",
+        "the deltas of this query are too expensive: it is run again as a whole",
     )
-    .hint("`abide explain` tells what it costs; an index or a narrower WHERE may help")
+    .hint("`abide explain` shows what it costs; an index or a narrower WHERE may help")
 }

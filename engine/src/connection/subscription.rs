@@ -1,4 +1,4 @@
-//! One subscription of a connection: what is known of its result, and how it is told.
+//! One subscription of a connection: the client's state of its result, and its updates.
 
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ use crate::writer::Listening;
 pub(super) struct Subscription {
     pub(super) id: Arc<str>,
     pub(super) binding: Binding,
-    /// As it was asked for, to plan it again.
+    /// The original query, for replanning.
     pub(super) sql: String,
     pub(super) params: Map<String, JsonValue>,
-    /// What the client holds, where that is by other policies.
+    /// The client's state, if it is of older policies.
     pub(super) was: Option<Was>,
-    /// Whether its statements are told.
+    /// Whether its statements are included.
     explain: bool,
-    /// What its first answer tells beside rows.
+    /// What its first answer contains besides rows.
     pub(super) opening: Arc<Opening>,
-    /// Its result was told up to here.
+    /// The client received its result up to here.
     pub(super) seq: Seq,
-    /// Of its result as it was told, where somebody wants to know.
+    /// Checksum of the client's rows, if requested.
     checksum: Option<Checksum>,
-    /// Set while its deltas cost too much to be made.
+    /// Set while its deltas are too expensive.
     pub(super) stale: Option<Stale>,
     /// Its result as it was told last, if it was told by a rerun.
     pub(super) held: Option<Version>,
@@ -42,16 +42,16 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// One of which nothing was told yet.
+    /// A subscription before its first answer.
     pub(super) fn new(wanted: &Wanted<'_>, binding: Binding, listening: Listening) -> Subscription {
         let bounded = binding.is_bounded();
         let mut subscription = Subscription {
             id: wanted.id.into(),
-            // Nobody else's is ever planned again.
+            // Only restricted callers' queries are ever replanned.
             sql: if bounded { wanted.sql.to_owned() } else { String::new() },
             params: if bounded { wanted.params.clone() } else { Map::new() },
             was: None,
-            // The statements of a bounded query are the policies' too.
+            // The statements of a restricted query reveal the policies.
             explain: wanted.explain && !bounded,
             opening: binding.opening(),
             binding,
@@ -65,7 +65,7 @@ impl Subscription {
         subscription
     }
 
-    /// What its first answer is to tell beside rows.
+    /// What its first answer contains besides rows.
     pub(super) fn opening_of(&self) -> Arc<Opening> {
         let opening = self.binding.opening();
         if !self.explain {
@@ -74,8 +74,8 @@ impl Subscription {
         Arc::new(Opening { plan: self.binding.plan(true), ..Opening::clone(&opening) })
     }
 
-    /// The answer to it. A change in it begins where every subscription of the connection is, this one
-    /// included: the connection was `told` everything up to there.
+    /// The first answer. A delta in it starts where all subscriptions of the connection are, this one
+    /// included: the client received everything up to `told`.
     pub(super) fn answer(&mut self, resumed: Resumed, told: Seq) -> Vec<Ready> {
         match resumed {
             Resumed::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
@@ -89,13 +89,13 @@ impl Subscription {
                 let opening = Some(Arc::clone(&self.opening));
                 let change = self.change(seq, delta);
                 self.checksum = checksum;
-                // Named also where nothing changed: that is the answer.
+                // Included even without changes: it is the answer.
                 vec![frame(from.min(seq), seq, Change { checksum, opening, ..change }, told)]
             }
         }
     }
 
-    /// Its whole result, in parts; with a reason, where that takes the place of what was held.
+    /// Its whole result, in parts; with a reason if it replaces earlier rows.
     pub(super) fn snapshot(
         &mut self,
         seq: Seq,
@@ -144,7 +144,7 @@ impl Subscription {
     }
 }
 
-/// How many of these rows one part has.
+/// Number of rows in the next part.
 fn part_of(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
@@ -155,7 +155,7 @@ fn part_of(rows: &[Row]) -> usize {
     count.max(1).min(rows.len())
 }
 
-/// One that answers for one subscription, where the connection was told everything up to a seq.
+/// A frame for one subscription, on a connection that received everything up to a seq.
 fn frame(from: Seq, to: Seq, change: Change, told: Seq) -> Ready {
     let update = Update::Delta { from: from.min(told), to, changes: vec![change] };
     Ready::answer(update, told.min(to))

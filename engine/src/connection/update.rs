@@ -1,4 +1,4 @@
-//! What a connection is told.
+//! Updates of a connection.
 
 use std::sync::Arc;
 
@@ -8,41 +8,41 @@ use abide_schema::{Checksum, Refusal, Row, Seq};
 use crate::hub::HeldDelta;
 use crate::shared_results::SharedResult;
 
-/// What a connection is told.
+/// An update of a connection.
 #[derive(Clone, Debug)]
 pub enum Update {
     /// A subscription's result, or a part of it.
     Snapshot(SnapshotPart),
-    /// What one commit changed, over all subscriptions of the connection.
+    /// The changes of one commit in all subscriptions of the connection.
     Delta {
-        /// The connection had been told everything up to here.
+        /// The connection had received everything up to here.
         from: Seq,
-        /// And now up to here.
+        /// It has now received everything up to here.
         to: Seq,
         /// By subscription.
         changes: Vec<Change>,
     },
-    /// One subscription alone is brought up to here: after a delta that only said "stale", the query was
-    /// run again. Its later changes come with the frames from there on.
+    /// Brings one subscription alone to a seq: after a delta marked stale, the query was
+    /// run again. Later changes come with later frames.
     Rerun {
         /// Its rows are now those of this state.
         seq: Seq,
-        /// What changed since it was last told.
+        /// The changes since its last update.
         change: Change,
-        /// It has changed again since, nobody knows yet how; another of these follows.
+        /// It has changed again since; another rerun follows.
         stale: bool,
     },
-    /// Nothing of interest happened up to here.
+    /// No relevant changes up to a seq.
     Progress {
-        /// Up to here.
+        /// That seq.
         seq: Seq,
     },
-    /// Something is wrong with a subscription. With code `refetch` a snapshot follows; with any other
+    /// An error of a subscription. With code `refetch` a snapshot follows; with any other
     /// the subscription has ended.
     Error {
         /// The subscription.
         id: Arc<str>,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
 }
@@ -70,21 +70,21 @@ pub struct SnapshotPart {
     pub id: Arc<str>,
     /// The state it was read at.
     pub seq: Seq,
-    /// Columns, key and order, and how it is kept.
+    /// Columns, key and order, and how it is maintained.
     pub opening: Arc<Opening>,
     /// The rows of this part.
     pub rows: Vec<Row>,
     /// More parts follow.
     pub more: bool,
-    /// What was held before is void.
+    /// Earlier rows of the client are void.
     pub reset: bool,
-    /// Of the whole result, in its last part, where that was asked for.
+    /// Checksum of the whole result, in its last part, if requested.
     pub checksum: Option<Checksum>,
     /// The result that it is a part of: counted until its last part is dropped.
     pub(super) result: Arc<SharedResult>,
 }
 
-/// What changed in one subscription's result.
+/// The change of one subscription's result.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The subscription.
@@ -93,7 +93,7 @@ pub struct Change {
     pub delta: HeldDelta,
     /// Of the result after it, where that was asked for.
     pub checksum: Option<Checksum>,
-    /// In the answer to a resume: columns, key and order, and how it is kept.
+    /// In the answer to a resume: columns, key and order, and how it is maintained.
     pub opening: Option<Arc<Opening>>,
 }
 
@@ -101,9 +101,9 @@ pub struct Change {
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) update: Update,
-    /// Set where it concerns this subscription and nobody else; it goes when that ends.
+    /// Set if it concerns only this subscription; it is removed when that ends.
     only_for: Option<Arc<str>>,
-    /// Set in the answer to a resume, which may begin earlier: what the connection was told before it.
+    /// Set in the answer to a resume, which may start earlier: what the connection had received before it.
     told: Option<Seq>,
 }
 
@@ -116,14 +116,14 @@ impl Ready {
         Ready { update, only_for: Some(Arc::clone(id)), told: None }
     }
 
-    /// The answer to a resume, in a frame, where the connection was told everything up to a seq.
+    /// The answer to a resume, in a frame, on a connection that received everything up to a seq.
     pub(super) fn answer(update: Update, told: Seq) -> Ready {
         Ready { update, only_for: None, told: Some(told) }
     }
 
-    /// Takes a subscription out; `false` where nothing is left to say. A frame stays, for it says to all
-    /// others that they were told everything up to its end, but where the answer that it was is gone, it
-    /// does not begin earlier than the connection was.
+    /// Removes a subscription; `false` if nothing is left. A frame is kept, because it advances all
+    /// other subscriptions to its end; but if it was the answer of the removed one, it
+    /// does not start before the connection's position.
     pub(super) fn without(&mut self, id: &str) -> bool {
         if let Update::Delta { from, changes, .. } = &mut self.update {
             changes.retain(|change| &*change.id != id);

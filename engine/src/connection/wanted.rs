@@ -1,12 +1,12 @@
-//! A subscription as it is asked for.
+//! A subscription request.
 
 use abide_schema::{Code, Refusal, Seq};
 use serde_json::{Map, Value as JsonValue};
 
-/// A subscription as it is asked for.
+/// A subscription request.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The caller's name for it.
+    /// The caller's id for it.
     pub id: &'a str,
     /// One SELECT.
     pub sql: &'a str,
@@ -14,14 +14,14 @@ pub struct Wanted<'a> {
     pub params: &'a Map<String, JsonValue>,
     /// Where it starts.
     pub start: Start,
-    /// Whether the result's checksum is told with it and with each of its changes.
+    /// Whether the result's checksum is sent with it and with each of its changes.
     pub checksum: bool,
-    /// Whether the statements that make its deltas are told.
+    /// Whether the statements that produce its deltas are sent.
     pub explain: bool,
 }
 
 impl<'a> Wanted<'a> {
-    /// From now on, with nothing told beside the rows.
+    /// Starts now, without checksum and statements.
     #[must_use]
     pub fn new(id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue>) -> Wanted<'a> {
         Wanted { id, sql, params, start: Start::Now, checksum: false, explain: false }
@@ -33,9 +33,9 @@ impl<'a> Wanted<'a> {
 pub enum Start {
     /// With the whole result.
     Now,
-    /// With what changed after this seq: the caller has the result as it was then.
+    /// With the changes after this seq: the caller has the result as of it.
     After(Seq),
-    /// With the result as it was after this seq, and then what changed since.
+    /// With the result as of this seq, followed by the changes since.
     AsOf(Seq),
 }
 
@@ -43,15 +43,16 @@ impl Start {
     /// From the two fields of a message.
     ///
     /// # Errors
-    /// `bad_request` where both are given.
+    /// `bad_request` if both are given.
     pub fn of(from: Option<Seq>, as_of: Option<Seq>) -> Result<Start, Refusal> {
         match (from, as_of) {
             (None, None) => Ok(Start::Now),
             (Some(from), None) => Ok(Start::After(from)),
             (None, Some(past)) => Ok(Start::AsOf(past)),
             (Some(_), Some(_)) => {
-                let refusal = Refusal::new(Code::BadRequest, "both from and as_of are given");
-                Err(refusal.hint("from: what changed since; as_of: the result of then, too"))
+                let refusal = Refusal::new(Code::BadRequest, "from and as_of cannot be combined");
+                Err(refusal
+                    .hint("from: only later changes; as_of: the result then, and later changes"))
             }
         }
     }

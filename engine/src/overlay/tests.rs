@@ -1,5 +1,5 @@
-//! What is kept from one transaction to the next is bounded, also when nothing but refusals comes: calls
-//! that name what is not there, or that look at large rows and are refused, once were kept for ever.
+//! Rows kept from one transaction to the next are bounded, even if all calls are refused: calls
+//! that named missing rows, or read large rows and were refused, once left rows in memory for ever.
 
 use abide_schema::Table as _;
 use abide_store::RequestIdRow;
@@ -11,7 +11,7 @@ fn key(nth: usize) -> [Value; 2] {
 }
 
 #[test]
-fn rows_that_are_not_there_are_not_kept_without_end() {
+fn missing_rows_are_not_cached_without_limit() {
     let mut overlay = Overlay::default();
     for nth in 0..10 * KEPT_ROWS {
         overlay.note(RequestIdRow::SPEC, &key(nth), None);
@@ -21,7 +21,7 @@ fn rows_that_are_not_there_are_not_kept_without_end() {
 }
 
 #[test]
-fn large_rows_that_were_only_read_are_not_kept() {
+fn large_unmodified_rows_are_not_cached() {
     let mut overlay = Overlay::default();
     for (nth, bytes) in [KEPT_ROW_BYTES / 2, KEPT_ROW_BYTES * 2].into_iter().enumerate() {
         let row = Row::from([Value::Blob(vec![0; bytes])]);
@@ -32,10 +32,10 @@ fn large_rows_that_were_only_read_are_not_kept() {
     assert!(overlay.get(RequestIdRow::SPEC, &key(1)).is_none());
 }
 
-/// Each read of many rows writes the touched ones first. The search for them went through all that the
-/// transaction had changed, so cancelling 9,001 sessions took 37 s.
+/// Each read of many rows writes the touched ones first. A search for them among all changed rows
+/// once made cancelling 9,001 sessions take 37 s.
 #[test]
-fn touched_rows_are_not_searched_for_among_all_that_changed() {
+fn flushing_touches_does_not_scan_all_changed_rows() {
     let mut overlay = Overlay::default();
     let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
     for nth in 0..1_000 {
@@ -48,9 +48,9 @@ fn touched_rows_are_not_searched_for_among_all_that_changed() {
     assert_eq!(overlay.changes().len(), 1_000);
 }
 
-/// A unit writes a row that one before it touched, and is undone: the row has to be written again.
+/// A unit writes a row touched by an earlier one, and is rolled back: the row must be written again.
 #[test]
-fn a_touch_outlives_the_unit_that_wrote_it() {
+fn a_touch_survives_the_rollback_of_the_unit_that_wrote_it() {
     let mut overlay = Overlay::default();
     let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
     overlay.change(RequestIdRow::SPEC, &key(1), row(0), row(1), true);

@@ -133,7 +133,7 @@ impl StoreError {
             StoreError::Limit(why) => Refusal::new(Code::LimitExceeded, why.clone()),
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
             StoreError::Broken(_) => Refusal::new(Code::Internal, self.to_string())
-                .hint("the cause is in the server's log"),
+                .hint("see the server's log for the cause"),
         }
     }
 }

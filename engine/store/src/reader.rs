@@ -238,8 +238,8 @@ impl Snapshot<'_> {
         self.reader.guard.store(Guard::Off as u8, Ordering::Relaxed);
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
-                Refusal::new(Code::BadSql, "only tables at that point in time can be queried")
-                    .hint("name tables without  main.  and omit the engine's own tables")
+                Refusal::new(Code::BadSql, "past queries can only read registered tables")
+                    .hint("use table names without  main.  and not the engine's own tables")
             }
             StoreError::Sql { message, .. } if message == "not authorized" => {
                 Refusal::new(Code::BadSql, "the statement is not read-only")

@@ -1,4 +1,4 @@
-//! Driving a run: under a lease, so that one driver at a time takes it a step further.
+//! Driving a run: under a lease, so that one driver at a time advances it.
 
 use abide_schema::{Abort, Code, Context, Micros, Refusal, limits, reducer};
 use schemars::JsonSchema;
@@ -8,23 +8,23 @@ use super::{Run, RunStatus, Told, find, save, tell_all};
 use crate::waiting::{self, Next};
 use crate::{check, delegation, lease};
 
-/// What an answer of a model took.
+/// The consumption of a model's answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spent {
     /// Whether this is an answer of the model.
     pub iteration: bool,
-    /// Tool calls that it asked for.
+    /// Tool calls requested in it.
     pub tool_calls: i64,
-    /// Tokens that went in, if the provider said so.
+    /// Input tokens, if the provider reported them.
     pub input_tokens: Option<i64>,
-    /// Tokens that came out, if the provider said so.
+    /// Output tokens, if the provider reported them.
     pub output_tokens: Option<i64>,
-    /// What it cost, in millionths of a dollar, if that is known.
+    /// Its cost in millionths of a dollar, if known.
     pub cost_micros: Option<i64>,
 }
 
-/// Claims a run without a driver, or claims it again after a restart of the same identity under the same driver name.
+/// Claims a run without a driver, or claims it again after a restart of the same identity with the same driver name.
 /// The previous fencing token is no longer accepted.
 #[reducer]
 pub fn claim_run(
@@ -48,14 +48,14 @@ pub fn claim_run(
         if *holder != driver || !lease::is_holder(ctx, token)? {
             let detail = format!("run {id} is driven by {holder}");
             return Err(Refusal::new(Code::Conflict, detail)
-                .hint("it is free when that lease runs out")
+                .hint("it can be claimed when that lease expires")
                 .into());
         }
     }
     take(ctx, run, driver, lease_ms)
 }
 
-/// Takes over the run that has waited longest for a driver. `not_found` if none does.
+/// Claims the run that has waited longest for a driver. `not_found` if there is none.
 #[reducer]
 pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
@@ -74,7 +74,7 @@ pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> R
 
 fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at LIMIT ?1";
-    // The first nearly always is one that no policy hides.
+    // The first is nearly always one that no policy hides.
     for most in [1, limits::LOOKS_OF_A_CLAIM as i64] {
         for run in ctx.beyond_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
             if let Some(run) = candidate(ctx, &run.id)? {
@@ -112,7 +112,7 @@ fn take(ctx: &mut Context<'_>, mut run: Run, driver: String, lease_ms: i64) -> R
     save(ctx, run)
 }
 
-/// Prolongs the lease on a run. The answer tells whether an abort was asked for.
+/// Extends the lease on a run. The result shows whether an abort was requested.
 #[reducer]
 pub fn heartbeat_run(
     ctx: &mut Context<'_>,
@@ -125,8 +125,8 @@ pub fn heartbeat_run(
     save(ctx, run)
 }
 
-/// Tells what happened in a run, and what it took. In a batch with messages and tool calls this is what
-/// makes a step one step: where the lease is lost nothing of the batch happens.
+/// Records events of a run, and its consumption. In a batch with messages and tool calls this makes
+/// a step atomic: if the lease is lost, nothing of the batch takes effect.
 #[reducer]
 pub fn record_run(
     ctx: &mut Context<'_>,
@@ -165,7 +165,7 @@ fn add(run: &mut Run, spent: &Spent) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The lease on a run has run out: another may drive it.
+/// Handles the expired lease of a run: another driver can claim it.
 #[reducer]
 pub fn lapse_run(
     ctx: &mut Context<'_>,
@@ -182,11 +182,11 @@ pub fn lapse_run(
     save(ctx, run)
 }
 
-/// The run of an id, if the caller holds it under this token.
+/// Loads a run, if the caller holds it with this token.
 pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
     let run = find(ctx, id)?;
     let driven = run.status == RunStatus::Running && run.driver.is_some();
-    // Whose lease it is says the claim's own token: the token that is given can be any event of the caller.
+    // The current claim's token determines the holder: the given token could be any event of the caller.
     let holder = match run.fencing_token {
         Some(current) => lease::is_holder(ctx, current)?,
         None => false,
@@ -201,9 +201,8 @@ pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Resul
         (Some(driver), RunStatus::Running) => {
             format!("run {id} is driven by {driver} under another token")
         }
-        (_, status) => format!("run {id} is {status}, and nobody drives it"),
+        (_, status) => format!("run {id} is {status} and has no driver"),
     };
-    let hint =
-        "another may take the run a step further; stop, and claim it anew if it should go on";
+    let hint = "another driver may have claimed the run; stop, and claim it again to continue";
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }

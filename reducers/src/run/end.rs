@@ -1,4 +1,4 @@
-//! How a turn ends: the run waits, or is over.
+//! How a turn ends: the run waits, or ends.
 
 use abide_schema::reducer::Answer;
 use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
@@ -17,14 +17,14 @@ use crate::{check, delegation, lease};
 pub enum RunEnd {
     /// With an answer.
     Done,
-    /// Without.
+    /// With an error.
     Failed,
-    /// As it was asked to.
+    /// By an abort.
     Aborted,
 }
 
-/// Says that a run cannot go on before somebody has decided. Where that has happened meanwhile, it goes on
-/// at once; else it waits, and nobody drives it. `interrupt` is what consumers are told.
+/// Suspends a run until a decision is made. If it was made meanwhile, the run continues
+/// immediately; otherwise it waits without a driver. `interrupt` is the event for consumers.
 #[reducer]
 pub fn wait_run(
     ctx: &mut Context<'_>,
@@ -85,13 +85,13 @@ pub fn finish_run(
             fail(ctx, run, RunStatus::Aborted, ABORTED, &message).map(Answer::Fresh)
         }
         _ => {
-            let detail = "finish_run: a code says why a run failed, and only that";
+            let detail = "finish_run: code is only valid for a failed run";
             Err(Refusal::new(Code::BadArguments, detail).into())
         }
     }
 }
 
-/// The code of a run that nobody wanted any more.
+/// The code of an aborted run.
 const ABORTED: &str = "aborted";
 const ABORTED_MESSAGE: &str = "nobody wants the run any more";
 
@@ -115,8 +115,8 @@ fn ended_so(
     Ok((last && lease::is_holder(ctx, fencing_token)?).then_some(run))
 }
 
-/// Says that nobody wants a run any more. Where nobody drives it, it is over at once; otherwise its
-/// driver is asked to stop. Tool calls that nobody has begun are cancelled, those that run asked to stop.
+/// Aborts a run. Without a driver it ends immediately; otherwise its
+/// driver is asked to stop. Unclaimed tool calls are cancelled, workers of claimed ones are asked to stop.
 #[reducer]
 pub fn abort_run(
     ctx: &mut Context<'_>,
@@ -173,7 +173,7 @@ pub(crate) fn stop(
         return save(ctx, run);
     }
     if run.status == RunStatus::Waiting {
-        // The turn has ended with its interrupt; how the run ends is told in one of its own.
+        // The turn has ended with its interrupt; the end of the run is reported in a new turn.
         run.turn += 1;
     }
     fail(ctx, run, RunStatus::Aborted, ABORTED, reason.unwrap_or(ABORTED_MESSAGE))

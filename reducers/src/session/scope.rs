@@ -1,5 +1,5 @@
-//! The scope that a new session is given: whoever makes it cannot put it where they do not reach, and
-//! what is made for a session is where that is.
+//! The scope of a new session: its creator cannot place it outside its own scope, and a child session has
+//! the scope of its parent.
 
 use abide_schema::{Caller, Code, Refusal, limits};
 use serde_json::{Map, Value as JsonValue};
@@ -7,34 +7,33 @@ use serde_json::{Map, Value as JsonValue};
 use super::Session;
 use crate::check;
 
-/// Takes over the scope of the session that the new one is made for.
+/// Inherits the scope of the parent session.
 pub(super) fn inherit(scope: &mut Map<String, JsonValue>, parent: &Session) -> Result<(), Refusal> {
     let JsonValue::Object(inherited) = parent.scope.value() else { return Ok(()) };
     for (key, value) in inherited {
         let given = scope.entry(key.clone()).or_insert_with(|| value.clone());
         if *given != value {
             let detail = format!("the scope of session {} has another {key}", parent.id);
-            let hint =
-                "leave it out: a session has the scope of its parent, and may have more keys";
+            let hint = "omit it: a session inherits the scope of its parent and can add keys";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
     }
     Ok(())
 }
 
-/// Fills in the scope of the caller, and holds the new one to it.
+/// Adds the caller's scope, and checks that the new scope is within it.
 pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Result<(), Refusal> {
     for (key, value) in caller.scope() {
         let given = scope.entry(key.clone()).or_insert_with(|| value.as_str().into());
         if given.as_str() != Some(value) {
-            let detail = format!("a scope with this {key} is outside of your own");
-            let hint = format!("leave out {key}, it is filled in");
+            let detail = format!("a scope with this {key} is outside your own");
+            let hint = format!("omit {key}; it is filled in");
             return Err(Refusal::new(Code::Denied, detail).hint(hint));
         }
     }
     if scope.len() > limits::SCOPE_KEYS {
         let (count, most) = (scope.len(), limits::SCOPE_KEYS);
-        let detail = format!("a scope of {count} keys, at most {most} are taken");
+        let detail = format!("a scope of {count} keys, at most {most} are allowed");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     scope.keys().try_for_each(|key| check::name("a key of the scope", key))

@@ -1,12 +1,12 @@
-//! Arguments held to a tool's JSON Schema.
+//! Validates arguments against a tool's JSON Schema.
 //!
-//! A schema is data of a stranger. It is bounded when it is registered: in bytes, in depth, in patterns, and in what it
-//! comes to with its references written out. Each evaluation counts its steps and ends when they are used up
-//! ([`limits::TOOL_SCHEMA_STEPS`]): a recursive schema with several ways down takes exponential time on arguments that
-//! are nested for the purpose. The verdict follows from schema and arguments alone, so a replay decides alike.
+//! A schema is untrusted data. It is limited when it is registered: in bytes, depth, patterns, and in
+//! size with its references expanded. Each evaluation counts its steps and stops when the budget is used up
+//! ([`limits::TOOL_SCHEMA_STEPS`]): a recursive schema with several branches takes exponential time on suitably
+//! nested arguments. The verdict depends on schema and arguments alone, so a replay decides the same.
 //!
-//! Both are [`Work`]: the writer compiles small schemas and evaluates few steps, and readers do what takes more before
-//! the call runs.
+//! Both checks are [`Work`]: the writer compiles small schemas and evaluates few steps, and readers do larger work
+//! before the call runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,24 +18,24 @@ use serde_json::Value as JsonValue;
 
 use super::Tool;
 
-/// Schemas that are kept compiled: a tool is called more often than registered.
+/// Cached compiled schemas: a tool is called more often than registered.
 const KEPT: usize = 256;
 
-/// How deep references may lead into references.
+/// Maximum nesting of references.
 const NESTED_REFERENCES: usize = 64;
 
-/// How much is told of why arguments do not fit.
+/// Maximum length of a mismatch description.
 const WHY_CHARS: usize = 300;
 
-/// By the schema's text: compiling one has no other effect than taking time.
+/// Keyed by the schema's text. The cache affects only speed.
 static COMPILED: Mutex<BTreeMap<String, Arc<Schema>>> = Mutex::new(BTreeMap::new());
 
-/// Whether a tool's schema can be held to at all.
+/// Checks that a tool's schema is supported.
 pub(crate) fn check_schema(ctx: &mut Context<'_>, tool: &str, schema: &Json) -> Result<(), Abort> {
     ctx.settle(&Registration { tool: tool.to_owned(), schema: schema.clone() })
 }
 
-/// Whether a call's arguments fit the tool.
+/// Checks a call's arguments against the tool's schema.
 pub(crate) fn check(
     ctx: &mut Context<'_>,
     tool: &Tool,
@@ -46,7 +46,7 @@ pub(crate) fn check(
     ctx.settle(&Validation { tool, version, schema, arguments })
 }
 
-/// The check of a schema before it is kept.
+/// The check of a schema at registration.
 #[derive(Clone, Debug, PartialEq)]
 struct Registration {
     tool: String,
@@ -78,7 +78,7 @@ impl Work for Validation {
             None => match compiled(schema) {
                 Ok(schema) => schema,
                 Err(why) => {
-                    let detail = format!("the input_schema of {tool} is not understood: {why}");
+                    let detail = format!("invalid input_schema of {tool}: {why}");
                     return Some(Err(Refusal::new(Code::Internal, detail)));
                 }
             },
@@ -87,12 +87,13 @@ impl Work for Validation {
         match schema.check(arguments, steps.min(most)) {
             Ok(()) => Some(Ok(())),
             Err(Failure::Misfit { path, what }) => Some(Err(self.misfit(&path, &what))),
-            // It may be over in depth, too, and is then over with any number of steps.
+            // It may also exceed the depth limit, and then fails with any budget.
             Err(Failure::OverBudget) if steps < most => None,
             Err(Failure::OverBudget) => {
-                let detail = format!("it takes over {most} steps to hold the arguments to {tool}");
+                let detail =
+                    format!("validating the arguments of {tool} takes more than {most} steps");
                 Some(Err(Refusal::new(Code::LimitExceeded, detail)
-                    .hint("send less, or register a schema with fewer alternatives")))
+                    .hint("send smaller arguments, or register a schema with fewer alternatives")))
             }
         }
     }
@@ -112,7 +113,7 @@ impl Validation {
     }
 }
 
-/// Whether a schema is so small that compiling it takes less than the rest of a call.
+/// Whether a schema is so small that compiling it takes less time than the rest of a call.
 fn is_small(schema: &Json) -> bool {
     let text = schema.as_str();
     text.len() <= limits::WRITER_SCHEMA_BYTES && !text.contains("\"pattern")
@@ -122,7 +123,7 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     let (bytes, most) = (schema.as_str().len(), limits::TOOL_SCHEMA_BYTES);
     if bytes > most {
         let detail =
-            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are taken");
+            format!("the input_schema of {tool} has {bytes} bytes, at most {most} are allowed");
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let most = limits::TOOL_SCHEMA_DEPTH;
@@ -132,13 +133,14 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     }
     let root = schema.value();
     Walk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
-        let detail = format!("the input_schema of {tool} cannot be held to: {why}");
-        Refusal::new(Code::BadArguments, detail)
-            .hint("JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…")
+        let detail = format!("unsupported input_schema of {tool}: {why}");
+        Refusal::new(Code::BadArguments, detail).hint(
+            "JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…",
+        )
     })
 }
 
-/// How deep the arrays and objects of a JSON text are nested. Does not recurse.
+/// Nesting depth of the arrays and objects of a JSON text. Does not recurse.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -175,12 +177,12 @@ fn compiled(schema: &Json) -> Result<Arc<Schema>, String> {
     Ok(fresh)
 }
 
-/// A walk over a schema as if its references were written out.
+/// A walk over a schema with its references expanded.
 struct Walk<'a> {
     root: &'a JsonValue,
-    /// The references that led to where it stands.
+    /// The references on the current path.
     within: Vec<&'a str>,
-    /// Subschemas that it may still see.
+    /// Remaining number of subschemas.
     left: usize,
 }
 
@@ -190,11 +192,11 @@ impl<'a> Walk<'a> {
     }
 
     /// # Errors
-    /// What is wrong with the schema.
+    /// A description of the problem in the schema.
     fn see(&mut self, schema: &'a JsonValue) -> Result<(), String> {
         let Some(left) = self.left.checked_sub(1) else {
             let most = limits::TOOL_SCHEMA_NODES;
-            return Err(format!("with its references written out it has over {most} subschemas"));
+            return Err(format!("with its references expanded it has more than {most} subschemas"));
         };
         self.left = left;
         match schema {
@@ -205,7 +207,7 @@ impl<'a> Walk<'a> {
                     ("$dynamicRef" | "$recursiveRef", JsonValue::String(_)) => {
                         Err(format!("it has a {name}"))
                     }
-                    // Definitions cost nothing until something refers to them.
+                    // Definitions cost nothing until they are referenced.
                     ("$defs" | "definitions", _) => Ok(()),
                     _ => self.see(value),
                 })
@@ -214,13 +216,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes where a reference leads, unless it leads back to where the walk stands.
+    /// Follows a reference, unless it leads back to the current path.
     fn follow(&mut self, target: &'a str) -> Result<(), String> {
         if self.within.contains(&target) {
             return Ok(());
         }
         let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
-        let found = found.ok_or_else(|| format!("it refers to {target:?}, which is not in it"))?;
+        let found =
+            found.ok_or_else(|| format!("it refers to {target:?}, which does not exist in it"))?;
         if self.within.len() == NESTED_REFERENCES {
             return Err(format!("references are nested more than {NESTED_REFERENCES} deep"));
         }

@@ -1,9 +1,9 @@
-//! How long a call waits for its next attempt.
+//! Delays before retries of a call.
 
 use super::*;
 
 #[test]
-fn waits_double_up_to_a_bound() {
+fn delays_double_up_to_a_limit() {
     let waits = |retry: Retry| [0, 1, 2, 3, 4, 8, 9, 1_000].map(|n| retry.wait_ms(n));
     let unsaid = [0, 0, 1_000, 2_000, 4_000, 60_000, 60_000, 60_000];
     assert_eq!(waits(Retry::default()), unsaid);
@@ -18,7 +18,7 @@ fn waits_double_up_to_a_bound() {
 }
 
 #[test]
-fn annotations_are_hints_that_must_be_given() {
+fn omitted_annotations_are_not_assumed() {
     let effect = |text: &str| {
         let annotations = serde_json::from_str(text).expect("it is JSON");
         Effect::of_annotations(&annotations)

@@ -1,5 +1,5 @@
-//! Calls that nobody wants any more. What nobody has begun is cancelled at once. A worker that is at
-//! it is asked to stop, on record; it acknowledges, or ends the call as it would have, or vanishes.
+//! Cancellation of calls. A call that is not claimed is cancelled immediately. A worker that runs one
+//! is asked to stop; it acknowledges, or ends the call as usual, or vanishes.
 
 use abide_schema::reducer::Answer;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
@@ -7,7 +7,7 @@ use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
 use crate::{approval, lease, run};
 
-/// Says that a call is not wanted any more.
+/// Cancels a call. A worker that runs it is asked to stop.
 #[reducer]
 pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
@@ -35,7 +35,7 @@ pub fn cancel_tool_call(
         ToolCallStatus::Unknown => {
             let detail = format!("call {call_id} may have run already, it can only be settled");
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out, and tell with settle_tool_call")
+                .hint("find out whether it ran, then call settle_tool_call")
                 .into())
         }
         status => {
@@ -45,8 +45,8 @@ pub fn cancel_tool_call(
     }
 }
 
-/// The holder of a call that was asked to stop says that it has: the tool did not run, or what it did
-/// is undone. Where that is not so, the holder completes or fails the call as ever.
+/// Confirms that a call was stopped as requested: the tool did not run, or its effects were
+/// undone. Otherwise the holder completes or fails the call as usual.
 #[reducer]
 pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
@@ -63,18 +63,18 @@ pub fn acknowledge_cancel(
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     if call.cancel_requested_at.is_none() {
-        let detail = format!("nobody has asked to cancel call {call_id}");
+        let detail = format!("no cancellation of call {call_id} was requested");
         return Err(Refusal::new(Code::Conflict, detail)
-            .hint("fail_tool_call gives up a call; with retryable=true another may try it")
+            .hint("use fail_tool_call; with retryable=true another worker can retry it")
             .into());
     }
     call.status = ToolCallStatus::Cancelled;
     finish::end(ctx, call).map(Answer::Fresh)
 }
 
-/// Asks workers to stop that run calls of a session, and cancels the calls that nobody has begun, those that
-/// were asked for by an event up to `up_to`: no more than `most`, and says how many. In this order: once all that
-/// run have been asked, none is put back.
+/// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if they
+/// were requested by an event up to `up_to`: at most `most`; returns their number. In this order: after all
+/// running calls have been asked, none is put back.
 pub(crate) fn some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
@@ -99,7 +99,7 @@ pub(crate) fn some_of_session(
     Ok(done)
 }
 
-/// Whether a session has a call in this state, seen or not.
+/// Whether a session has a call with this status, visible or not.
 pub(crate) fn any(
     ctx: &mut Context<'_>,
     session_id: &str,

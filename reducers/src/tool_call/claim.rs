@@ -1,4 +1,4 @@
-//! Taking a call to run it, and holding it while it runs.
+//! Claiming a call, and extending its lease while it runs.
 
 use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
@@ -10,11 +10,11 @@ use crate::tool::{self, Tool};
 use crate::waiting::{self, Next};
 use crate::{check, cleanup, delegation};
 
-/// How long a claim holds unless it says otherwise, in milliseconds (protocol.md).
+/// Default lease of a claim, in milliseconds (protocol.md).
 const LEASE_MS: i64 = 30_000;
 
-/// Takes a pending call to run it. One claimant wins, and only its identity can end the call. `worker` is a name to
-/// be known by, and no identity.
+/// Claims a pending call to run it. Exactly one claimant wins, and only its identity can end the call. `worker` is a
+/// display name, not an identity.
 #[reducer]
 pub fn claim_tool_call(
     ctx: &mut Context<'_>,
@@ -28,7 +28,7 @@ pub fn claim_tool_call(
     let lapsed = call.status == ToolCallStatus::Claimed
         && call.lease_expires_at.is_some_and(|until| until <= ctx.now);
     let (call, pinned) = if lapsed {
-        // Time is about to say so itself. If the call may run again, this claim need not wait.
+        // The lease has expired but its deadline has not run yet. If the call can be retried, claim it now.
         let pinned = tool::pinned(ctx, &call)?;
         let after = finish::after_lapse(&pinned, &call, ctx.now);
         if after.status != ToolCallStatus::Pending || after.retry_at.is_some() {
@@ -56,9 +56,9 @@ pub fn claim_tool_call(
     take_and_save(ctx, &tool, &pinned, call, lease_ms, worker)
 }
 
-/// Takes the pending call that has waited longest, of any of these tools, as their pace allows. Where
-/// there is none it is `not_found`; where the pace holds back all that wait, `overloaded`; where the caller
-/// is not capable of them, `denied`.
+/// Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found`
+/// if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller
+/// lacks the capability.
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
@@ -70,7 +70,7 @@ pub fn claim_next_tool_call(
     check::lease(ctx.now, lease_ms)?;
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
-        let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are taken");
+        let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are allowed");
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     let mut first: Option<(ToolCall, Tool, Tool)> = None;
@@ -102,8 +102,8 @@ pub fn claim_next_tool_call(
     take_and_save(ctx, &tool, &pinned, call, lease_ms, worker)
 }
 
-/// Says that the work goes on, and moves the end of the lease. The answer tells whether the call is
-/// still wanted: `cancel_requested_at`.
+/// Extends the lease on a claimed call. In the result, `cancel_requested_at` shows whether the call was
+/// cancelled.
 #[reducer]
 pub fn heartbeat_tool_call(
     ctx: &mut Context<'_>,
@@ -122,7 +122,7 @@ pub fn heartbeat_tool_call(
     save(ctx, call)
 }
 
-/// The wait of a call for its next attempt is over: anybody may claim it.
+/// Ends a call's wait for its next attempt: it can be claimed again.
 #[reducer]
 pub fn retry_tool_call(
     ctx: &mut Context<'_>,
@@ -138,13 +138,13 @@ pub fn retry_tool_call(
     save(ctx, call)
 }
 
-/// Holds a worker to what the tool says that it must be capable of.
+/// Checks that a worker has the capability that the tool requires.
 fn check_capable(caller: &Caller, pinned: &Tool, call: &ToolCall) -> Result<(), Refusal> {
     let what = format!("claiming a call of {}", call.tool_name);
     check::capability(caller, pinned.required_capability.as_deref(), &what)
 }
 
-/// Makes a call claimed: by the pace of today's tool, and the rules of the version that it has.
+/// Claims a call: with the current limits of the tool, and the rules of the version that the call has.
 pub(super) fn take(
     ctx: &mut Context<'_>,
     tool: &Tool,
@@ -177,7 +177,7 @@ fn take_and_save(
     save(ctx, call)
 }
 
-/// The end of a lease, no later than the tool gives an attempt.
+/// The end of a lease, limited by the tool's timeout for an attempt.
 fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros {
     match (pinned.timeout_ms, since) {
         (Some(timeout_ms), Some(since)) => until.min(since.plus_ms(timeout_ms)),
@@ -185,15 +185,15 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
     }
 }
 
-/// Whether anybody still wants the call: its session is not ending, and its run was not aborted. What waits of one that
-/// was is cancelled in a moment, by its cleanup.
+/// Whether the call is still wanted: its session is not ending, and its run was not aborted. Otherwise its cleanup
+/// will cancel it shortly.
 pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     ctx.beyond_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
         if session::is_closing(ctx, &session)? {
             return Ok(false);
         }
-        // A driver that was asked to stop may have requested it since.
+        // A driver that was asked to stop may have requested it afterwards.
         let run = match call.call_id.rsplit_once(DERIVED) {
             Some((run, _)) => ctx.get::<Run>(run)?,
             None => None,
@@ -214,13 +214,13 @@ pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, 
     })
 }
 
-/// What waits of a tool.
+/// The waiting calls of a tool.
 enum Waiting {
-    /// The first to come that anybody may claim.
+    /// The oldest call that the caller may claim.
     Call(Box<ToolCall>),
-    /// Nothing.
+    /// There are none.
     None,
-    /// So many calls of sessions that are ending that no other was found behind them.
+    /// The examined calls all belong to sessions that are ending.
     Closing,
 }
 
@@ -231,7 +231,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> 
     let first = "WHERE status = 'pending' AND lease_expires_at IS NULL AND retry_at IS NULL
         AND tool_name = ?1 ORDER BY rowid LIMIT ?2";
     let (mut looked_at, mut closing) = (0, false);
-    // The first nearly always is one that the caller may take.
+    // The first is nearly always one that the caller may claim.
     for most in [1, limits::LOOKS_OF_A_CLAIM] {
         let params = [tool.into(), (most as i64).into()];
         let calls = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
@@ -251,7 +251,7 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> 
     Ok(if closing { Waiting::Closing } else { Waiting::None })
 }
 
-/// The same of a caller with a scope: only what waits there is looked at.
+/// The same for a caller with a scope: reads only entries of its scope.
 fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
     let (mut looks, mut behind, mut closing) =
         (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
@@ -270,7 +270,7 @@ fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting
     }
 }
 
-/// Whether the caller may take a call: nothing where a policy hides it.
+/// The call if the caller may claim it; `None` if a policy hides it.
 fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<Waiting, Abort> {
     let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(Waiting::None) };
     Ok(match is_wanted(ctx, &call)? {
@@ -303,7 +303,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
             call.tool_name
         );
         return Refusal::new(Code::Conflict, detail)
-            .hint("find out, and tell with settle_tool_call");
+            .hint("find out whether it ran, then call settle_tool_call");
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

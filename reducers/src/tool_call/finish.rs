@@ -1,4 +1,4 @@
-//! How a call ends, or begins again: its holder says so, time says so, or somebody who found out.
+//! How a call ends or is retried: reported by its holder, after expiry, or by settlement.
 
 use abide_schema::reducer::Answer;
 use abide_schema::seeded::{Bug, makes};
@@ -11,16 +11,16 @@ use super::{
 use crate::tool::{self, Tool};
 use crate::{check, lease, run, session};
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub enum Outcome {
-    /// It ran.
+    /// It ran successfully.
     Succeeded,
-    /// It did not, or it went wrong.
+    /// It did not run, or it failed.
     Failed,
 }
 
-/// What a holder says of a call.
+/// A holder's report on a call.
 struct Report {
     outcome: Outcome,
     result: Option<Json>,
@@ -28,7 +28,7 @@ struct Report {
 }
 
 impl Report {
-    /// Whether the call has ended with just this, or was put back with it.
+    /// Whether the call has ended with exactly this report, or was put back with it.
     fn is_told_by(&self, call: &ToolCall) -> bool {
         let said = match call.status {
             ToolCallStatus::Succeeded => self.outcome == Outcome::Succeeded,
@@ -39,8 +39,8 @@ impl Report {
     }
 }
 
-/// Ends a call well. Only the identity that claimed it can, with the capability that the tool requires. Where the session has ended meanwhile, the
-/// result is on record and nobody is told.
+/// Completes a call. Only the identity that claimed it can, with the capability that the tool requires. If the
+/// session has ended meanwhile, the result is stored but not delivered.
 #[reducer]
 pub fn complete_tool_call(
     ctx: &mut Context<'_>,
@@ -60,7 +60,7 @@ pub fn complete_tool_call(
     end(ctx, call).map(Answer::Fresh)
 }
 
-/// Ends a call badly; or, where the holder says that it may be tried again, puts it back. Only the identity that
+/// Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that
 /// claimed it can, with the capability that the tool requires.
 #[reducer]
 pub fn fail_tool_call(
@@ -88,8 +88,8 @@ pub fn fail_tool_call(
     end(ctx, call).map(Answer::Fresh)
 }
 
-/// Says what became of a call whose worker vanished. The first to say it counts; the same again
-/// changes nothing. It takes the capability that the tool requires.
+/// Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one
+/// changes nothing. Requires the capability that the tool requires.
 #[reducer]
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
@@ -105,11 +105,11 @@ pub fn settle_tool_call(
     check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
-            let detail = "settle_tool_call: what succeeded has no error";
+            let detail = "settle_tool_call: a succeeded outcome cannot have an error";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         Outcome::Failed if result.is_some() => {
-            let detail = "settle_tool_call: what failed has no result";
+            let detail = "settle_tool_call: a failed outcome cannot have a result";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         _ => Report { outcome, result: result.map(Json::from), error },
@@ -141,7 +141,7 @@ pub fn settle_tool_call(
     Ok(Answer::Fresh(call))
 }
 
-/// The lease on a call has run out: its worker is taken to have vanished.
+/// Handles the expired lease of a call: its worker is assumed to have vanished.
 #[reducer]
 pub fn lapse_tool_call(
     ctx: &mut Context<'_>,
@@ -159,8 +159,8 @@ pub fn lapse_tool_call(
     end(ctx, after)
 }
 
-/// What a claimed call is once its lease has run out, by the policy of its tool: what must not run
-/// twice is unknown, what may is tried again, unless nobody wants it or it was tried enough.
+/// The status of a claimed call after its lease expired, by the policy of its tool: a call that must not run
+/// twice is unknown; otherwise it is retried, unless it was cancelled or has no attempts left.
 pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCall {
     let (mut after, retry) = (call.clone(), pinned.retry());
     after.status = if !pinned.effect.may_run_again() && !makes(Bug::EffectRetried) {
@@ -178,7 +178,7 @@ pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCa
     after
 }
 
-/// Keeps a lease that is lost, for what its holder may still say.
+/// Stores a lost lease, for later reports of its holder.
 pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Abort> {
     let (lost_at, seq) = (call.lease_expires_at.unwrap_or(ctx.now), ctx.seq);
     let lost = LostLease {
@@ -197,7 +197,7 @@ pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Ab
     ctx.beyond_policies(|ctx| ctx.insert(lost)).map(drop)
 }
 
-/// Writes a call that nobody holds any more. If its session only waited for that, it ends.
+/// Writes a call that has ended. If its session only waited for that, it ends.
 pub(super) fn end(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
     let call = save(ctx, call)?;
     if call.cancel_requested_at.is_some() {
@@ -213,7 +213,7 @@ fn put_back(mut call: ToolCall, retry: &tool::Retry, now: Micros) -> ToolCall {
     call
 }
 
-/// What is said of a call by somebody who does not hold it: again, or too late.
+/// Handles a report by a caller that does not hold the call: a repeated one, or one that is too late.
 fn after_the_end(
     ctx: &mut Context<'_>,
     call: ToolCall,
@@ -228,7 +228,7 @@ fn after_the_end(
         return Err(refusal(ctx, &call, fencing_token)?.into());
     };
     if !lease::is_holder(ctx, fencing_token)? {
-        // What others say of the lease is not kept.
+        // Reports of other callers are not stored.
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     let (id, status, lost_at) = (&call.call_id, call.status, lost.lost_at);

@@ -1,15 +1,15 @@
-//! The pace of a tool: how many calls run at a time, and how many attempts begin in a span. Pending
-//! calls wait their turn; a claim that comes too early is told to come again.
+//! Limits of a tool: concurrent calls, and attempts per period. Pending
+//! calls wait; a claim that comes too early is refused and can be retried.
 //!
-//! What runs is counted from the calls themselves, and what began from a row for each attempt, so
-//! there is no counter that could drift. Tools without limits pay nothing.
+//! Running calls are counted from the calls themselves, attempts from one row each, so
+//! there is no counter that could drift. Tools without limits have no overhead.
 
 use abide_schema::{Abort, Code, Context, Micros, Refusal, Seq, Value, table};
 
 use super::ToolCall;
 use crate::tool::{Rate, Tool};
 
-/// That a call of a rate-limited tool was claimed; forgotten when its span is over.
+/// A claim of a rate-limited tool; deleted after the rate period.
 #[table(name = "tool_claims", without_rowid, shared)]
 pub struct ToolClaim {
     /// The tool.
@@ -18,27 +18,27 @@ pub struct ToolClaim {
     /// The claim.
     #[column(key)]
     pub seq: Seq,
-    /// When.
+    /// When it was claimed.
     pub at: Micros,
 }
 
-/// Old claims that a new one removes: more than it adds, so that they do not pile up.
+/// Old claims deleted by a new one: more than it adds, so that they do not accumulate.
 const FORGOTTEN_AT_ONCE: i64 = 4;
 
-/// Why no call of a tool can be claimed now, if none can.
+/// Why no call of a tool can be claimed now, if a limit is reached.
 pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refusal>, Abort> {
     if tool.limits.is_none() {
         return Ok(None);
     }
     let (name, limits) = (&tool.name, tool.limits());
     if let Some(most) = limits.concurrency {
-        // No more are looked at than are allowed, also where more run because more were allowed before.
+        // Reads at most as many as the limit, even if more run because the limit was higher before.
         let running = "WHERE rowid IN (SELECT rowid FROM tool_calls
             WHERE status = 'claimed' AND tool_name = ?1 LIMIT ?2)";
         let params = [Value::from(name.as_str()), most.into()];
         let running = ctx.count_everywhere::<ToolCall>(running, &params)?;
         if running >= most {
-            let detail = format!("{name} takes {most} calls at a time, and they run");
+            let detail = format!("{name} allows {most} concurrent calls, and all are running");
             let hint = "claim again when one of them has ended";
             return Ok(Some(Refusal::new(Code::Overloaded, detail).hint(hint)));
         }
@@ -49,19 +49,20 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     let nth_last = ctx.beyond_policies(|ctx| ctx.find::<ToolClaim>(nth_last, &params))?;
     let free_at = nth_last.first().map(|claim| claim.at.plus_ms(per_ms));
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
-        let detail = format!("{name} takes {calls} attempts in {per_ms} ms, the next at {free_at}");
+        let detail =
+            format!("{name} allows {calls} attempts in {per_ms} ms, the next at {free_at}");
         Refusal::new(Code::Overloaded, detail).hint("claim again then")
     }))
 }
 
-/// Notes that an attempt begins.
+/// Records the start of an attempt.
 pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
     let Some(Rate { per_ms, .. }) = tool.limits.as_ref().and_then(|_| tool.limits().rate) else {
         return Ok(());
     };
     let (seq, at) = (ctx.seq, ctx.now);
     let over = Micros(at.0.saturating_sub(per_ms.saturating_mul(1_000)));
-    // The oldest come first. A condition on the moment would look at all of them where none is old.
+    // In order of seq. A condition on the time would scan all of them if none is old.
     let oldest = "WHERE tool_name = ?1 ORDER BY seq LIMIT ?2";
     let params = [tool.name.as_str().into(), FORGOTTEN_AT_ONCE.into()];
     ctx.beyond_policies(|ctx| {

@@ -1,4 +1,4 @@
-//! Asking for a call: of a tool that is registered, with arguments that fit it, once.
+//! Requesting a call of a registered tool, with valid arguments, once.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::run::{self, Run};
 use crate::tool::{self, Tool};
 use crate::{approval, check, lease, session, waiting};
 
-/// Asks for a tool to be run. The same `call_id` with the same session, tool and arguments is the
-/// same call and returns the stored row; with anything else it is a conflict. With `claim_lease_ms`
-/// the caller claims it in the same breath, if it can be claimed: for agents that run their own tools.
-/// With `needs_approval` somebody must approve it, though the tool itself does not ask for that.
+/// Requests a tool call. The same `call_id` with the same session, tool and arguments is the
+/// same call and returns the stored row; any difference is a conflict. With `claim_lease_ms`
+/// the caller also claims it in the same transaction, if possible: for agents that run their own tools.
+/// `needs_approval` requires an approval even if the tool does not.
 /// With `run_id` and `run_fencing_token` it is a call of the run that the caller holds: its id is `<run>~<rest>`, which
-/// nothing else can be given.
+/// no other row can have.
 #[reducer]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
@@ -95,7 +95,7 @@ fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
     Ok(call)
 }
 
-/// Holds a derived id to the run that it is derived from, and all others to not being derived. So a call belongs to a
+/// Checks that a derived id belongs to its run, and that other ids are not derived. So a call belongs to a
 /// run if and only if its id says so: no caller can request it in advance.
 fn check_parent(
     ctx: &mut Context<'_>,
@@ -106,27 +106,27 @@ fn check_parent(
 ) -> Result<(), Abort> {
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
-            let detail = "request_tool_call: run_id and run_fencing_token belong together";
+            let detail = "request_tool_call: run_id and run_fencing_token must be given together";
             return Err(Refusal::new(Code::BadArguments, detail).into());
         }
         return Ok(check_chosen(call_id)?);
     };
     let run = run::drive::held(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
-        let detail = format!("run {} is one of another session", run.id);
+        let detail = format!("run {} belongs to another session", run.id);
         return Err(Refusal::new(Code::Conflict, detail).into());
     }
-    // Without a further marker in the rest, or it would be an id of a child of the run.
+    // No further separator in the rest, or it would be an id of a child of the run.
     let rest = call_id.strip_prefix(run.id.as_str()).and_then(|it| it.strip_prefix(DERIVED));
     if rest.is_none_or(|rest| rest.is_empty() || rest.contains(DERIVED)) {
-        let detail = format!("{call_id} is no id of a call of run {}", run.id);
+        let detail = format!("{call_id} is not a call id of run {}", run.id);
         let hint = format!("calls of a run are named {}{DERIVED}<rest>", run.id);
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     Ok(())
 }
 
-/// A call id that stands for a call which the caller cannot see.
+/// Handles a call id that belongs to a call which the caller cannot see.
 fn taken(abort: Abort) -> Abort {
     match abort {
         Abort::Refused(mut refusal) if refusal.code == Code::Conflict => {
@@ -137,12 +137,12 @@ fn taken(abort: Abort) -> Abort {
     }
 }
 
-/// Holds a session to the number of calls that a tool allows it.
+/// Checks a tool's limit of calls per session.
 fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(), Abort> {
     let Some(most) = tool.limits().calls_per_session else { return Ok(()) };
     let params = [Value::from(session_id), Value::from(tool.name.as_str()), most.into()];
-    // No more are looked at than are allowed, also where there are more because more were allowed before. The session
-    // is the caller's own, so they all are.
+    // Reads at most as many as the limit, even if there are more because the limit was higher before. The session
+    // belongs to the caller, so all of them do.
     let of_both = "WHERE rowid IN (SELECT rowid FROM tool_calls
         WHERE session_id = ?1 AND tool_name = ?2 LIMIT ?3)";
     let count = ctx.count_everywhere::<ToolCall>(of_both, &params)?;
@@ -150,12 +150,12 @@ fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(
         return Ok(());
     }
     let name = &tool.name;
-    let detail = format!("session {session_id} has asked for {name} {count} times already");
-    let hint = format!("{name} may be called {most} times by a session; register_tool sets it");
+    let detail = format!("session {session_id} has already requested {name} {count} times");
+    let hint = format!("the limit is {most} calls per session; register_tool changes it");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
 
-/// Holds a repeated request to the first: session, tool and arguments.
+/// Checks a repeated request against the first: session, tool and arguments.
 fn check_same(
     ctx: &mut Context<'_>,
     stored: &ToolCall,
@@ -171,7 +171,7 @@ fn check_same(
     if stored.tool_name != tool_name {
         differs.push("tool");
     }
-    // An approver may have edited what runs; what was asked for stands with the approval.
+    // An approver may have changed the arguments; the approval has the requested ones.
     if asks || stored.arguments != *arguments {
         let asked_for = approval::asked_for(ctx, &stored.call_id)?;
         if stored.arguments != *arguments && asked_for.as_ref() != Some(arguments) {
@@ -184,8 +184,11 @@ fn check_same(
     if differs.is_empty() {
         return Ok(());
     }
-    let detail =
-        format!("call id {} stands for a call with other {}", stored.call_id, differs.join(", "));
+    let detail = format!(
+        "call id {} is already used by a call with other {}",
+        stored.call_id,
+        differs.join(", ")
+    );
     Err(Refusal::new(Code::CallIdConflict, detail)
         .hint("make call ids from session and position; a provider's id is not unique")
         .into())

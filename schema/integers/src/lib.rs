@@ -1,11 +1,11 @@
-//! Integers in JSON text that a signed 64-bit integer does not hold.
+//! Detects integers in JSON text that do not fit a signed 64-bit integer.
 //!
-//! `serde_json` reads such an integer as a double, which keeps about 16 of its digits, and reports nothing. So each
-//! input of JSON is checked with [`check`] as text, next to where it is parsed. The range is that of an INTEGER in
-//! SQLite: a larger one would be a REAL in `json_extract`, and in a parameter of a query.
+//! `serde_json` parses such an integer as a double, which keeps about 16 of its digits, and reports nothing. So all
+//! JSON input is checked with [`check`] as text before it is parsed. The range is that of an INTEGER in
+//! SQLite: a larger one would become a REAL in `json_extract` and in query parameters.
 //!
-//! A number with a fraction or an exponent is a double wherever it is, and not looked at. The check does not validate:
-//! of a text that is no JSON it says something, and never panics.
+//! A number with a fraction or an exponent is always a double and is not checked. The check does not validate
+//! JSON: for other text the result is unspecified, but it never panics.
 
 #[cfg(test)]
 mod tests;
@@ -15,22 +15,22 @@ use std::fmt;
 
 use memchr::memchr2;
 
-/// What to do instead of sending such an integer.
+/// The hint in errors about such an integer.
 pub const HINT: &str = "send it as a string: JSON integers are those of 64 bits with sign";
 
-/// Characters of a pointer or a number that are shown.
+/// Maximum length in bytes of a pointer or a number in an error.
 const SHOWN_CHARS: usize = 80;
 
-/// An integer that is out of range.
+/// An out-of-range integer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
-    /// Where it is, as a JSON pointer; empty if it is the whole text.
+    /// Its position, as a JSON pointer; empty if it is the whole text.
     pub pointer: String,
-    /// The integer, as it is written.
+    /// The integer as written.
     pub literal: String,
 }
 
-/// One sentence without its subject; texts of any length are cut.
+/// One sentence without its subject; long texts are truncated.
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the integer {} ", shown(&self.literal))?;
@@ -43,7 +43,7 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// A text, without its middle where it is long.
+/// A text, truncated if it is long.
 fn shown(text: &str) -> Cow<'_, str> {
     let Some((cut, _)) = text.char_indices().nth(SHOWN_CHARS) else { return Cow::Borrowed(text) };
     Cow::Owned(format!("{}… ({} bytes)", &text[..cut], text.len()))
@@ -63,8 +63,8 @@ pub fn check(text: &str) -> Result<(), OutOfRange> {
     }
 }
 
-/// The text with each integer that is out of range made a string. For text of another program that cannot be asked to
-/// write again.
+/// Replaces each out-of-range integer with a string. For output of another program that cannot be asked to
+/// fix it.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let Some(mut found) = first(text.as_bytes(), 0) else { return Cow::Borrowed(text) };
@@ -86,7 +86,7 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where the first integer that is out of range begins and ends, from a place outside of strings on.
+/// The range of the first out-of-range integer at or after a position outside of strings.
 fn first(text: &[u8], mut at: usize) -> Option<(usize, usize)> {
     while at < text.len() {
         match text[at] {
@@ -104,7 +104,7 @@ fn first(text: &[u8], mut at: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// The place after a string that begins at one.
+/// The position after a string that begins at `begin`.
 fn after_string(text: &[u8], begin: usize) -> usize {
     let mut at = begin + 1;
     while at < text.len() {
@@ -122,31 +122,31 @@ fn after_number(text: &[u8], begin: usize) -> usize {
     text[begin..].iter().position(|byte| !of_number(byte)).map_or(text.len(), |more| begin + more)
 }
 
-/// Whether a number is an integer beyond 64 bits with sign.
+/// Whether a number is an integer beyond signed 64 bits.
 fn is_out_of_range(number: &[u8]) -> bool {
     let (digits, most): (&[u8], &[u8]) = match number.strip_prefix(b"-") {
         Some(digits) => (digits, b"9223372036854775808"),
         None => (number, b"9223372036854775807"),
     };
-    // Digits of one length are ordered as the numbers are.
+    // Digit strings of equal length sort like the numbers.
     digits.len() >= most.len()
         && digits.iter().all(u8::is_ascii_digit)
         && (digits.len() > most.len() || digits > most)
 }
 
-/// A step of the way to a value.
+/// A step of the path to a value.
 enum Step<'a> {
-    /// The member of this name, as it is written between its quotes.
+    /// The member with this name, in its escaped form.
     Member(&'a str),
     /// The item at this index.
     Item(usize),
 }
 
-/// The JSON pointer of the value that begins at a place.
+/// The JSON pointer of the value at a position.
 fn pointer(text: &str, place: usize) -> String {
     let bytes = text.as_bytes();
     let mut path: Vec<Step<'_>> = Vec::new();
-    // The last string that ended: in front of a colon, the name of a member.
+    // The last complete string: before a colon, it is a member name.
     let mut name = "";
     let mut at = 0;
     while at < place {
@@ -187,7 +187,7 @@ fn pointer(text: &str, place: usize) -> String {
     pointer
 }
 
-/// What a string stands for that is written so in JSON. An escape that cannot be read stays as it is written.
+/// Decodes the escapes of a JSON string. Invalid escapes are kept unchanged.
 fn unescaped(written: &str) -> Cow<'_, str> {
     if !written.contains('\\') {
         return Cow::Borrowed(written);
@@ -207,7 +207,7 @@ fn unescaped(written: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The character that an escape stands for, and how many bytes it has after its backslash.
+/// The decoded character of an escape, and its length in bytes after the backslash.
 fn escape(after: &str) -> (Option<char>, usize) {
     let simple = match after.as_bytes().first() {
         Some(b'n') => '\n',

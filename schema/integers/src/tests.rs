@@ -11,7 +11,7 @@ fn found(text: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn integers_of_64_bits_with_sign_are_taken() {
+fn signed_64_bit_integers_are_accepted() {
     for text in [
         "9223372036854775807",
         "-9223372036854775808",
@@ -32,7 +32,7 @@ fn integers_of_64_bits_with_sign_are_taken() {
 }
 
 #[test]
-fn others_are_found_with_their_place() {
+fn larger_integers_are_reported_with_their_position() {
     for (text, pointer, literal) in [
         ("9223372036854775808", "", "9223372036854775808"),
         ("-9223372036854775809", "", "-9223372036854775809"),
@@ -53,7 +53,7 @@ fn others_are_found_with_their_place() {
 }
 
 #[test]
-fn a_long_number_is_shown_cut() {
+fn long_numbers_are_truncated_in_errors() {
     let long = check(&"1".repeat(1_000_000)).expect_err("it is out of range").to_string();
     assert!(long.len() < 200 && long.contains("(1000000 bytes)"), "{long}");
     let short = check(r#"{"n": 99999999999999999999}"#).expect_err("it is out of range");
@@ -62,7 +62,7 @@ fn a_long_number_is_shown_cut() {
 }
 
 #[test]
-fn what_is_out_of_range_is_quoted() {
+fn out_of_range_integers_are_quoted() {
     assert_eq!(quoted(r#"{"a":1}"#), r#"{"a":1}"#);
     assert_eq!(
         quoted(r#"[99999999999999999999,1,{"a":-99999999999999999999}]"#),
@@ -70,7 +70,7 @@ fn what_is_out_of_range_is_quoted() {
     );
 }
 
-/// A JSON text, and the places and texts of its integers that are out of range, in order.
+/// Collects the positions and texts of a document's out-of-range integers, in order.
 fn reference(value: &Doc, at: &str, out: &mut Vec<(String, String)>) {
     match value {
         Doc::Number(literal) => {
@@ -148,7 +148,7 @@ fn docs() -> impl Strategy<Value = Doc> {
     })
 }
 
-/// Whether a value, written again, has an integer that is out of range, or a double where an integer was read.
+/// Whether parsing lost information: an out-of-range integer, or a double in place of an integer.
 fn has_lost(value: &Value, written: &Doc) -> bool {
     let mut expected = Vec::new();
     reference(written, "", &mut expected);
@@ -161,7 +161,7 @@ fn has_lost(value: &Value, written: &Doc) -> bool {
 
 proptest! {
     #[test]
-    fn every_json_text_is_judged_right(doc in docs()) {
+    fn the_check_agrees_with_the_reference(doc in docs()) {
         let mut text = String::new();
         doc.write(&mut text);
         let value: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(
+    fn no_text_causes_a_panic(
         text in any::<String>(),
         like in "[\\[\\]{}:,\"\\\\0-9eE.ué+-]{0,80}",
     ) {

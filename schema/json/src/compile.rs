@@ -1,4 +1,4 @@
-//! From a schema's JSON to what is evaluated. Takes time in proportion to the schema: a place is read once, however
+//! Compiles a schema's JSON. Takes time proportional to the schema: each subschema is read once, however
 //! many references lead to it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -9,11 +9,11 @@ use serde_json::{Map, Number, Value};
 use crate::text::quote;
 use crate::{Id, Keyword, Pattern, Schema, Types, number};
 
-/// Bytes of a compiled pattern, and the steps that a byte of text is counted as. In the worst case each byte is held
-/// against each state of the automaton, and a state takes some thirty bytes.
+/// Maximum bytes of a compiled pattern, and the steps charged for each byte of text. In the worst case each byte
+/// is compared with each state of the automaton, and a state takes some thirty bytes.
 const PATTERN_SIZES: [(usize, usize); 3] = [(4 << 10, 8), (32 << 10, 64), (256 << 10, 512)];
 
-/// Bytes of all compiled patterns of a schema: compiling takes time too.
+/// Maximum bytes of all compiled patterns of a schema: compiling takes time too.
 const PATTERNS_BYTES: usize = 1 << 20;
 
 const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
@@ -25,7 +25,7 @@ pub(crate) enum Use {
     Cost,
 }
 
-/// The version of JSON Schema, as far as they differ here.
+/// The version of JSON Schema, as far as the versions differ here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Draft {
     Four,
@@ -61,7 +61,7 @@ fn draft(root: &Value, purpose: Use) -> Result<Draft, String> {
     match found {
         Some((_, draft)) => Ok(draft),
         None if purpose == Use::Cost => Ok(Draft::Of2020),
-        None => Err(format!("its $schema is {}, which is not known", quote(named))),
+        None => Err(format!("its $schema is {}, which is unknown", quote(named))),
     }
 }
 
@@ -69,22 +69,22 @@ struct Compiler<'a> {
     root: &'a Value,
     purpose: Use,
     draft: Draft,
-    /// Places that were seen, by where they lie in memory.
+    /// Visited subschemas by address.
     ids: HashMap<*const Value, Id>,
     nodes: Vec<Vec<Keyword>>,
-    /// Places that are not read yet: no recursion, however long a chain of references is.
+    /// Subschemas not read yet: no recursion, however long a chain of references is.
     todo: VecDeque<(Id, &'a Value)>,
-    /// Bytes that are left for patterns.
+    /// Bytes left for patterns.
     room: usize,
-    /// Subschemas by their own names, once one was looked for. All are found at once: each reference that looked for
-    /// itself would take time in proportion to the schema.
+    /// Named subschemas, collected on first use. All are collected at once: a separate search for each reference
+    /// would take time proportional to the schema.
     anchors: Option<HashMap<String, &'a Value>>,
 }
 
 type Compiled<T> = Result<T, String>;
 
 impl<'a> Compiler<'a> {
-    /// The place of a subschema among the nodes.
+    /// The node index of a subschema.
     fn place(&mut self, schema: &'a Value) -> Id {
         *self.ids.entry(std::ptr::from_ref(schema)).or_insert_with(|| {
             let id = self.nodes.len();
@@ -99,7 +99,7 @@ impl<'a> Compiler<'a> {
             Value::Bool(true) => return Ok(Vec::new()),
             Value::Bool(false) => return Ok(vec![Keyword::False]),
             Value::Object(members) => members,
-            other => return Err(format!("{} is no schema", quote(other))),
+            other => return Err(format!("{} is not a schema", quote(other))),
         };
         self.check_supported(schema, members)?;
         let mut keywords = Vec::new();
@@ -107,12 +107,12 @@ impl<'a> Compiler<'a> {
             let found = self.resolve(target)?;
             keywords.push(Keyword::Ref(self.place(found)));
             if self.draft <= Draft::Seven {
-                // Then its siblings are ignored.
+                // Its siblings are ignored.
                 return Ok(keywords);
             }
         }
         for name in ["$dynamicRef", "$recursiveRef"] {
-            // Where it leads depends on the way there; for its cost, to the place that it names.
+            // Its target is dynamic; for the cost, the named target counts.
             if let Some(target) = members.get(name) {
                 let found = self.resolve(target).unwrap_or(self.root);
                 keywords.push(Keyword::Ref(self.place(found)));
@@ -143,7 +143,7 @@ impl<'a> Compiler<'a> {
                 return Err(format!("it has {name}, which is not supported"));
             }
         }
-        // References within it would lead to places in it, and not in the whole.
+        // References inside it would be relative to it, not to the whole document.
         let is_name = |id: &Value| id.as_str().is_some_and(|id| !id.starts_with('#'));
         if !std::ptr::eq(schema, self.root) && members.get("$id").is_some_and(is_name) {
             return Err("a part of it has an $id".to_owned());
@@ -153,7 +153,7 @@ impl<'a> Compiler<'a> {
 
     fn resolve(&mut self, target: &Value) -> Compiled<&'a Value> {
         let text = target.as_str().ok_or_else(|| format!("$ref is {}", quote(target)))?;
-        let lost = || format!("it refers to {text:?}, which is not in it");
+        let lost = || format!("it refers to {text:?}, which does not exist in it");
         let own = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
         let own = own.trim_end_matches('#');
         let rest = text.strip_prefix('#').or_else(|| text.strip_prefix(own)?.strip_prefix('#'));
@@ -223,7 +223,7 @@ impl<'a> Compiler<'a> {
         }
         if let Some(of) = of("multipleOf")? {
             if number::compare(&of, &Number::from(0)).is_le() {
-                return Err(format!("multipleOf is {of}, which is not above 0"));
+                return Err(format!("multipleOf is {of}, which is not greater than 0"));
             }
             into.push(Keyword::MultipleOf(of));
         }
@@ -245,7 +245,8 @@ impl<'a> Compiler<'a> {
         if self.purpose == Use::Cost {
             return Ok(pattern);
         }
-        let wrong = || format!("{} is no pattern that is matched in linear time", quoted(source));
+        let wrong =
+            || format!("{} is not a pattern that can be matched in linear time", quoted(source));
         let translated = jsonschema_regex::to_rust_regex(source).map_err(|()| wrong())?;
         for (bytes, steps_per_byte) in PATTERN_SIZES {
             if bytes > self.room {
@@ -261,7 +262,7 @@ impl<'a> Compiler<'a> {
                 Err(_) => return Err(wrong()),
             }
         }
-        Err(format!("{} makes its patterns too large", quoted(source)))
+        Err(format!("the patterns are too large with {}", quoted(source)))
     }
 
     fn objects(
@@ -301,7 +302,7 @@ impl<'a> Compiler<'a> {
         into: &mut Vec<Keyword>,
     ) -> Compiled<()> {
         let (mut required, mut schemas) = (Vec::new(), Vec::new());
-        // Later drafts have it for compatibility.
+        // Later drafts keep it for compatibility.
         for (name, value) in object(members, "dependencies")? {
             match value {
                 Value::Array(_) => required.push((name.clone(), names(name, value)?)),
@@ -431,7 +432,7 @@ fn wrong(name: &str, value: &Value, wanted: &str) -> String {
     format!("{name} is {}, which is not {wanted}", quote(value))
 }
 
-/// A fragment of a reference without its percent-encoding.
+/// Percent-decodes the fragment of a reference.
 fn decoded(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();
@@ -447,7 +448,7 @@ fn decoded(fragment: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The subschemas that bear a name of their own.
+/// The subschemas with an anchor.
 fn anchors(root: &Value) -> HashMap<String, &Value> {
     let (mut found, mut todo) = (HashMap::new(), vec![root]);
     while let Some(value) = todo.pop() {

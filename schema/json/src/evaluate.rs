@@ -9,13 +9,13 @@ use serde_json::{Map, Number, Value};
 use crate::text::quote;
 use crate::{DEPTH, Failure, Id, Keyword, Pattern, Schema, Types, number};
 
-/// Bytes of a text that are looked at in a step.
+/// Bytes of text processed in a step.
 const BYTES_PER_STEP: usize = 16;
 
-/// Misses that are named in a list.
+/// Maximum number of mismatches named in a list.
 const NAMED: usize = 12;
 
-/// The steps are used up.
+/// The step budget is used up.
 struct Over;
 
 type Fits = Result<bool, Over>;
@@ -49,12 +49,12 @@ struct Evaluation<'s, 'v> {
     schema: &'s Schema,
     left: u64,
     depth: usize,
-    /// Goes on where something does not fit.
+    /// Continues after a mismatch.
     exhaustive: bool,
-    /// Above zero where a misfit decides nothing by itself.
+    /// Above zero while a mismatch does not decide the verdict by itself.
     quiet: usize,
     path: Vec<Part<'v>>,
-    /// References that are being followed, and for which value.
+    /// References being followed, each with its value.
     followed: Vec<(Id, *const Value)>,
     misfit: Option<(String, String)>,
 }
@@ -82,7 +82,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(fits)
     }
 
-    /// Whether all of something hold; looks at the rest only where it is exhaustive.
+    /// Whether all items hold; evaluates the rest after a mismatch only if exhaustive.
     fn all<T>(
         &mut self,
         of: impl Iterator<Item = T>,
@@ -98,7 +98,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(all)
     }
 
-    /// Without an error for what does not fit.
+    /// Evaluates without recording an error.
     fn quietly(&mut self, id: Id, value: &'v Value) -> Fits {
         self.quiet += 1;
         let fits = self.schema(id, value)?;
@@ -113,7 +113,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(fits)
     }
 
-    /// Whether something holds; if not, what is wrong is kept, if it is the first.
+    /// Checks a condition; records the first error.
     fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> Fits {
         if !holds && self.quiet == 0 && self.misfit.is_none() {
             let mut path = String::new();
@@ -148,7 +148,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             Keyword::OneOf(ids) => self.exactly_one_of(ids, value),
             Keyword::Not(id) => {
                 let fits = self.quietly(*id, value)?;
-                self.hold(!fits, || format!("{} is what \"not\" rules out", quote(value)))
+                self.hold(!fits, || format!("{} is not allowed by \"not\"", quote(value)))
             }
             Keyword::If { test, then, otherwise } => {
                 let chosen = if self.quietly(*test, value)? { then } else { otherwise };
@@ -168,7 +168,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         }
     }
 
-    /// Follows a reference. One that leads back to itself without leaving the value asks for nothing.
+    /// Follows a reference. One that returns to itself for the same value imposes no constraint.
     fn follow(&mut self, target: Id, value: &'v Value) -> Fits {
         let following = (target, std::ptr::from_ref(value));
         self.spend(self.followed.len() / 8)?;
@@ -313,7 +313,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 }
                 let enough = found >= *min && max.is_none_or(|max| found <= max);
                 self.hold(enough, || {
-                    format!("{} has {found} items as \"contains\" wants them", quote(value))
+                    format!("{} has {found} items that match \"contains\"", quote(value))
                 })
             }
             _ => Ok(true),
@@ -363,7 +363,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 this.all(wanted.iter(), |this, wanted| {
                     this.spend(1)?;
                     this.hold(members.contains_key(wanted), || {
-                        format!("{wanted:?} is required beside {name:?}")
+                        format!("{wanted:?} is required if {name:?} is present")
                     })
                 })
             }),
@@ -400,7 +400,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    /// Holds the names of members to a schema. They are no part of the value, so they get a scope of their own.
+    /// Checks member names against a schema. They are not part of the value, so they get their own scope.
     fn names(&mut self, id: Id, members: &Map<String, Value>) -> Fits {
         self.all(members.keys(), |this, name| {
             this.spend(1 + name.len() / BYTES_PER_STEP)?;
@@ -414,11 +414,11 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             let fits = inner.schema(id, &name);
             this.left = inner.left;
             let fits = fits?;
-            this.hold(fits, || format!("{} is no name of a property here", quote(&name)))
+            this.hold(fits, || format!("{} is not an allowed property name", quote(&name)))
         })
     }
 
-    /// Whether two values are equal as JSON Schema means it.
+    /// Whether two values are equal as JSON Schema defines it.
     fn equal(&mut self, a: &Value, b: &Value) -> Fits {
         self.spend(1)?;
         match (a, b) {

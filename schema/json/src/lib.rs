@@ -1,14 +1,14 @@
 //! JSON Schema with a bound on every evaluation.
 //!
-//! Changes when the supported part of JSON Schema changes. Untrusted callers supply schemas, and an
-//! evaluation may take exponential time: a recursive `oneOf` tries every way down at every level. So an
-//! [evaluation](Schema::check) counts its steps, ends when they are used up, and keeps one error instead of a tree
-//! of them. Whether it ends so depends on the schema, the value and the bound alone: a replay decides alike.
+//! It changes when the supported part of JSON Schema changes. Untrusted callers supply schemas, and an
+//! evaluation can take exponential time: a recursive `oneOf` tries every branch at every level. So an
+//! [evaluation](Schema::check) counts its steps, stops when the budget is used up, and keeps one error instead of
+//! a tree. The outcome depends on schema, value and budget alone, so a replay decides the same.
 //!
-//! 2020-12, 2019-09, draft 7, 6 and 4 are understood ("$schema" says which; 2020-12 without it). `format` and the
-//! `content…` keywords are annotations, as the specification allows. References lead to places in the same
-//! document. `$dynamicRef`, `$recursiveRef`, `unevaluatedProperties` and `unevaluatedItems` are refused by
-//! [`Schema::compile`]; unknown keywords are annotations.
+//! Supported drafts: 2020-12, 2019-09, 7, 6 and 4 (selected by "$schema"; default 2020-12). `format` and the
+//! `content…` keywords are annotations, as the specification allows. References must stay within the same
+//! document. [`Schema::compile`] refuses `$dynamicRef`, `$recursiveRef`, `unevaluatedProperties` and
+//! `unevaluatedItems`; unknown keywords are annotations.
 
 mod compile;
 mod evaluate;
@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::{Number, Value};
 
-/// Levels of subschemas that an evaluation may stand in: it follows them on the stack.
+/// Maximum nesting of subschemas during an evaluation: it recurses on the stack.
 pub const DEPTH: usize = 384;
 
-/// A schema, ready for evaluation.
+/// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     nodes: Vec<Vec<Keyword>>,
@@ -35,58 +35,57 @@ pub struct Schema {
 /// Why a value was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It does not fit.
+    /// The value does not match.
     Misfit {
-        /// Where, as a JSON pointer.
+        /// The position, as a JSON pointer.
         path: String,
-        /// What is wrong there.
+        /// The mismatch at that position.
         what: String,
     },
-    /// The evaluation takes more steps than were allowed, or nests more than [`DEPTH`] subschemas.
+    /// The evaluation exceeds the step budget, or nests more than [`DEPTH`] subschemas.
     OverBudget,
 }
 
 impl Schema {
-    /// Reads a schema.
+    /// Compiles a schema.
     ///
     /// # Errors
-    /// What is wrong with it, or not supported.
+    /// A description of the invalid or unsupported part.
     pub fn compile(schema: &Value) -> Result<Schema, String> {
         compile::compile(schema, compile::Use::Verdict)
     }
 
-    /// Reads a schema that only [`Schema::cost`] is asked of: another implementation gives the verdict, which
-    /// supports more. What is not supported here is counted as if every part of it applied everywhere.
+    /// Compiles a schema for [`Schema::cost`] only: another implementation, which supports more, gives the
+    /// verdict. Unsupported keywords are counted as if every part of them applied everywhere.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the invalid part.
     pub fn compile_for_cost(schema: &Value) -> Result<Schema, String> {
         compile::compile(schema, compile::Use::Cost)
     }
 
-    /// Whether a value fits, decided within so many steps. A step is a subschema, a comparison or some bytes that
-    /// are looked at.
+    /// Checks a value within a step budget. A step is a subschema, a comparison or a few bytes of text.
     ///
     /// # Errors
-    /// A [`Failure`]: the first thing that is wrong.
+    /// A [`Failure`]: the first mismatch.
     pub fn check(&self, value: &Value, steps: u64) -> Result<(), Failure> {
         evaluate::check(self, value, steps)
     }
 
-    /// The steps that it takes to look at every subschema that applies, also behind one that does not fit. An
-    /// implementation that collects all errors does at least this.
+    /// The number of steps to evaluate every applicable subschema, even after a mismatch. An implementation that
+    /// collects all errors does at least this work.
     ///
     /// # Errors
-    /// [`Failure::OverBudget`] where they are more than `most`.
+    /// [`Failure::OverBudget`] if it exceeds `most`.
     pub fn cost(&self, value: &Value, most: u64) -> Result<u64, Failure> {
         evaluate::cost(self, value, most)
     }
 }
 
-/// A subschema, by its place in [`Schema::nodes`].
+/// A subschema, as index into [`Schema::nodes`].
 type Id = usize;
 
-/// A keyword that decides something.
+/// A keyword that constrains the value.
 #[derive(Debug)]
 enum Keyword {
     False,
@@ -142,16 +141,16 @@ enum Keyword {
 #[derive(Debug)]
 struct Pattern {
     source: String,
-    /// Nothing where only costs are asked for: then it matches everything.
+    /// `None` if compiled for costs only: then it matches everything.
     regex: Option<Regex>,
-    /// Steps that each byte of a text is counted as.
+    /// Steps charged for each byte of text.
     steps_per_byte: usize,
 }
 
-/// Types that a value may have.
+/// The allowed types of a value.
 #[derive(Debug)]
 struct Types {
     names: Vec<&'static str>,
-    /// Draft 4: a number that is written as a float is no integer.
+    /// Draft 4: a number written as a float is not an integer.
     by_notation: bool,
 }

@@ -1,4 +1,4 @@
-//! Numbers as JSON Schema means them: by value, however they are written.
+//! Numbers as JSON Schema defines them: compared by value, not by notation.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ pub(crate) fn compare(a: &Number, b: &Number) -> Ordering {
     }
 }
 
-/// Whether it is a whole number, also where it is written as a float.
+/// Whether the value is whole, even if written as a float.
 pub(crate) fn is_whole(number: &Number) -> bool {
     integer(number).is_some() || float(number).fract() == 0.0
 }
@@ -24,7 +24,7 @@ pub(crate) fn is_written_whole(number: &Number) -> bool {
     integer(number).is_some()
 }
 
-/// Whether one is a multiple of the other, exactly: as decimals where both are short enough.
+/// Whether one is a multiple of the other, exactly: as decimals if both are short enough.
 pub(crate) fn is_multiple(number: &Number, of: &Number) -> bool {
     if let (Some(number), Some(of)) = (decimal(number), decimal(of))
         && of.0 != 0
@@ -66,7 +66,7 @@ fn float(number: &Number) -> f64 {
 }
 
 fn against(whole: i128, float: f64) -> Ordering {
-    // Beyond every 64-bit integer.
+    // Beyond all 64-bit integers.
     if float.abs() > 1e30 {
         return if float > 0.0 { Ordering::Less } else { Ordering::Greater };
     }

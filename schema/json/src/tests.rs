@@ -1,11 +1,11 @@
-//! Verdicts against those of `jsonschema`, and the bound on their steps.
+//! Compares verdicts with those of `jsonschema`, and tests the step budget.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{Failure, Schema};
 
-/// Plenty for everything that is no attack.
+/// More than enough for any schema that is not an attack.
 const STEPS: u64 = 1_000_000;
 
 fn fits(schema: &Value, value: &Value) -> bool {
@@ -26,7 +26,7 @@ fn agree(schema: &Value, values: &[Value]) {
     assert!(wrong.is_empty(), "{schema} and {wrong:?}");
 }
 
-/// Values of every kind, among them equal numbers in several notations.
+/// Values of every type, including equal numbers in several notations.
 fn some_values() -> Vec<Value> {
     let mut values = vec![
         json!(null),
@@ -72,7 +72,7 @@ fn some_values() -> Vec<Value> {
     values
 }
 
-/// One schema or more for each keyword, in the ways in which the official test suite tries it.
+/// At least one schema for each keyword, similar to the official test suite.
 fn schemas_of_2020() -> Vec<Value> {
     vec![
         json!(true),
@@ -132,7 +132,7 @@ fn schemas_of_2020() -> Vec<Value> {
     ]
 }
 
-/// As above: those that combine schemas, refer to them, or say nothing.
+/// The same for keywords that combine or reference schemas, or have no effect.
 fn combinations_of_2020() -> Vec<Value> {
     vec![
         json!({"allOf": [{"type": "integer"}, {"minimum": 1}]}),
@@ -170,15 +170,15 @@ fn combinations_of_2020() -> Vec<Value> {
 }
 
 #[test]
-fn every_keyword_means_what_it_means_elsewhere() {
+fn keywords_agree_with_the_oracle() {
     let values = some_values();
     let schemas = schemas_of_2020().into_iter().chain(combinations_of_2020());
     schemas.for_each(|schema| agree(&schema, &values));
 }
 
-/// As decimals: the oracle takes floats, which are wrong for large numbers.
+/// As decimals: the oracle uses floats, which are wrong for large numbers.
 #[test]
-fn a_multiple_is_one_exactly() {
+fn multiples_are_exact() {
     for (number, of, is) in [
         (json!(0.0075), json!(0.0001), true),
         (json!(0.00751), json!(0.0001), false),
@@ -193,7 +193,7 @@ fn a_multiple_is_one_exactly() {
 }
 
 #[test]
-fn older_drafts_mean_what_they_did() {
+fn older_drafts_agree_with_the_oracle() {
     let values = some_values();
     let seven = "http://json-schema.org/draft-07/schema#";
     let four = "http://json-schema.org/draft-04/schema#";
@@ -225,20 +225,23 @@ fn older_drafts_mean_what_they_did() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused() {
+fn unsupported_schemas_are_refused() {
     for (schema, why) in [
-        (json!(7), "7 is no schema"),
+        (json!(7), "7 is not a schema"),
         (json!({"type": "nonsense"}), "type is \"nonsense\", which is not the name of a type"),
         (json!({"properties": {"a": {"minimum": "1"}}}), "minimum is \"1\", which is not a number"),
         (json!({"anyOf": []}), "anyOf is [], which is not an array of schemas"),
-        (json!({"multipleOf": 0}), "multipleOf is 0, which is not above 0"),
+        (json!({"multipleOf": 0}), "multipleOf is 0, which is not greater than 0"),
         (json!({"minLength": -1}), "minLength is -1, which is not a count"),
-        (json!({"pattern": "(?=a)"}), "\"(?=a)\" is no pattern that is matched in linear time"),
+        (
+            json!({"pattern": "(?=a)"}),
+            "\"(?=a)\" is not a pattern that can be matched in linear time",
+        ),
         (
             json!({"pattern": "[a-z]{1000}{1000}"}),
-            "\"[a-z]{1000}{1000}\" makes its patterns too large",
+            "the patterns are too large with \"[a-z]{1000}{1000}\"",
         ),
-        (json!({"$ref": "other.json"}), "it refers to \"other.json\", which is not in it"),
+        (json!({"$ref": "other.json"}), "it refers to \"other.json\", which does not exist in it"),
         (json!({"$dynamicRef": "#a"}), "it has a $dynamicRef"),
         (
             json!({"unevaluatedProperties": false}),
@@ -247,17 +250,17 @@ fn what_is_not_supported_is_refused() {
         (json!({"$defs": {"a": {"$id": "b"}}, "$ref": "#/$defs/a"}), "a part of it has an $id"),
         (
             json!({"$schema": "https://example.com/s"}),
-            "its $schema is \"https://example.com/s\", which is not known",
+            "its $schema is \"https://example.com/s\", which is unknown",
         ),
     ] {
         assert_eq!(Schema::compile(&schema).err().as_deref(), Some(why), "{schema}");
     }
 }
 
-/// A filter whose alternatives refer to the whole: each level of nesting was tried by each alternative, and a few hundred
-/// bytes of arguments took seconds and gigabytes.
+/// A filter whose alternatives refer to the whole schema: each level of nesting was tried by each alternative, and a
+/// few hundred bytes of arguments took seconds and gigabytes.
 #[test]
-fn an_attack_ends_with_its_budget() {
+fn an_expensive_schema_stops_at_its_budget() {
     let way = |name: &str| -> Value {
         json!({"properties": {"not": {"$ref": "#/$defs/filter"}, name: {"type": "string"}}})
     };
@@ -350,7 +353,7 @@ fn values() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Whether a reference leads back to itself without leaving the value: then the verdict is undefined.
+/// Whether a reference returns to itself for the same value: then the verdict is undefined.
 fn leads_in_circles(schema: &Value) -> bool {
     fn in_place<'a>(schema: &'a Value, root: &'a Value, seen: &mut Vec<&'a Value>) -> bool {
         if seen.iter().any(|one| std::ptr::eq(*one, schema)) {
@@ -387,7 +390,7 @@ fn leads_in_circles(schema: &Value) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Where the steps suffice the verdict is the oracle's, and fewer steps never give another one.
+    /// If the budget suffices, the verdict equals the oracle's; a smaller budget never changes the verdict.
     #[test]
     fn generated_schemas_agree_with_the_oracle(
         schema in schemas(),
@@ -408,7 +411,7 @@ proptest! {
         if let Ok(cost) = compiled.cost(&value, STEPS) {
             prop_assert!(
                 compiled.check(&value, cost) != Err(Failure::OverBudget),
-                "all steps are enough for a verdict"
+                "an unlimited budget always gives a verdict"
             );
         }
     }

@@ -1,13 +1,13 @@
-//! Values as they are quoted in errors.
+//! Quotes values in errors.
 
 use std::io;
 
 use serde_json::Value;
 
-/// Bytes of a value that are quoted.
+/// Maximum bytes of a quoted value.
 const QUOTED: usize = 200;
 
-/// A value as JSON, cut where it is long. Takes no longer for a large one.
+/// A value as JSON, truncated if long. The time does not depend on the size of the value.
 pub(crate) fn quote(value: &Value) -> String {
     let mut quoted = Cut(Vec::new());
     let cut = serde_json::to_writer(&mut quoted, value).is_err();

@@ -1,7 +1,7 @@
-//! `#[table]`, `#[reducer]` and `#[derive(TextEnum)]`: one declaration from which all else follows.
+//! `#[table]`, `#[reducer]` and `#[derive(TextEnum)]`: one declaration from which everything else is derived.
 //!
-//! Changes when the way people declare tables and reducers changes. The output names only
-//! `::abide_schema`; it holds no logic of its own.
+//! It changes when the syntax of table and reducer declarations changes. The output names only
+//! `::abide_schema` and contains no logic of its own.
 
 mod reducer;
 mod table;
@@ -28,7 +28,7 @@ use proc_macro::TokenStream;
 /// On the struct: `name`, `without_rowid`, `shared`, `index(columns…)`, `unique(columns…)`, each of these two
 /// optionally with `where = "condition"`, `constraint = "SQL"`, `trigger = SQL_CONST`. On a field:
 /// `#[column(key)]`, `#[column(unique)]`, `#[column(references = "table(column)")]`, `#[column(scope)]`.
-/// A single integer key is numbered by the database: insert 0.
+/// The database assigns a single integer key: insert 0.
 #[proc_macro_attribute]
 pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(table::expand(arguments.into(), item.into()))
@@ -42,20 +42,20 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// pub fn ship(ctx: &mut Context<'_>, id: String, express: Option<bool>) -> Result<Parcel, Abort> { … }
 /// ```
 ///
-/// Register it with `Module::reducer(ship::definition())`. A parameter of type `Option` may be left
-/// out by the caller, one of type `Nullable` may be null, all others must be given; what is not a
-/// parameter is refused.
+/// Register it with `Module::reducer(ship::definition())`. The caller may omit a parameter of type `Option`
+/// and may pass null for one of type `Nullable`; all others are required. Arguments that are not parameters
+/// are refused.
 ///
-/// A parameter that is the id of a row says so: `#[id(Parcel)] id: String` for a row that exists, `#[id(new, Parcel)]` for
-/// one that the caller chooses for a new row. The function gets the id as it is stored: that of a caller with a scope is in
-/// the namespace of its scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
+/// An id parameter is declared with its table: `#[id(Parcel)] id: String` for an existing row, `#[id(new, Parcel)]` for
+/// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is
+/// in the namespace of that scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
 #[proc_macro_attribute]
 pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(reducer::expand(item.into()))
 }
 
 /// Makes an enum of unit variants a text column: each variant is stored as its name in snake case,
-/// and the database refuses any other text.
+/// and the database rejects any other text.
 #[proc_macro_derive(TextEnum)]
 pub fn text_enum(item: TokenStream) -> TokenStream {
     expand(text_enum::expand(item.into()))

@@ -13,12 +13,12 @@ struct Argument {
     name: Ident,
     kind: Type,
     optional: bool,
-    /// What it says about being an id: `#[id(…)]`.
+    /// Its `#[id(…)]` attribute.
     id: Option<Id>,
 }
 
-/// `#[id(Row)]`: names a row. `#[id(new, Row)]`: the caller's choice for a new row. `#[id(derived, Row)]`: as `new`,
-/// and the reducer itself checks an id in the reserved form.
+/// `#[id(Row)]`: the id of an existing row. `#[id(new, Row)]`: an id chosen by the caller for a new row.
+/// `#[id(derived, Row)]`: like `new`, and the reducer itself checks an id in the reserved form.
 struct Id {
     naming: Ident,
     row: Type,
@@ -74,7 +74,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let text = name.to_string();
     let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
     let kinds: Vec<&Type> = arguments.iter().map(|argument| &argument.kind).collect();
-    let module_doc = format!("The reducer [`{text}`](fn@{text}) as registered.");
+    let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
     let (call, decode) = (call(name, &arguments, answer), decode(&text, &takes));
     let definition = definition(&text, &doc, answer);
     Ok(quote! {
@@ -99,7 +99,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// Running the function with decoded arguments.
+/// Generates the call of the function with decoded arguments.
 fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
     let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
     let values = arguments.iter().map(|Argument { name, id, .. }| match id {
@@ -129,7 +129,7 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
     }
 }
 
-/// Decoding arguments, with the list of those that fit in the refusal.
+/// Generates the argument decoder, with the list of valid arguments for its refusal.
 fn decode(text: &str, takes: &str) -> TokenStream {
     quote! {
         fn decode(
@@ -147,7 +147,7 @@ fn decode(text: &str, takes: &str) -> TokenStream {
     }
 }
 
-/// The reducer as a value to register.
+/// Generates the definition to register.
 fn definition(text: &str, doc: &str, answer: &Type) -> TokenStream {
     quote! {
         /// The result type behind a `Result<_, Abort>`.

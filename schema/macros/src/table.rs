@@ -78,7 +78,7 @@ struct Column {
 }
 
 impl Column {
-    /// Reads the `#[column]` attributes of a field and takes them off.
+    /// Parses and removes the `#[column]` attributes of a field.
     fn parse(field: &mut Field) -> Result<Column> {
         let mut column = Column::default();
         for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column"))

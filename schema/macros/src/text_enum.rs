@@ -8,12 +8,12 @@ use syn::{Data, DeriveInput, Error, Fields, Ident, Result};
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let item: DeriveInput = syn::parse2(item)?;
     let Data::Enum(data) = &item.data else {
-        return Err(Error::new(item.span(), "TextEnum is for enums"));
+        return Err(Error::new(item.span(), "TextEnum can only be derived for enums"));
     };
     if let Some(variant) =
         data.variants.iter().find(|variant| !matches!(variant.fields, Fields::Unit))
     {
-        return Err(Error::new(variant.span(), "a text enum has unit variants only"));
+        return Err(Error::new(variant.span(), "a text enum can only have unit variants"));
     }
     let name = &item.ident;
     let variants: Vec<_> = data.variants.iter().map(|variant| &variant.ident).collect();
@@ -22,7 +22,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let expected = format!("one of {}", texts.join(", "));
     let spelling = quote! {
         impl #name {
-            /// As it is stored and as it travels.
+            /// The text as stored and as sent.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { #(Self::#variants => #texts),* }
@@ -46,7 +46,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     Ok(quote!(#spelling #cell #serde))
 }
 
-/// As a column.
+/// The column implementation.
 fn cell(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
     quote! {
         impl ::abide_schema::table::Cell for #name {
@@ -73,7 +73,7 @@ fn cell(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
     }
 }
 
-/// As JSON, and as JSON Schema.
+/// The JSON and JSON Schema implementations.
 fn serde(name: &Ident, texts: &[String], expected: &str) -> TokenStream {
     quote! {
         impl ::abide_schema::private::serde::Serialize for #name {

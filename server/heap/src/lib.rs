@@ -1,15 +1,15 @@
-//! Memory that the allocator keeps and nothing uses: it goes back to the system. Not an allocator.
+//! Returns memory that the allocator keeps unused to the system. Not an allocator.
 //!
-//! glibc's malloc returns the top of a heap by itself. A free block below a block in use stays resident, so
+//! glibc's malloc returns the top of a heap automatically. A free block below a block in use stays resident, so
 //! that a process keeps most of its peak. `malloc_trim(3)` returns such blocks page by page.
 
-/// Whether [`release`] does anything on this system.
+/// Whether [`release`] has an effect on this system.
 pub const RELEASES: bool = cfg!(all(target_os = "linux", target_env = "gnu"));
 
 /// Returns unused pages to the system. Takes about a tenth of a second for each gigabyte, and holds
 /// the lock of one part of the heap (an arena) at a time.
 ///
-/// Does nothing where the C library is not glibc.
+/// Has no effect if the C library is not glibc.
 pub fn release() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "malloc_trim is a C function")]
@@ -21,7 +21,7 @@ pub fn release() {
 mod tests {
     use super::*;
 
-    /// What this process holds in memory.
+    /// Resident memory of this process.
     fn resident_bytes() -> Option<usize> {
         let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
         let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
@@ -29,8 +29,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_between_blocks_in_use_goes_back() {
-        // Below the size from which each block is a mapping of its own (128 kB).
+    fn fragmented_memory_is_returned() {
+        // Below the size from which each block is a separate mapping (128 kB).
         let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![1; 64 << 10]).collect();
         let last = blocks.pop();
         let full = resident_bytes();

@@ -1,35 +1,35 @@
-//! The routes of agents and their runs, in the document.
+//! The routes of agents and runs in the OpenAPI document.
 
 use serde_json::{Value as JsonValue, json};
 
 use super::{answers, idempotency_key, object, schema_ref};
 
-/// `/agents`, `/capabilities` and what begins with a run.
+/// `/agents`, `/capabilities` and the routes of runs.
 pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
     let name = || parameter("name", "path", "string", "The agent.");
     let id = || parameter("id", "path", "string", "The run.");
     let reason = object(json!({"reason": {"type": "string"}}), &[]);
     let definition = json!({"type": "object",
         "description": "An agent definition, see docs/agents.md."});
-    let mut create = operation("create_agent", "Registers an agent that there is not.", agent());
+    let mut create = operation("create_agent", "Registers a new agent.", agent());
     create["requestBody"] = body(&definition);
     create["parameters"] = json!([idempotency_key()]);
     let mut change = operation(
         "change_agent",
-        "Changes an agent: a JSON merge patch of its definition, checked as a whole.",
+        "Changes an agent with a JSON merge patch of its definition, which is checked as a whole.",
         agent(),
     );
     change["requestBody"] = body(&definition);
     change["parameters"] = json!([
         name(),
         idempotency_key(),
-        parameter("If-Match", "header", "string", "The revision that is meant, as ETag gave it.")
+        parameter("If-Match", "header", "string", "The expected revision, from ETag.")
     ]);
     let mut start =
-        operation("begin_run", "Begins a run, in a session of its own or a given one.", run());
+        operation("begin_run", "Starts a run, in a new session or an existing one.", run());
     start["requestBody"] = body(&wanted());
     start["parameters"] = json!([name(), idempotency_key()]);
-    let mut abort = operation("abort_a_run", "Says that nobody wants a run any more.", run());
+    let mut abort = operation("abort_a_run", "Aborts a run.", run());
     abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
     abort["parameters"] = json!([id(), idempotency_key()]);
     let agents = object(
@@ -39,42 +39,39 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
     [
         (
             "/agents",
-            json!({"get": operation("agents", "The agents that there are.", agents),
+            json!({"get": operation("agents", "Lists the agents.", agents),
                 "post": as_created(create)}),
         ),
         (
             "/agents/{name}",
             json!({
-                "get": with(operation("agent", "One agent.", agent()), name()),
+                "get": with(operation("agent", "Returns an agent.", agent()), name()),
                 "patch": change,
             }),
         ),
         (
             "/capabilities",
-            json!({"get": operation("capabilities", "What this server can do.",
+            json!({"get": operation("capabilities", "The capabilities of this server.",
                 json!({"type": "object"}))}),
         ),
         ("/v1/agents/{name}/runs", json!({"post": as_created(start)})),
-        (
-            "/v1/runs/{id}",
-            json!({"get": with(operation("run", "Where a run stands.", run()), id())}),
-        ),
+        ("/v1/runs/{id}", json!({"get": with(operation("run", "Returns a run.", run()), id())})),
         ("/v1/runs/{id}/abort", json!({"post": abort})),
         ("/v1/runs/{id}/events", json!({"get": events(id())})),
     ]
 }
 
 fn events(id: JsonValue) -> JsonValue {
-    let meaning = "What a run tells, as server-sent events, until it is over. The id of an event \
-        is its number in the run.";
+    let meaning = "The events of a run as server-sent events, until the run ends. \
+        The id of an event is its number in the run.";
     let mut answers = answers("The events.", "text/event-stream", json!({"type": "string"}));
-    answers["204"] = json!({"description": "The run is over, and all of it was told."});
+    answers["204"] = json!({"description": "The run has ended, and all events were sent."});
     json!({
         "operationId": "run_events",
         "tags": ["agents"],
         "description": meaning,
         "parameters": [id,
-            parameter("Last-Event-ID", "header", "integer", "Only what was told after it.")],
+            parameter("Last-Event-ID", "header", "integer", "Only later events.")],
         "responses": answers,
     })
 }
@@ -88,7 +85,7 @@ fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue {
     })
 }
 
-/// The same where what comes of it is new.
+/// The same with status 201 for a new object.
 fn as_created(mut operation: JsonValue) -> JsonValue {
     let responses = operation["responses"].as_object_mut();
     if let Some((responses, ok)) = responses.and_then(|all| all.remove("200").map(|ok| (all, ok))) {
@@ -125,7 +122,7 @@ fn agent() -> JsonValue {
             "response_format": {"type": ["object", "null"]}, "interrupt_on": {"type": "object"},
             "tools": names(), "skills": names(),
             "system_prompt": {"type": ["string", "null"],
-                "description": "At most 500 characters of it."},
+                "description": "At most 500 characters of the prompt."},
         }),
         &["name", "revision", "mode"],
     )
@@ -143,14 +140,14 @@ fn wanted() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
     object(
         json!({
-            "input": text("What the user says."),
-            "session_id": text("The session; one is made where this is left out."),
-            "id": text("An id of the caller's own. The same again is the same run."),
+            "input": text("The user's message."),
+            "session_id": text("The session; created if omitted."),
+            "id": text("An id chosen by the caller. The same id means the same run."),
             "deadline_ms": {"type": "integer",
-                "description": "Milliseconds after which it must be over."},
-            "title": text("Of the session that is made."),
-            "scope": {"type": "object", "description": "Of the session that is made."},
-            "metadata": {"description": "Of the session that is made."},
+                "description": "Time limit of the run in milliseconds."},
+            "title": text("For a new session."),
+            "scope": {"type": "object", "description": "For a new session."},
+            "metadata": {"description": "For a new session."},
         }),
         &["input"],
     )

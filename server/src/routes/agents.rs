@@ -1,5 +1,5 @@
-//! `/agents` and `/capabilities`: the registry over REST. What may be read and registered is the engine's to say, as of
-//! any other call; what is a definition, the [`Agents`](crate::Agents) of this server.
+//! `/agents` and `/capabilities`: the agent registry over REST. The engine decides who may read and register, as for
+//! any other call; the server's [`Agents`](crate::Agents) checks definitions.
 
 use abide_engine::{Answer, Engine};
 use abide_schema::reducer::Caller;
@@ -16,10 +16,10 @@ use super::{App, By, hidden, idempotency_key, json as as_json};
 use crate::content::Content;
 use crate::problem::Problem;
 
-/// Characters of a prompt that are shown.
+/// Number of characters of a prompt that are shown.
 const PROMPT_CHARS: usize = 500;
 
-/// What a body looks like.
+/// An example of a body.
 const LOOKS: &str =
     r#"{"name": "clerk", "system_prompt": "…", "tools": ["…"]}, as docs/agents.md says"#;
 
@@ -28,7 +28,7 @@ const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.na
     a.retired_at, r.definition FROM agents a \
     LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
 
-/// Those that can be begun or given tasks, but for the hidden ones.
+/// Lists the agents that can run or get tasks, except hidden ones.
 pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Problem> {
     let sql =
         format!("SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL ORDER BY a.name");
@@ -37,7 +37,7 @@ pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Pro
     Ok(as_json(json!({"seq": answer.seq, "agents": agents}).to_string()))
 }
 
-/// One, hidden or not.
+/// Returns an agent, hidden or not.
 pub(super) async fn get(
     State(app): State<App>,
     by: By,
@@ -48,7 +48,7 @@ pub(super) async fn get(
     Ok(answered(StatusCode::OK, &agent))
 }
 
-/// Registers one that there is not.
+/// Registers a new agent.
 pub(super) async fn create(
     State(app): State<App>,
     by: By,
@@ -66,8 +66,8 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// Changes one: what the body says goes in the place of what was there (RFC 7396). With `If-Match` only
-/// where that is its newest revision.
+/// Changes an agent by a JSON merge patch (RFC 7396). With `If-Match` only if that is its newest
+/// revision.
 pub(super) async fn change(
     State(app): State<App>,
     by: By,
@@ -79,13 +79,17 @@ pub(super) async fn change(
     let patch = read(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
     if patch.get("name").is_some_and(|other| other.as_str() != Some(name.as_str())) {
-        let detail = format!("agent {name} cannot be given another name");
-        return Err(Refusal::new(Code::BadArguments, detail).hint("POST /agents makes one").into());
+        let detail = format!("agent {name} cannot be renamed");
+        return Err(Refusal::new(Code::BadArguments, detail)
+            .hint("POST /agents creates one")
+            .into());
     }
     let (mut definition, agent) = find(&app.engine, &by, &name).await?;
     if definition.is_null() {
-        let detail = format!("the definition of agent {name} is hidden from you");
-        return Err(Refusal::new(Code::Denied, detail).hint("send it whole:  POST /agents").into());
+        let detail = format!("a policy hides the definition of agent {name}");
+        return Err(Refusal::new(Code::Denied, detail)
+            .hint("send the whole definition:  POST /agents")
+            .into());
     }
     let newest = agent["revision"].as_i64().unwrap_or_default();
     let expected = if_match(&headers)?.unwrap_or(newest);
@@ -95,13 +99,13 @@ pub(super) async fn change(
     Ok(answered(StatusCode::OK, &agent))
 }
 
-/// What this server can do.
+/// The capabilities of this server.
 pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
     let agents = app.agents.is_some();
     let mut told = json!({
         "packages": {"abide": env!("CARGO_PKG_VERSION")},
         "stream_protocols": ["sse", SUBPROTOCOL],
-        // Tools that are programs run as processes of the server's user, with no wall around them.
+        // Tools that are programs run as processes of the server's user, without a sandbox.
         "sandbox_backends": [],
         "features": {"agents": agents, "mcp": agents, "a2a": false, "artifacts": false},
         "middleware": [],
@@ -114,7 +118,7 @@ pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
     as_json(told.to_string())
 }
 
-/// The object of a body. Its turn ends here: what follows waits for files and for the disk.
+/// Parses the object of a body. Its turn ends here: the rest waits for files and for the disk.
 async fn read(
     app: &App,
     by: &Caller,
@@ -125,7 +129,7 @@ async fn read(
     content.envelope(LOOKS)
 }
 
-/// Has a definition checked and registers it; its name.
+/// Checks and registers a definition; returns its name.
 async fn register(
     app: &App,
     by: &Caller,
@@ -134,16 +138,16 @@ async fn register(
     key: Option<&str>,
 ) -> Result<String, Refusal> {
     let Some(agents) = app.agents.clone() else {
-        let detail = "this server takes no definitions: it has no tools to hold them to";
+        let detail = "this server accepts no agent definitions";
         return Err(Refusal::new(Code::NotFound, detail).hint(NO_AGENTS));
     };
-    // It reads prompts and skills.
+    // Checking reads prompt and skill files.
     let checked = tokio::task::spawn_blocking(move || agents.registrations(definition)).await;
     let mut registrations = checked.map_err(|why| {
         Refusal::new(Code::Internal, format!("the definition could not be checked: {why}"))
     })??;
     let Some(own) = registrations.last_mut() else {
-        return Err(Refusal::new(Code::Internal, "the definition came to nothing"));
+        return Err(Refusal::new(Code::Internal, "the definition contains no agent"));
     };
     own["expected_revision"] = json!(expected);
     let name = own["name"].as_str().unwrap_or_default().to_owned();
@@ -153,9 +157,9 @@ async fn register(
     Ok(name)
 }
 
-const NO_AGENTS: &str = "abide serve --agents FOLDER  has them";
+const NO_AGENTS: &str = "start it with  abide serve --agents FOLDER";
 
-/// Asks for [`COLUMNS`]: without the definition where a policy hides it from the caller.
+/// Queries [`COLUMNS`]: without the definition if a policy hides it from the caller.
 async fn ask(
     engine: &Engine,
     by: &Caller,
@@ -171,17 +175,17 @@ async fn ask(
     }
 }
 
-/// An agent's definition, and what is shown of it.
+/// An agent's definition, and its public form.
 async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
     let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
     let Answer { rows, .. } = ask(engine, by, &sql, &params).await?;
     let row = rows.first().ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
-            .hint("GET /agents lists those that there are")
+            .hint("GET /agents lists them")
     })?;
     let mut definition = definition_of(row);
-    // Read anew with every registration.
+    // Added again with every registration.
     if let Some(definition) = definition.as_object_mut() {
         definition.remove("instructions");
     }
@@ -195,7 +199,7 @@ fn definition_of(row: &[Value]) -> JsonValue {
     }
 }
 
-/// What is shown of an agent, from a row of [`COLUMNS`].
+/// The public form of an agent, from a row of [`COLUMNS`].
 fn shown(row: &[Value]) -> JsonValue {
     let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
     let definition = definition_of(row);
@@ -219,7 +223,7 @@ fn shown(row: &[Value]) -> JsonValue {
     })
 }
 
-/// The beginning of a prompt: as it was written, or as it was read from where it stands.
+/// The beginning of a prompt: inline, or as read from its file.
 fn prompt(definition: &JsonValue) -> JsonValue {
     let text = match &definition["system_prompt"] {
         JsonValue::Null => return JsonValue::Null,
@@ -229,7 +233,7 @@ fn prompt(definition: &JsonValue) -> JsonValue {
     json!(text.chars().take(PROMPT_CHARS).collect::<String>())
 }
 
-/// Merges one JSON value into another: null takes a member away (RFC 7396).
+/// Merges one JSON value into another: null removes a member (RFC 7396).
 fn merge(into: &mut JsonValue, patch: JsonValue) {
     let JsonValue::Object(patch) = patch else {
         *into = patch;
@@ -255,13 +259,13 @@ fn name_of(name: Result<Path<String>, PathRejection>) -> Result<String, Refusal>
     Ok(name)
 }
 
-/// The revision that a change is meant for.
+/// The revision that a change applies to.
 fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
     let Some(tag) = headers.get(IF_MATCH) else { return Ok(None) };
     let number = tag.to_str().ok().and_then(|tag| tag.trim().trim_matches('"').parse().ok());
     number.map(Some).ok_or_else(|| {
         Refusal::new(Code::BadRequest, "the header If-Match is not a revision")
-            .hint("send back the ETag of GET /agents/{name}, or leave the header out")
+            .hint("send the ETag of GET /agents/{name}, or omit the header")
     })
 }
 
@@ -278,8 +282,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_is_merged() {
-        // The cases of RFC 7396, appendix A, that objects can be.
+    fn patches_are_merged_as_in_rfc_7396() {
+        // The cases of RFC 7396, appendix A, that are objects.
         let cases = [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_cut_at_500_characters() {
+    fn prompts_are_truncated_to_500_characters() {
         let long = "é".repeat(501);
         let cut = prompt(&json!({"system_prompt": long}));
         assert_eq!(cut.as_str().map(|cut| cut.chars().count()), Some(500));

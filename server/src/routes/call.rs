@@ -41,7 +41,7 @@ struct Batch {
     calls: Vec<BatchCall>,
 }
 
-/// Runs several in one transaction.
+/// Runs several reducers in one transaction.
 pub(super) async fn batch(
     State(app): State<App>,
     by: By,

@@ -1,5 +1,5 @@
-//! What the server says about itself: `GET /v1/schema`, `GET /openapi.json`, and the log's proofs,
-//! which are not there yet.
+//! Descriptions of the server: `GET /v1/schema`, `GET /openapi.json`, and proofs of the log,
+//! which are not implemented yet.
 
 use abide_schema::{Code, Refusal};
 use axum::extract::State;

@@ -18,7 +18,7 @@ struct Query {
     params: Map<String, JsonValue>,
 }
 
-/// How a query would be kept live, and at what cost.
+/// Explains how a query would be maintained live, and at what cost.
 pub(super) async fn explain(
     State(app): State<App>,
     by: By,

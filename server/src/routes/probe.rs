@@ -1,4 +1,4 @@
-//! `GET /health` and `GET /ready`, for those who restart and route.
+//! `GET /health` and `GET /ready`, for supervisors and load balancers.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -7,16 +7,16 @@ use serde_json::json;
 use super::{App, With};
 use crate::problem::Problem;
 
-/// The process is up. Whether it can do anything, `/ready` says.
+/// The process is running. `/ready` says whether it accepts calls.
 pub(super) async fn health() -> Response {
     super::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
-/// Calls are taken.
+/// Calls are accepted.
 pub(super) async fn ready(State(app): State<App>, pass: Option<With>) -> Result<Response, Problem> {
     app.engine.ready()?;
     if pass.is_none() {
-        // How much is written is not for callers without credentials.
+        // The length of the log is not public.
         return Ok(super::json(json!({"status": "ready"}).to_string()));
     }
     let seq = app.engine.durable_seq();

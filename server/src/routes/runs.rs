@@ -1,4 +1,4 @@
-//! Runs over REST: begun, looked at, aborted. What they tell is [`events`].
+//! Runs over REST: start, read, abort. Their events are in [`events`].
 
 pub(super) mod events;
 
@@ -20,25 +20,25 @@ use crate::content::Content;
 use crate::problem::Problem;
 use crate::turns::begin;
 
-/// A run that is wanted.
+/// A request for a run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
-    /// What the user says.
+    /// The user's message.
     input: String,
-    /// The session, where there is one already.
+    /// An existing session.
     session_id: Option<String>,
-    /// An id of the caller's own for the run.
+    /// An id for the run, chosen by the caller.
     id: Option<String>,
-    /// Milliseconds after which it must be over.
+    /// Time limit of the run in milliseconds.
     deadline_ms: Option<i64>,
-    /// Of a session that is made for it.
+    /// Title of the session that is created for it.
     title: Option<String>,
     scope: Option<Map<String, JsonValue>>,
     metadata: Option<JsonValue>,
 }
 
-/// Begins a run of an agent, in a session of its own or the one that is named.
+/// Starts a run of an agent, in a new session or an existing one.
 pub(super) async fn start(
     State(app): State<App>,
     by: By,
@@ -56,7 +56,7 @@ pub(super) async fn start(
     let calls = calls(&by, &agent, wanted, key)?;
     let begun = begin(turn, app.engine.batch(&by, &calls, key)).await;
     let done = match (begun, calls.as_slice()) {
-        // The same run was begun before: its session is there, and the run says that it is the same.
+        // A retry: the session exists, and the run confirms that it is the same one.
         (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
             app.engine.batch(&by, std::slice::from_ref(run), key).await?
         }
@@ -75,7 +75,7 @@ pub(super) async fn start(
     Ok(response)
 }
 
-/// The calls that begin a run: the session, where it is to be made, and the run. Both or neither.
+/// The calls that start a run: create the session, if necessary, and start the run. All or nothing.
 fn calls(
     by: &Caller,
     agent: &str,
@@ -86,8 +86,10 @@ fn calls(
     let mut calls = Vec::new();
     let session_id = match session_id {
         Some(session_id) if title.is_some() || scope.is_some() || metadata.is_some() => {
-            let detail = format!("title, scope and metadata are those of session {session_id}");
-            let hint = "leave them out, or leave out session_id to have a session made";
+            let detail = format!(
+                "title, scope and metadata cannot be set for the existing session {session_id}"
+            );
+            let hint = "omit them, or omit session_id to create a session";
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
         }
         Some(session_id) => session_id,
@@ -105,7 +107,7 @@ fn calls(
     Ok(calls)
 }
 
-/// A reducer's call, without what was left out.
+/// A reducer call without its null arguments.
 fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
@@ -113,8 +115,8 @@ fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     BatchCall { reducer: reducer.to_owned(), args }
 }
 
-/// The id of a session that is made for a run. A retry has to name the same, so it follows from what
-/// the caller will repeat: the run's id or the request's. Where there is neither it is drawn.
+/// The id of a session that is created for a run. A retry must use the same one, so it is derived from
+/// the run's id or the request id. Without either it is random.
 fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> String {
     let text = match (id, key) {
         (Some(id), _) => json!(["id", by.principal(), agent, id]).to_string(),
@@ -126,7 +128,7 @@ fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> 
     format!("s_{short}")
 }
 
-/// Where a run stands.
+/// Returns a run.
 pub(super) async fn get(
     State(app): State<App>,
     by: By,
@@ -144,7 +146,7 @@ struct Reason {
     reason: Option<String>,
 }
 
-/// Says that nobody wants a run any more.
+/// Aborts a run.
 pub(super) async fn abort(
     State(app): State<App>,
     by: By,
@@ -173,7 +175,7 @@ async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue)
         engine.query(by, sql, &params, None).await.map_err(hidden)
     };
     let mut answer = query(id).await?;
-    // As reducers do it: an id that the caller chose is stored in the namespace of its scope.
+    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
     if answer.rows.is_empty() && !by.namespace().is_empty() {
         answer = query(&format!("{}{id}", by.namespace())).await?;
     }
@@ -190,7 +192,7 @@ async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue)
     Ok((answer.seq, JsonValue::Object(cells.collect())))
 }
 
-/// An id as one segment of a path.
+/// Encodes an id as one path segment.
 fn segment(id: &str) -> String {
     let escaped = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

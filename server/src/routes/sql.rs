@@ -53,7 +53,7 @@ pub(super) async fn sql(
     Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())
 }
 
-/// An answer in parts: each is encoded when the socket has room for it, and its rows are let go of.
+/// A response in parts: each is encoded when the socket has room for it, and its rows are freed.
 fn parts(answer: Answer, hold: Hold) -> impl Stream<Item = Result<Vec<u8>, Infallible>> {
     let encoding = frames::RowsInParts::new(answer, limits::ANSWER_PART_BYTES);
     stream::iter(encoding).map(move |part| {

@@ -1,4 +1,4 @@
-//! The bounds of the accept loop, with time that passes as fast as it is waited for.
+//! Limits of the accept loop, in virtual time.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ impl Loop {
     }
 }
 
-/// What the server says until it closes.
+/// The server's output until it closes.
 async fn heard(socket: &mut TcpStream) -> String {
     let mut text = String::new();
     socket.read_to_string(&mut text).await.expect("text");
@@ -52,7 +52,7 @@ async fn heard(socket: &mut TcpStream) -> String {
 const LAST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn a_full_house_says_so_and_has_room_again() {
+async fn a_full_server_refuses_and_recovers() {
     let house = Loop::with_room(1).await;
     let mut first = house.connect().await;
     first.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
@@ -73,7 +73,7 @@ async fn a_full_house_says_so_and_has_room_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_does_not_come_is_not_waited_for() {
+async fn an_incomplete_head_times_out() {
     let house = Loop::with_room(1).await;
     let mut slow = house.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
@@ -84,9 +84,9 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     house.life.empty().await;
 }
 
-/// Half-sent heads of one address kept a client of the same address out for 30 seconds: they held every place.
+/// Incomplete heads from one address blocked a client at the same address for 30 seconds: they held every place.
 #[tokio::test]
-async fn half_sent_heads_make_room_for_whole_ones() {
+async fn incomplete_heads_make_room_for_complete_ones() {
     let house = Loop::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..20 {
@@ -98,11 +98,11 @@ async fn half_sent_heads_make_room_for_whole_ones() {
     whole.write_all(LAST).await.expect("it reads");
     let begun = Instant::now();
     assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
-    assert!(begun.elapsed() < limits::NEWCOMER, "it waits for no head's end");
+    assert!(begun.elapsed() < limits::NEWCOMER, "it does not wait for the end of a head");
 }
 
-/// The accept loop waited for a place of a crowded address, a tenth of a second for each two of its connections, and so
-/// did all other addresses.
+/// The accept loop waited for a place of a crowded address, a tenth of a second for every two of its connections, and
+/// delayed all other addresses.
 #[tokio::test]
 async fn a_crowded_address_delays_no_other() {
     let house = Loop::with_room(8).await;

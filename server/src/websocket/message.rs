@@ -1,4 +1,4 @@
-//! From a text message to what it asks for; or what is wrong with it, said so that it can be mended.
+//! Parses text messages, with helpful errors.
 
 use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
 use abide_schema::wire::ClientMessage;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value as JsonValue;
 
-/// Each op, and what its message looks like.
+/// Each op, with an example message.
 const OPS: [(&str, &str); 8] = [
     ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"from":40}"#),
     ("unsubscribe", r#"{"op":"unsubscribe","id":"q1"}"#),
@@ -19,13 +19,13 @@ const OPS: [(&str, &str); 8] = [
     ("ping", r#"{"op":"ping"}"#),
 ];
 
-/// Reads a message. A refusal comes with the message's id, as far as that can be read.
+/// Parses a message. A refusal has the message's id, if it can be parsed.
 pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     if text.len() > MESSAGE_BYTES {
         let id = serde_json::from_str::<Named>(text).ok().map(|named| named.id);
         return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));
     }
-    // Serde would take an array too, its items for the fields in their order.
+    // Serde would also accept an array, its items as the fields in order.
     let object = text.trim_ascii_start().starts_with('{');
     let message = if object {
         serde_json::from_str(text)
@@ -38,16 +38,16 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
         return Err((id.map(str::to_owned), found.into()));
     }
     match id(&message) {
-        // It comes back in every answer and every delta, to each of which it would add its length.
+        // It is repeated in every reply and every delta.
         Some(id) if id.len() > NAME_BYTES => {
-            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are taken", id.len());
+            let detail = format!("an id of {} bytes, at most {NAME_BYTES} are allowed", id.len());
             Err((None, Refusal::new(Code::LimitExceeded, detail).hint("number them: q1, q2, …")))
         }
         _ => Ok(message),
     }
 }
 
-/// As much as is read of a message that is too large.
+/// The part of a too large message that is parsed.
 #[derive(Deserialize)]
 struct Named {
     id: String,
@@ -56,7 +56,7 @@ struct Named {
 pub(super) fn too_large() -> Refusal {
     let detail = format!("the message is larger than {MESSAGE_BYTES} bytes");
     Refusal::new(Code::LimitExceeded, detail)
-        .hint("send several, or keep large content elsewhere and append a reference to it")
+        .hint("split it, or store large content elsewhere and append a reference to it")
 }
 
 fn id(message: &ClientMessage) -> Option<&str> {
@@ -77,11 +77,11 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
         Ok(JsonValue::Object(object)) => object,
         Ok(_) => {
             let refusal = bad("the message is not a JSON object".to_owned());
-            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
+            return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }
         Err(why) => {
             let refusal = bad(format!("the message is not JSON: {why}"));
-            return (None, refusal.hint("abide.v1 is one JSON object a text message"));
+            return (None, refusal.hint("abide.v1 is one JSON object per text message"));
         }
     };
     let id = object.get("id").and_then(JsonValue::as_str).filter(|id| id.len() <= NAME_BYTES);
@@ -89,13 +89,13 @@ fn misread(text: &str, why: &serde_json::Error) -> (Option<String>, Refusal) {
     let known = given.and_then(|given| OPS.iter().find(|(op, _)| *op == given));
     let refusal = match (known, given) {
         (Some((op, looks)), _) => {
-            bad(format!("{op}: {why}")).hint(format!("it looks like {looks}"))
+            bad(format!("{op}: {why}")).hint(format!("send a message like {looks}"))
         }
         (None, given) => {
             let names = OPS.map(|(op, _)| op).join(", ");
             let detail = given.map_or_else(
                 || "the message has no op".to_owned(),
-                |given| format!("there is no op {given:?}"),
+                |given| format!("unknown op {given:?}"),
             );
             bad(detail).hint(format!("\"op\" is one of {names}"))
         }

@@ -1,4 +1,4 @@
-//! The reading half: from messages to calls under way and commands to the writer.
+//! The reading half: turns messages into running calls, and commands for the writer.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -28,7 +28,7 @@ use crate::pass::{Gate, Pass};
 use crate::turns::Turns;
 use crate::{frames, limits, unsent};
 
-/// The writer is gone, and with it whoever would be told.
+/// The writer has ended, and with it the connection.
 struct Gone;
 
 /// The reading half of a session.
@@ -47,12 +47,12 @@ pub(super) struct Reader<'a> {
     pub(super) answers: mpsc::Sender<Answer>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) in_flight: Arc<Semaphore>,
-    /// A write that had to wait went through: the peer is alive, if silent.
+    /// A blocked write succeeded: the peer is alive, even if silent.
     pub(super) moved: &'a AtomicBool,
 }
 
 impl Reader<'_> {
-    /// Takes messages until somebody closes. Nothing is taken after that, and its ends of the
+    /// Reads messages until either side closes. Afterwards nothing is read, and its ends of the
     /// channels are dropped.
     pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> End {
         let life = self.life.clone();
@@ -75,7 +75,7 @@ impl Reader<'_> {
                 Ok(Some(Err(why))) => return self.broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
-            // Whoever was told that these credentials count no more can rely on it.
+            // Once a revocation is acknowledged, no later message may use the credential.
             if let Err(refusal) = gate.check(&mut self.pass).await {
                 return self.put_out(&refusal).await;
             }
@@ -84,7 +84,7 @@ impl Reader<'_> {
                 Message::Binary(_) => {
                     drop(self.arrivals.message());
                     let refusal = Refusal::new(Code::BadRequest, "the message is binary")
-                        .hint("abide.v1 is one JSON object a text message");
+                        .hint("abide.v1 is one JSON object per text message");
                     self.answer(frames::error(None, &refusal)).await
                 }
                 Message::Ping(payload) | Message::Pong(payload) => {
@@ -99,10 +99,10 @@ impl Reader<'_> {
         }
     }
 
-    /// The credentials do not count any more.
+    /// The credentials are no longer valid.
     async fn put_out(&self, refusal: &Refusal) -> End {
         match self.answer(frames::error(None, refusal)).await {
-            Ok(()) => End::Close(close_code::POLICY, "the credentials do not count any more"),
+            Ok(()) => End::Close(close_code::POLICY, "the credentials are no longer valid"),
             Err(Gone) => End::Gone,
         }
     }
@@ -111,7 +111,7 @@ impl Reader<'_> {
     async fn take(&self, text: &str, hold: Option<Hold>) -> Result<(), Gone> {
         let turn = self.turns.turn(self.pass.caller.quota_key(), text.len()).await;
         let read = message::read(text);
-        // What follows may wait for this client to read, and must not keep others waiting.
+        // The rest may wait for this client to read, and must not block others.
         drop(turn);
         let message = match read {
             Ok(message) => message,
@@ -163,7 +163,7 @@ impl Reader<'_> {
                 self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
             }
             ClientMessage::Ping => self.answer(frames::pong()).await,
-            // What was taken in is known from what is asked again; nothing is kept for it here.
+            // A resume names its seq; the server keeps no acknowledgements.
             ClientMessage::Ack { .. } => Ok(()),
         }
     }
@@ -202,10 +202,10 @@ impl Reader<'_> {
         self.start_counted(limits::QUERY_WEIGHT, 0, named, query).await
     }
 
-    /// Starts work of a message of so many bytes when there is room for it, and leaves it to itself.
+    /// Starts work for a message of this size when there is room for it, in a separate task.
     ///
-    /// The first poll happens here and now, and it is in its first poll that a call reaches the
-    /// engine's queue. So calls are executed in the order of their messages.
+    /// The first poll happens immediately, and a call reaches the
+    /// engine's queue in its first poll. So calls are executed in the order of their messages.
     async fn start(
         &self,
         weight: usize,
@@ -233,7 +233,7 @@ impl Reader<'_> {
         let (answers, account) = (self.answers.clone(), self.account.clone());
         let full = Arc::clone(&self.full);
         let mut work = Box::pin(async move {
-            // A task that is lost would leave the client waiting for its answer.
+            // Without this, a panicked task would leave the client waiting for its answer.
             let done = AssertUnwindSafe(work).catch_unwind().await;
             let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
             let hold = match hold {
@@ -264,7 +264,7 @@ impl Reader<'_> {
         self.answers.send(Answer { text, _room: None, _hold: None }).await.map_err(|_| Gone)
     }
 
-    /// After an error of the socket nothing more can be read from it.
+    /// After a socket error nothing more can be read.
     async fn broken(&self, why: axum::Error) -> End {
         let why = why.into_inner();
         let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {
@@ -303,9 +303,9 @@ fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
 }
 
 fn failed() -> Refusal {
-    tracing::error!("the work of a message panicked");
-    Refusal::new(Code::Internal, "the server failed for a reason of its own")
-        .hint("the cause is in the server's log")
+    tracing::error!("processing a message panicked");
+    Refusal::new(Code::Internal, "the server failed with an internal error")
+        .hint("see the server's log for the cause")
 }
 
 fn told(id: &str, told: Result<String, Refusal>) -> String {

@@ -1,4 +1,4 @@
-//! The writing half: owns the engine's connection and the socket's sink, and tells everything.
+//! The writing half: owns the engine's connection and the socket's sink, and sends everything.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::Answer;
 use crate::{frames, limits, unsent};
 
-/// What the reader passes on, because the connection is the writer's.
+/// Commands from the reader, because the writer owns the connection.
 pub(super) enum Command {
     Subscribe(Subscribe),
     Unsubscribe { id: String },
 }
 
-/// A subscription that is to begin.
+/// A subscription to start.
 pub(super) struct Subscribe {
     pub(super) id: String,
     pub(super) sql: String,
@@ -46,13 +46,13 @@ pub(super) struct Writer<'a> {
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
-/// What comes next for the connection.
+/// The next event of the connection.
 enum Next {
     Update(Update),
     Command(Command),
 }
 
-/// What is to be said beside the updates.
+/// What to send besides updates.
 enum Due {
     Answer(Answer),
     Ping,
@@ -61,15 +61,15 @@ enum Due {
 
 /// Why a session ends.
 enum Stop {
-    /// The socket is broken, or took nothing in for too long.
+    /// The socket failed, or the peer did not read for too long.
     Broken,
-    /// The reader and all that it started are done.
+    /// The reader and all work that it started are done.
     Done,
 }
 
 impl<'a> Writer<'a> {
-    /// Tells everything until the reader and all that it started are done; gives the socket back, so
-    /// that it can be closed. None when it broke.
+    /// Sends everything until the reader and all work that it started are done; returns the socket, so
+    /// that it can be closed. `None` if it failed.
     pub(super) async fn run(mut self, head: Seq) -> Option<SplitSink<WebSocket, Message>> {
         match self.tell_all(head).await {
             Stop::Broken => None,
@@ -93,8 +93,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for an update or a command, and tells answers meanwhile. The wait for the update is kept
-    /// while they go out: what it has begun, it need not begin again.
+    /// Waits for an update or a command, and sends answers meanwhile. The pending wait for the update is kept
+    /// while they are sent.
     async fn next(&mut self) -> Result<Next, Stop> {
         let mut update = pin!(self.connection.next());
         loop {
@@ -106,8 +106,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Tells an update, and with it those that wait already: they leave in one write. Where commits
-    /// come faster than a socket can be written to, this is what keeps up with them.
+    /// Sends an update together with those that already wait, in one write. This keeps up when commits
+    /// are faster than writes to a socket.
     async fn tell_updates(&mut self, mut update: Update) -> Result<(), Stop> {
         let mut bytes = 0;
         loop {
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
             // It waits for room that other connections do not give, as if its socket took nothing in.
             let (text, hold) = encoded.ok_or(Stop::Broken)?;
             bytes += text.len();
-            // Answers and pings have their turn in between.
+            // Answers and pings are sent in between.
             let fits = bytes < limits::WRITE_BUFFER_BYTES;
             match fits.then(|| self.connection.try_next()).flatten() {
                 Some(next) => {
@@ -137,7 +137,7 @@ impl<'a> Writer<'a> {
                 let wanted = subscribe.wanted();
                 let subscribed = {
                     let mut subscribed = pin!(self.connection.subscribe(&wanted));
-                    // Reading a large result takes its time; answers do not wait for it.
+                    // Reading a large result takes time; answers do not wait for it.
                     loop {
                         tokio::select! {
                             subscribed = &mut subscribed => break subscribed,
@@ -162,12 +162,12 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The socket's sink, with what goes out beside the updates: answers and pings.
+/// The socket's sink, with what is sent besides updates: answers and pings.
 pub(super) struct Voice<'a> {
     sink: SplitSink<WebSocket, Message>,
     answers: mpsc::Receiver<Answer>,
     pings: Interval,
-    /// Set when a write that had to wait went through.
+    /// Set when a blocked write succeeded.
     moved: &'a AtomicBool,
     /// Where what is being sent is counted.
     account: Account,
@@ -185,7 +185,7 @@ impl<'a> Voice<'a> {
         Voice { sink, answers, pings, moved, account }
     }
 
-    /// Waits until something is to be said. Giving up the wait loses nothing.
+    /// Waits until something must be sent. Cancelling the wait loses nothing.
     async fn due(&mut self) -> Due {
         tokio::select! {
             answer = self.answers.recv() => answer.map_or(Due::End, Due::Answer),
@@ -193,7 +193,7 @@ impl<'a> Voice<'a> {
         }
     }
 
-    /// Says it.
+    /// Sends it.
     async fn say(&mut self, due: Due) -> Result<(), Stop> {
         match due {
             Due::Answer(answer) => self.answer(answer).await,
@@ -202,7 +202,7 @@ impl<'a> Voice<'a> {
         }
     }
 
-    /// Says an answer, and with it those that wait already: they leave in one write.
+    /// Sends an answer together with those that already wait, in one write.
     async fn answer(&mut self, answer: Answer) -> Result<(), Stop> {
         let mut answer = Some(answer);
         while let Some(Answer { text, _room: room, _hold: hold }) = answer {
@@ -217,7 +217,7 @@ impl<'a> Voice<'a> {
         Ok(())
     }
 
-    /// Leaves a message for the next write.
+    /// Buffers a message for the next write.
     async fn gather(&mut self, text: String) -> Result<(), Stop> {
         self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)
     }

@@ -1,4 +1,4 @@
-//! The registry of agents over REST: who may see and change what, and what is no definition.
+//! The agent registry over REST: permissions to read and change, and invalid definitions.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::house::House;
 use crate::http::{Response, check};
 use crate::tokens::{Home, token};
 
-/// A workshop with one tool, `look`. What a real one checks beside that the agent crate's tests tell.
+/// An agent host with one tool, `look`. The agent crate tests the other checks of a real one.
 #[derive(Debug)]
 struct OneTool;
 
@@ -34,7 +34,7 @@ impl Agents for OneTool {
     }
 }
 
-/// A server with that workshop.
+/// A server with that agent host.
 pub(crate) async fn house() -> House {
     let modules = abide_reducers::modules();
     House::with_agents(Access::loopback(), modules, Some(Arc::new(OneTool))).await
@@ -50,7 +50,7 @@ async fn patch(house: &House, name: &str, body: &str, revision: Option<&str>) ->
 }
 
 #[tokio::test]
-async fn one_is_registered_read_and_changed() {
+async fn an_agent_is_registered_read_and_changed() {
     let house = house().await;
     let prompt = "p".repeat(600);
     let clerk = json!({"name": "clerk", "system_prompt": prompt, "tools": ["look"],
@@ -76,19 +76,19 @@ async fn one_is_registered_read_and_changed() {
     assert_eq!((changed.status, changed.header("etag")), (200, Some("\"2\"")));
     let changed = changed.json();
     assert_eq!(changed["model"], "large");
-    assert_eq!(changed["temperature"], 0.5, "what is not named stays");
-    assert_eq!(changed["interrupt_on"], json!({}), "null takes away");
+    assert_eq!(changed["temperature"], 0.5, "omitted members stay");
+    assert_eq!(changed["interrupt_on"], json!({}), "null removes a member");
     let late = patch(&house, "clerk", r#"{"tools": []}"#, Some("\"1\"")).await;
     check(
         &late.problem(),
         expect![[r#"
-            409 conflict: agent clerk is at revision 2, not 1 (read it again, and change that)
+            409 conflict: agent clerk is at revision 2, not 1 (read it again and retry the change)
         "#]],
     );
 }
 
 #[tokio::test]
-async fn the_list_leaves_out_what_is_hidden_or_retired() {
+async fn the_list_omits_hidden_and_retired_agents() {
     let house = house().await;
     for definition in [
         json!({"name": "b"}),
@@ -108,7 +108,7 @@ async fn the_list_leaves_out_what_is_hidden_or_retired() {
 }
 
 #[tokio::test]
-async fn what_is_no_definition_is_refused_and_leaves_nothing() {
+async fn invalid_definitions_are_refused_and_leave_nothing() {
     let house = house().await;
     let unknown = house.post("/agents", r#"{"name": "clerk", "tools": ["refnd"]}"#).await;
     check(
@@ -123,7 +123,7 @@ async fn what_is_no_definition_is_refused_and_leaves_nothing() {
     check(
         &twice.problem(),
         expect![[r#"
-            409 conflict: agent clerk is at revision 1, not 0 (read it again, and change that)
+            409 conflict: agent clerk is at revision 1, not 0 (read it again and retry the change)
         "#]],
     );
     let broken = patch(&house, "clerk", r#"{"tools": ["refnd"]}"#, None).await;
@@ -132,14 +132,14 @@ async fn what_is_no_definition_is_refused_and_leaves_nothing() {
     check(
         &renamed.problem(),
         expect![[r#"
-            422 bad_arguments: agent clerk cannot be given another name (POST /agents makes one)
+            422 bad_arguments: agent clerk cannot be renamed (POST /agents creates one)
         "#]],
     );
     let absent = patch(&house, "nobody", "{}", None).await;
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no agent nobody (GET /agents lists those that there are)
+            404 not_found: there is no agent nobody (GET /agents lists them)
         "#]],
     );
     for (body, tag, status) in
@@ -155,23 +155,23 @@ async fn what_is_no_definition_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_workshop_says_so() {
+async fn a_server_without_an_agent_host_refuses_definitions() {
     let house = House::serving(Access::loopback(), abide_reducers::modules()).await;
     let refused = house.post("/agents", r#"{"name": "clerk"}"#).await;
     check(
         &refused.problem(),
         expect![[r#"
-            404 not_found: this server takes no definitions: it has no tools to hold them to (abide serve --agents FOLDER  has them)
+            404 not_found: this server accepts no agent definitions (start it with  abide serve --agents FOLDER)
         "#]],
     );
-    assert_eq!(house.get("/agents").await.json()["agents"], json!([]), "reading is another matter");
+    assert_eq!(house.get("/agents").await.json()["agents"], json!([]), "reading still works");
     let capabilities = house.get("/capabilities").await.json();
     assert_eq!(capabilities["features"]["agents"], false);
     assert_eq!(capabilities["tools"], json!([]));
 }
 
 #[tokio::test]
-async fn what_a_server_can_do() {
+async fn capabilities_are_listed() {
     let capabilities = house().await.get("/capabilities").await.json();
     let mut told = capabilities.clone();
     told["packages"] = JsonValue::Null;
@@ -183,9 +183,9 @@ async fn what_a_server_can_do() {
     );
 }
 
-/// Prompts and instructions were every tenant's to read, and with them what definitions had taken from files.
+/// Every tenant could read prompts and instructions, and with them the content of files in definitions.
 #[tokio::test]
-async fn a_tenant_reads_no_definition() {
+async fn a_tenant_cannot_read_definitions() {
     let home = Home(house().await);
     home.with("rootrootr", json!({"role": "admin"})).await;
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
@@ -205,9 +205,9 @@ async fn a_tenant_reads_no_definition() {
     assert_eq!(rows["rows"], json!([]), "{rows}");
 }
 
-/// Agents are everybody's: whoever is bounded to a tenant reads them, and changes none of another's.
+/// Agents are shared: a caller with a scope reads them, and changes none.
 #[tokio::test]
-async fn who_may_change_agents() {
+async fn only_unscoped_callers_change_agents() {
     let home = Home(house().await);
     home.with("rootrootr", json!({"role": "admin"})).await;
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
@@ -235,7 +235,7 @@ async fn who_may_change_agents() {
     assert_eq!(retired.status, 403);
 }
 
-/// With a definition that a policy hides, agents are listed, read and registered; changing one needs it.
+/// If a policy hides definitions, agents can still be listed, read and registered; a change needs the definition.
 #[tokio::test]
 async fn a_hidden_definition_is_left_out() {
     let home = Home(house().await);
@@ -255,7 +255,7 @@ async fn a_hidden_definition_is_left_out() {
     assert_eq!((&one["description"], &one["system_prompt"]), (&json!("Helps"), &json!(null)));
     let changed = home.ask(&shop, "PATCH", "/agents/clerk", "{}").await.problem();
     assert!(
-        changed.starts_with("403 denied: the definition of agent clerk is hidden"),
+        changed.starts_with("403 denied: a policy hides the definition of agent clerk"),
         "{changed}"
     );
     let own = home.ask(&shop, "POST", "/agents", r#"{"name": "own"}"#).await;

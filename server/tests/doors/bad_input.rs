@@ -1,5 +1,5 @@
-//! Whatever comes in wrong is told with its code and a hint, nothing is half written, and the server
-//! is still up.
+//! Every kind of invalid input is refused with a code and a hint, nothing is partially written, and the server
+//! keeps running.
 
 use expect_test::{Expect, expect};
 use futures_util::SinkExt as _;
@@ -9,7 +9,7 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::house::House;
 use crate::http::{self, check, escaped};
 
-/// The house after bad input: nothing was written, and it still takes calls.
+/// Checks the server after bad input: nothing was written, and it still accepts calls.
 async fn unharmed(house: &House) {
     let done = house.post("/v1/call/nothing", "{}").await;
     assert_eq!(done.body, r#"{"seq":1,"result":null,"duplicate":false}"#);
@@ -27,7 +27,7 @@ async fn check_posts(posts: &[(&str, &str)], expected: Expect) {
 }
 
 #[tokio::test]
-async fn calls_that_cannot_be() {
+async fn invalid_calls_are_refused() {
     let deep = format!("{{\"book\":{}{}}}", "[".repeat(200), "]".repeat(200));
     check_posts(
         &[
@@ -55,13 +55,13 @@ async fn calls_that_cannot_be() {
             /v1/call/%FF {}
                 404 unknown_reducer: the reducer's name is not UTF-8 (GET /v1/schema lists them)
             /v1/call/ {}
-                404 not_found: there is nothing at /v1/call/ (GET /openapi.json lists what there is)
+                404 not_found: no route matches /v1/call/ (GET /openapi.json lists the routes)
             /v1/call/write_note 
                 422 bad_arguments: write_note: missing field `book` (write_note takes book, text, weight?)
             /v1/call/write_note [1]
-                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note 7
-                422 bad_arguments: write_note: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+                422 bad_arguments: write_note: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
             /v1/call/write_note {"book":"a"}
                 422 bad_arguments: write_note: missing field `text` (write_note takes book, text, weight?)
             /v1/call/write_note {"book":1,"text":null}
@@ -73,24 +73,24 @@ async fn calls_that_cannot_be() {
             /v1/call/edit_note {"id":18446744073709551615,"text":"x"}
                 422 bad_arguments: the integer 18446744073709551615 at /id does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
             /v1/call/edit_note {"id":1e400,"text":"x"}
-                400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or nothing where nothing is needed)
+                400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1.5,"text":"x"}
                 422 bad_arguments: edit_note: invalid type: floating point `1.5`, expected i64 (edit_note takes id, text)
             /v1/call/edit_note {"id":1,"text":"x"
-                400 bad_request: the body is not JSON: EOF while parsing an object at line 1 column 18 (send one JSON object in UTF-8, or nothing where nothing is needed)
+                400 bad_request: the body is not JSON: EOF while parsing an object at line 1 column 18 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1,"text":"x"} {}
-                400 bad_request: the body is not JSON: trailing characters at line 1 column 21 (send one JSON object in UTF-8, or nothing where nothing is needed)
+                400 bad_request: the body is not JSON: trailing characters at line 1 column 21 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1,"text":"x"}
                 404 not_found: there is no note 1 (-)
             /v1/call/write_note {"book":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}
-                400 bad_request: the body is not JSON: recursion limit exceeded at line 1 column 135 (send one JSON object in UTF-8, or nothing where nothing is needed)
+                400 bad_request: the body is not JSON: recursion limit exceeded at line 1 column 135 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
         "#]],
     )
     .await;
 }
 
 #[tokio::test]
-async fn batches_that_cannot_be() {
+async fn invalid_batches_are_refused() {
     check_posts(
         &[
             ("/v1/batch", ""),
@@ -104,19 +104,19 @@ async fn batches_that_cannot_be() {
         ],
         expect![[r#"
             /v1/batch 
-                400 bad_request: the body is empty (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is empty (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch [[]]
-                400 bad_request: the body is not a JSON object (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is not a JSON object (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch [}
-                400 bad_request: the body is not JSON: expected value at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body is not JSON: expected value at line 1 column 2 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {}
-                400 bad_request: the body has another form: missing field `calls` at line 1 column 2 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: missing field `calls` at line 1 column 2 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[]}
                 400 bad_request: the batch is empty (-)
             /v1/batch {"calls":[{"args":{}}]}
-                400 bad_request: the body has another form: missing field `reducer` at line 1 column 21 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: missing field `reducer` at line 1 column 21 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing","arguments":{}}]}
-                400 bad_request: the body has another form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (the body looks like {"calls": [{"reducer": "…", "args": {…}}, …]})
+                400 bad_request: the body has an unexpected form: unknown field `arguments`, expected `reducer` or `args` at line 1 column 42 (send a body like {"calls": [{"reducer": "…", "args": {…}}, …]})
             /v1/batch {"calls":[{"reducer":"nothing"},{"reducer":"something"}]}
                 404 unknown_reducer: call 2 of the batch: there is no reducer "something" (GET /v1/schema lists them)
         "#]],
@@ -125,7 +125,7 @@ async fn batches_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn queries_that_cannot_be() {
+async fn invalid_queries_are_refused() {
     check_posts(
         &[
             ("/v1/sql", "{}"),
@@ -147,9 +147,9 @@ async fn queries_that_cannot_be() {
         ],
         expect![[r#"
             /v1/sql {}
-                400 bad_request: the body has another form: missing field `sql` at line 1 column 2 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: missing field `sql` at line 1 column 2 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":1}
-                400 bad_request: the body has another form: invalid type: integer `1`, expected a string at line 1 column 8 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: integer `1`, expected a string at line 1 column 8 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":""}
                 400 bad_sql: the statement is not a query (one SELECT, VALUES or WITH)
             /v1/sql {"sql":"SELEC 1"}
@@ -167,24 +167,24 @@ async fn queries_that_cannot_be() {
             /v1/sql {"sql":"ATTACH 'other.db' AS other"}
                 400 bad_sql: the statement is not read-only (one SELECT, VALUES or WITH; to change data, call a reducer)
             /v1/sql {"sql":"SELECT :a"}
-                422 bad_arguments: parameter :a is not given ("params": {"a": …})
+                422 bad_arguments: parameter :a is missing ("params": {"a": …})
             /v1/sql {"sql":"SELECT 1","params":{"a":1}}
-                422 bad_arguments: the statement has no parameter a (leave it out, or use it as :name)
+                422 bad_arguments: the statement has no parameter a (omit it, or use it as :name)
             /v1/sql {"sql":"SELECT :a","params":{"a":[1]}}
                 422 bad_arguments: parameter a is an array (a parameter is null, a number, a text or {"$blob": "<base64>"})
             /v1/sql {"sql":"SELECT :a","params":[1]}
-                400 bad_request: the body has another form: invalid type: sequence, expected a map at line 1 column 28 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: sequence, expected a map at line 1 column 28 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
             /v1/sql {"sql":"SELECT 1","as_of":99}
-                400 bad_request: there is no state 99: the log ends at 0 (any seq from 0 to 0 names the state after that event)
+                400 bad_request: there is no state 99: the log ends at 0 (use a seq from 0 to 0)
             /v1/sql {"sql":"SELECT 1","as_of":"then"}
-                400 bad_request: the body has another form: invalid type: string "then", expected i64 at line 1 column 32 (the body looks like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
+                400 bad_request: the body has an unexpected form: invalid type: string "then", expected i64 at line 1 column 32 (send a body like {"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional)
         "#]],
     )
     .await;
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be() {
+async fn invalid_requests_are_refused() {
     let house = House::open().await;
     let mut problems = String::new();
     for (method, path) in [
@@ -208,23 +208,23 @@ async fn requests_that_cannot_be() {
     }
     expect![[r#"
         GET /nowhere
-            404 not_found: there is nothing at /nowhere (GET /openapi.json lists what there is)
+            404 not_found: no route matches /nowhere (GET /openapi.json lists the routes)
         GET /v1/call/nothing [allow: POST]
-            405 bad_request: /v1/call/nothing does not take GET (the header Allow says what it takes)
+            405 bad_request: /v1/call/nothing does not support GET (the header Allow lists the supported methods)
         POST /health [allow: GET,HEAD]
-            405 bad_request: /health does not take POST (the header Allow says what it takes)
+            405 bad_request: /health does not support POST (the header Allow lists the supported methods)
         DELETE /v1/schema [allow: GET,HEAD]
-            405 bad_request: /v1/schema does not take DELETE (the header Allow says what it takes)
+            405 bad_request: /v1/schema does not support DELETE (the header Allow lists the supported methods)
         GET /v1/ws
-            400 bad_request: this is for WebSockets only: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
+            400 bad_request: this endpoint requires a WebSocket: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
         GET /v1/subscribe
-            400 bad_request: the query string has another form: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&from=soon
-            400 bad_request: the query string has another form: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&params=%7B
             400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
         GET /v1/subscribe?sql=SELECT+1&colour=red
-            400 bad_request: the query string has another form: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
@@ -236,7 +236,7 @@ async fn requests_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn headers_that_cannot_be() {
+async fn invalid_headers_are_refused() {
     let house = House::open().await;
     let call = || house.request("POST", "/v1/call/nothing");
     let long = "k".repeat(600);
@@ -248,9 +248,9 @@ async fn headers_that_cannot_be() {
     check(
         problems.trim_end(),
         expect![[r#"
-        400 bad_request: the header Idempotency-Key is not visible ASCII (a UUID does well)
-        400 bad_request: a request id has 1 to 512 bytes (-)
-        400 bad_request: a request id has 1 to 512 bytes (-)
+        400 bad_request: the header Idempotency-Key is not visible ASCII (use a UUID)
+        400 bad_request: a request id must have 1 to 512 bytes (-)
+        400 bad_request: a request id must have 1 to 512 bytes (-)
     "#]],
     );
     let events = house.request("GET", "/v1/subscribe?sql=SELECT+1");
@@ -258,14 +258,14 @@ async fn headers_that_cannot_be() {
     check(
         &refused.problem(),
         expect![[r#"
-        400 bad_request: the header Last-Event-ID is not a seq (send back the id of the last event as it came, or leave the header out)
+        400 bad_request: the header Last-Event-ID is not a seq (send the unchanged id of the last event, or omit the header)
     "#]],
     );
     unharmed(&house).await;
 }
 
 #[tokio::test]
-async fn bodies_that_are_not_text() {
+async fn non_utf8_bodies_are_refused() {
     let house = House::open().await;
     let refused = house.request("POST", "/v1/call/write_note").body(b"{\"book\":\"\xff\"}").send();
     check(
@@ -278,14 +278,14 @@ async fn bodies_that_are_not_text() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_large() {
+async fn too_large_bodies_are_refused() {
     let house = House::open().await;
     let huge = vec![b' '; (16 << 20) + 1];
     let whole = house.request("POST", "/v1/call/nothing").body(&huge).send().await;
     check(
         &whole.problem(),
         expect![[r#"
-        413 limit_exceeded: the body is larger than 16777216 bytes (send several requests, or keep large content elsewhere and append a reference to it)
+        413 limit_exceeded: the body is larger than 16777216 bytes (send several requests, or store large content elsewhere and append a reference to it)
     "#]],
     );
 
@@ -296,7 +296,7 @@ async fn bodies_that_are_too_large() {
     let chunked = chunked.header("x-no", "content-length").body(chunks).send().await;
     assert_eq!(chunked.problem(), whole.problem());
 
-    // Whoever asks first is told before sending anything.
+    // A client that asks first is refused before it sends the body.
     let asking = house.request("POST", "/v1/call/nothing").header("expect", "100-continue");
     let mut socket = asking.header("content-length", "99999999").begin().await;
     assert_eq!(http::head(&mut socket).await.status, 413);
@@ -304,13 +304,13 @@ async fn bodies_that_are_too_large() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_large() {
+async fn too_large_arguments_are_refused() {
     let house = House::open().await;
     let large = format!(r#"{{"book":"a","text":"{}"}}"#, "x".repeat(9 << 20));
     check(
         &house.post("/v1/call/write_note", &large).await.problem(),
         expect![[r#"
-        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are taken (keep large content elsewhere and append a reference to it)
+        413 limit_exceeded: write_note: arguments of 9437206 bytes, at most 8388608 are allowed (keep large content elsewhere and append a reference to it)
     "#]],
     );
     unharmed(&house).await;
@@ -336,7 +336,7 @@ const MESSAGES: [&str; 16] = [
 ];
 
 #[tokio::test]
-async fn messages_that_cannot_be() {
+async fn invalid_messages_are_refused() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     let long = format!(r#"{{"op":"unsubscribe","id":"{}"}}"#, "q".repeat(600));
@@ -357,27 +357,27 @@ async fn messages_that_cannot_be() {
     }
     expect![[r#"
 
-            - bad_request: the message is not JSON: EOF while parsing a value at line 1 column 0 (abide.v1 is one JSON object a text message)
+            - bad_request: the message is not JSON: EOF while parsing a value at line 1 column 0 (abide.v1 is one JSON object per text message)
         hello
-            - bad_request: the message is not JSON: expected value at line 1 column 1 (abide.v1 is one JSON object a text message)
+            - bad_request: the message is not JSON: expected value at line 1 column 1 (abide.v1 is one JSON object per text message)
         ["ping"]
-            - bad_request: the message is not a JSON object (abide.v1 is one JSON object a text message)
+            - bad_request: the message is not a JSON object (abide.v1 is one JSON object per text message)
         {}
             - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
         {"op":"sing","id":"x"}
-            x bad_request: there is no op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
+            x bad_request: unknown op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
         {"op":"call","id":"c1"}
-            c1 bad_request: call: missing field `reducer` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            c1 bad_request: call: missing field `reducer` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":7,"reducer":"nothing"}
-            - bad_request: call: invalid type: integer `7`, expected a string (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            - bad_request: call: invalid type: integer `7`, expected a string (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c2","reducer":"nothing","arguments":{}}
-            c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (it looks like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
+            c2 bad_request: call: unknown field `arguments`, expected one of `id`, `reducer`, `args`, `request_id` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":"c3","reducer":"something"}
             c3 unknown_reducer: there is no reducer "something" (GET /v1/schema lists them)
         {"op":"call","id":"c4","reducer":"nothing","args":[]}
-            c4 bad_arguments: nothing: the arguments are not a JSON object (arguments go by name: {"session_id": "…"})
+            c4 bad_arguments: nothing: the arguments are not a JSON object (arguments are named: {"session_id": "…"})
         {"op":"call","id":"c5","reducer":"nothing","request_id":""}
-            c5 bad_request: a request id has 1 to 512 bytes (-)
+            c5 bad_request: a request id must have 1 to 512 bytes (-)
         {"op":"batch","id":"b1","calls":[]}
             b1 bad_request: the batch is empty (-)
         {"op":"sql","id":"s1","sql":"DELETE FROM notes"}
@@ -389,7 +389,7 @@ async fn messages_that_cannot_be() {
         {"op":"subscribe","id":"q3","sql":"SELECT * FROM notes WHERE id = :id"}
             q3 bad_arguments: parameter id is missing (pass it in params: {"id": …})
         (long)
-            - limit_exceeded: an id of 600 bytes, at most 512 are taken (number them: q1, q2, …)
+            - limit_exceeded: an id of 600 bytes, at most 512 are allowed (number them: q1, q2, …)
     "#]].assert_eq(&errors);
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear().await["op"], "pong");
@@ -397,14 +397,14 @@ async fn messages_that_cannot_be() {
 }
 
 #[tokio::test]
-async fn frames_that_cannot_be() {
+async fn invalid_frames_are_refused() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     socket.0.send(Message::binary(vec![1, 2, 3])).await.expect("it listens");
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"bad_request","detail":"the message is binary","hint":"abide.v1 is one JSON object a text message"}
+        {"op":"error","code":"bad_request","detail":"the message is binary","hint":"abide.v1 is one JSON object per text message"}
     "#]],
     );
 
@@ -413,19 +413,19 @@ async fn frames_that_cannot_be() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+        {"op":"error","id":"c1","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     socket.say(r#"{"op":"ping"}"#).await;
     assert_eq!(socket.hear().await["op"], "pong");
 
-    // The head of a text frame of a terabyte, and no more of it.
+    // The head of a text frame of a terabyte, without its content.
     let head = [0x81, 0xFF, 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3, 4];
     socket.0.get_mut().write_all(&head).await.expect("it listens");
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"send several, or keep large content elsewhere and append a reference to it"}
+        {"op":"error","code":"limit_exceeded","detail":"the message is larger than 16777216 bytes","hint":"split it, or store large content elsewhere and append a reference to it"}
     "#]],
     );
     let closed = socket.closed().await.expect("a reason");

@@ -1,4 +1,4 @@
-//! What waits in memory for clients is bounded: for each caller, and for all together.
+//! Buffered memory is limited: per caller, and in total.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn query(nth: usize) -> String {
     format!("SELECT id, content FROM agent_state WHERE session_id = 's{nth}'")
 }
 
-/// 100 clients that subscribed to one result of 10 MB and did not read cost 2 GB: each had the rows for itself.
+/// 100 clients that subscribed to one result of 10 MB and did not read cost 2 GB: each had its own copy of the rows.
 #[tokio::test]
 async fn equal_snapshots_are_shared_and_counted_once() {
     let house = house().await;
@@ -65,19 +65,19 @@ async fn equal_snapshots_are_shared_and_counted_once() {
     }
     let total = house.engine.buffers().total();
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
-    assert_eq!(subscribed("ann", 1).await.err(), Some(Code::Overloaded), "a caller's bound");
-    assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the bound of all");
-    // One that reads holds nothing.
+    assert_eq!(subscribed("ann", 1).await.err(), Some(Code::Overloaded), "the limit per caller");
+    assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the total limit");
+    // A client that reads holds nothing.
     for mut connection in connections.drain(1..) {
         while connection.try_next().is_some() {}
     }
-    assert_eq!(house.engine.buffers().total(), total, "one still has not read");
+    assert_eq!(house.engine.buffers().total(), total, "one client still does not read");
     connections.clear();
     assert_eq!(house.engine.buffers().total(), 0);
     assert!(subscribed("ann", 1).await.is_ok());
 }
 
-/// Sends a request, and reads nothing of the answer but its first bytes.
+/// Sends a request, and reads only the first bytes of the response.
 async fn ask(house: &House, sql: &str) -> (TcpStream, String) {
     let body = json!({"sql": sql}).to_string();
     let mut socket = TcpStream::connect(house.address).await.expect("it listens");
@@ -91,22 +91,22 @@ async fn ask(house: &House, sql: &str) -> (TcpStream, String) {
     (socket, String::from_utf8_lossy(&first).into_owned())
 }
 
-/// An answer that was not read was held whole, for two minutes, on each connection.
+/// An unread response was held completely, for two minutes, on each connection.
 #[tokio::test]
-async fn answers_that_are_not_read_are_counted() {
+async fn unread_responses_are_counted() {
     let house = house().await;
-    // Larger than what two sockets buffer, so that it is not sent while nothing of it is read.
+    // Larger than the buffers of two sockets, so that it is not sent while the client does not read.
     let large = "SELECT a.id, a.content FROM agent_state a JOIN agent_state b \
         ON b.session_id = 's0' WHERE a.session_id = 's0'";
     let (unread, status) = ask(&house, large).await;
     assert_eq!(status, "HTTP/1.1 200");
     let total = house.engine.buffers().total();
-    assert!(total >= 32 * MB, "{total}: alone, even the largest is taken");
+    assert!(total >= 32 * MB, "{total}: a single result is accepted even if it is the largest");
     assert_eq!(ask(&house, &query(0)).await.1, "HTTP/1.1 503");
     assert_eq!(ask(&house, "SELECT 1").await.1, "HTTP/1.1 200", "small answers are not counted");
     drop(unread);
     until_empty(&house).await;
-    // The parts make one JSON text. Of HTTP/1.0 they come without the lengths of chunks.
+    // The parts form one JSON text. HTTP/1.0 has no chunk sizes.
     let body = json!({"sql": query(0)}).to_string();
     let head = format!("POST /v1/sql HTTP/1.0\r\ncontent-length: {}\r\n\r\n", body.len());
     let mut socket = TcpStream::connect(house.address).await.expect("it listens");
@@ -122,13 +122,13 @@ async fn answers_that_are_not_read_are_counted() {
 
 /// 120 bodies of 7.9 MB that were sent slowly with one token held 1 GB.
 #[tokio::test]
-async fn bodies_that_arrive_are_counted() {
+async fn request_bodies_are_counted() {
     let house = House::buffering(BUFFERS).await;
     let begin = async |bytes: usize| {
         let mut socket = TcpStream::connect(house.address).await.expect("it listens");
         let head = "POST /v1/sql HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8000000\r\n\r\n";
         socket.write_all(head.as_bytes()).await.expect("it reads");
-        // Where it is refused half-way, the rest may not be taken any more.
+        // After a refusal, the server may not read the rest.
         let _ = socket.write_all(&vec![b' '; bytes]).await;
         socket
     };

@@ -6,7 +6,7 @@ use crate::house::House;
 use crate::http::check;
 
 #[tokio::test]
-async fn a_call_is_answered_with_its_seq_and_result() {
+async fn a_call_returns_its_seq_and_result() {
     let house = House::open().await;
     let written = house.post("/v1/call/write_note", r#"{"book":"a","text":"é\u0000"}"#).await;
     assert_eq!(written.status, 200);
@@ -27,7 +27,7 @@ async fn a_call_is_answered_with_its_seq_and_result() {
 }
 
 #[tokio::test]
-async fn a_retry_under_the_same_key_is_answered_from_the_first() {
+async fn a_retry_with_the_same_key_returns_the_first_result() {
     let house = House::open().await;
     let write = |text: &str| {
         let body = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -69,7 +69,7 @@ async fn a_batch_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn a_query_gives_columns_rows_and_the_seq_it_saw() {
+async fn a_query_returns_columns_rows_and_its_seq() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":null}"#).await;
     let sql = r#"{
@@ -85,7 +85,7 @@ async fn a_query_gives_columns_rows_and_the_seq_it_saw() {
 }
 
 #[tokio::test]
-async fn a_query_may_ask_the_past() {
+async fn a_query_can_read_a_past_state() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"before"}"#).await;
     house.post("/v1/call/edit_note", r#"{"id":1,"text":"after"}"#).await;

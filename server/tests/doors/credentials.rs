@@ -1,4 +1,4 @@
-//! Who comes in, and how: the token wherever it may stand, loopback without one.
+//! Authentication: every place where a token may be, and loopback without one.
 
 use abide_schema::{Code, Refusal};
 use abide_server::Access;
@@ -13,7 +13,7 @@ async fn locked() -> House {
 }
 
 #[tokio::test]
-async fn without_credentials_other_machines_are_not_listened_to() {
+async fn without_credentials_other_addresses_are_refused() {
     let house = House::open().await;
     let listener = TcpListener::bind("0.0.0.0:0").await.expect("a free port");
     let served = abide_server::serve(
@@ -33,7 +33,7 @@ async fn without_credentials_other_machines_are_not_listened_to() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
+async fn a_token_is_required_except_on_open_paths() {
     let house = locked().await;
     let mut problems = Vec::new();
     for path in ["/v1/schema", "/openapi.json", "/metrics", "/v1/subscribe?sql=SELECT+1", "/no"] {
@@ -45,14 +45,14 @@ async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
     check(
         &problems.concat(),
         expect![[r#"
-        401 unauthenticated: the request bears no token (send the header: Authorization: Bearer <token>)
+        401 unauthenticated: the request has no token (send the header: Authorization: Bearer <token>)
     "#]],
     );
     let wrong = house.request("POST", "/v1/call/nothing").header("authorization", "Bearer no");
     check(
         &wrong.send().await.problem(),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        401 unauthenticated: unknown token (ask the operator of the server for the current one)
     "#]],
     );
     assert_eq!(house.post("/health", "").await.status, 401);
@@ -63,7 +63,7 @@ async fn a_token_is_asked_for_everywhere_but_at_the_gate() {
 }
 
 #[tokio::test]
-async fn the_log_names_who_called() {
+async fn the_log_records_the_caller() {
     let open = House::open().await;
     open.post("/v1/call/nothing", "").await;
     let house = locked().await;
@@ -79,7 +79,7 @@ async fn the_log_names_who_called() {
 }
 
 #[tokio::test]
-async fn a_websocket_shows_its_token_in_three_ways() {
+async fn a_websocket_accepts_a_token_in_three_places() {
     let house = locked().await;
     let ways: [(&str, &[(&'static str, &str)]); 3] = [
         ("/v1/ws", &[("authorization", "Bearer s3cret")]),
@@ -97,7 +97,7 @@ async fn a_websocket_shows_its_token_in_three_ways() {
 }
 
 #[tokio::test]
-async fn the_subprotocol_is_answered() {
+async fn the_subprotocol_is_negotiated() {
     let house = House::open().await;
     let upgrade = |protocols: &'static str| {
         house
@@ -126,7 +126,7 @@ async fn foreign_origins_are_refused() {
     check(
         &refused.problem(),
         expect![[r#"
-        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to let pages of other origins in)
+        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to allow pages of other origins)
     "#]],
     );
     let rebound = call().header("host", "rebound.example:7341").send().await;

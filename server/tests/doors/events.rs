@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use crate::house::House;
 use crate::http::{self, check, escaped};
 
-/// An event stream that is being read.
+/// An event stream.
 pub(crate) struct Stream(BufReader<TcpStream>);
 
 impl Stream {
@@ -26,8 +26,8 @@ impl Stream {
         Stream(socket)
     }
 
-    /// The next event, its lines joined by spaces; None at the end. The sizes of HTTP's chunks, which
-    /// no field name begins like, are passed over.
+    /// The next event, its lines joined by spaces; `None` at the end. Chunk sizes, which differ from all
+    /// field names, are skipped.
     pub(crate) async fn next(&mut self) -> Option<String> {
         let mut event: Vec<String> = Vec::new();
         loop {
@@ -51,7 +51,7 @@ fn notes_of(book: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_snapshot_and_then_every_change() {
+async fn a_stream_sends_a_snapshot_and_every_change() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
     let mut stream = Stream::of(&house, &notes_of("a"), None).await;
@@ -74,13 +74,13 @@ async fn a_snapshot_and_then_every_change() {
 }
 
 #[tokio::test]
-async fn a_reconnect_goes_on_where_it_left_off() {
+async fn a_reconnect_resumes_from_the_last_event() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
         house.post("/v1/call/write_note", &note).await;
     }
-    // The header is newer than the address, which an EventSource repeats as it was.
+    // The header is newer than the address, which an EventSource repeats unchanged.
     let query = format!("{}&from=1", notes_of("a"));
     let mut stream = Stream::of(&house, &query, Some("2")).await;
     check(
@@ -99,7 +99,7 @@ async fn a_reconnect_goes_on_where_it_left_off() {
 }
 
 #[tokio::test]
-async fn history_that_is_not_kept_is_told_and_made_up_for() {
+async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"one"}"#).await;
     let mut stream = Stream::of(&house, &notes_of("a"), Some("77")).await;
@@ -117,9 +117,9 @@ async fn history_that_is_not_kept_is_told_and_made_up_for() {
     );
 }
 
-/// A reconnect in the middle of a snapshot must not go on from a seq whose rows it has in part.
+/// A reconnect in the middle of a snapshot must not resume from a seq whose rows it has only in part.
 #[tokio::test]
-async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
+async fn only_the_last_part_of_a_snapshot_has_an_id() {
     let house = House::open().await;
     let note = r#"{"reducer":"write_note","args":{"book":"a","text":"x"}}"#;
     let calls = format!(r#"{{"calls":[{}]}}"#, vec![note; 700].join(","));
@@ -133,9 +133,9 @@ async fn only_the_last_part_of_a_snapshot_can_be_resumed_from() {
     assert!(!last.contains(r#""more":"#));
 }
 
-/// A reconnect repeats the address, which asks for the past: it goes on from where it left off.
+/// A reconnect repeats the address with its `as_of`, but resumes from the last event.
 #[tokio::test]
-async fn the_past_and_what_changed_since() {
+async fn a_stream_can_start_as_of_a_seq() {
     let house = House::open().await;
     for text in ["one", "two"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -166,14 +166,14 @@ async fn the_past_and_what_changed_since() {
     check(
         &both.problem(),
         expect![[r#"
-        400 bad_request: both from and as_of are given (from: what changed since; as_of: the result of then, too)
+        400 bad_request: from and as_of cannot be combined (from: only later changes; as_of: the result then, and later changes)
     "#]],
     );
     let ahead = house.get(&format!("/v1/subscribe?{}&as_of=9", notes_of("a"))).await;
     check(
         &ahead.problem(),
         expect![[r#"
-        400 bad_request: there is no state 9: the log ends at 2 (any seq from 0 to 2 names the state after that event)
+        400 bad_request: there is no state 9: the log ends at 2 (use a seq from 0 to 2)
     "#]],
     );
 }

@@ -1,4 +1,4 @@
-//! What others depend on, to the byte: messages, problem documents, the OpenAPI document.
+//! Golden files for stable interfaces: messages, problem documents, the OpenAPI document.
 
 use abide_schema::wire::ServerMessage;
 use abide_schema::{Code, Refusal};
@@ -9,19 +9,19 @@ use serde_json::Value as JsonValue;
 use crate::house::House;
 use crate::ws::Socket;
 
-/// Hears a message, and holds its hand-composed form against that of the shared types.
+/// Receives a message, and compares its hand-composed form with that of the shared types.
 async fn hear(socket: &mut Socket) -> String {
     let text = socket.hear_text().await;
     let message: ServerMessage = serde_json::from_str(&text).expect("a message of the protocol");
-    // As values: the members of a reducer's result keep the order they were written in, which a JSON
-    // value does not know.
+    // As values: the members of a reducer's result keep the order in which they were written, which a JSON
+    // value does not preserve.
     let value = |text: &str| serde_json::from_str::<JsonValue>(text).expect("it is JSON");
-    assert_eq!(value(&message.to_text()), value(&text), "composed by serde, and by hand");
+    assert_eq!(value(&message.to_text()), value(&text), "composed by serde and by hand");
     format!("← {text}\n")
 }
 
-/// Says something and hears so many messages. An answer and a delta of the same commit may come in
-/// either order, so they are put in one.
+/// Sends a message and receives a number of replies. A reply and a delta of the same commit may arrive in
+/// either order, so they are sorted.
 async fn say(socket: &mut Socket, message: &str, heard: usize, into: &mut String) {
     into.push_str("→ ");
     into.push_str(message);
@@ -35,7 +35,7 @@ async fn say(socket: &mut Socket, message: &str, heard: usize, into: &mut String
     into.push_str(&messages.concat());
 }
 
-/// How many messages each is answered with, and what is said.
+/// The script: messages, each with the number of replies.
 const SCRIPT: &str = r#"
 1 {"op":"call","id":"c1","reducer":"write_note","args":{"book":"a","text":"é\n"}}
 1 {"op":"subscribe","id":"q1","sql":"SELECT id, text FROM notes WHERE book = :book ORDER BY weight DESC","params":{"book":"a"}}
@@ -79,7 +79,7 @@ async fn openapi() {
     expect_file!["golden/openapi.json"].assert_eq(&text);
 }
 
-/// As the real server has it: whatever the built-in reducers are, the document holds together.
+/// The document of the built-in reducers, as a real server has it, is consistent.
 #[tokio::test]
 async fn openapi_of_the_built_in_reducers() {
     let house = House::serving(Access::loopback(), abide_reducers::modules()).await;

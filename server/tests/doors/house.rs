@@ -1,4 +1,4 @@
-//! A server on port 0 over an engine on a temporary file.
+//! A server on port 0 with an engine on a temporary file.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::notes;
 
-/// A clock that stands still unless it is moved, for answers that never differ.
+/// A manual clock, for deterministic responses.
 #[derive(Debug)]
 pub(crate) struct Still(AtomicI64);
 
@@ -48,7 +48,7 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// Opens to everybody on this machine.
+    /// Starts with access for everyone on this machine.
     pub(crate) async fn open() -> House {
         House::with(Access::loopback()).await
     }
@@ -62,7 +62,7 @@ impl House {
         House::with_agents(access, modules, None).await
     }
 
-    /// Serves these modules, with somebody who says what a definition of an agent is.
+    /// Serves these modules, with an agent host.
     pub(crate) async fn with_agents(
         access: Access,
         modules: Vec<Module>,
@@ -71,7 +71,7 @@ impl House {
         House::all(access, Config::new(modules), agents).await
     }
 
-    /// Serves with these bounds of what waits in memory.
+    /// Serves with these buffer limits.
     pub(crate) async fn buffering(buffers: BufferLimits) -> House {
         let config = Config { buffers, ..Config::new(abide_reducers::modules()) };
         House::configured(config).await
@@ -97,12 +97,12 @@ impl House {
         House { engine, address, clock, served, shutdown: Some(shutdown), _folder: folder }
     }
 
-    /// Says that it shall end, and goes on at once.
+    /// Starts the shutdown without waiting for it.
     pub(crate) fn begin_shutdown(&mut self) {
         let _ = self.shutdown.take().expect("once").send(());
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the shutdown.
     pub(crate) async fn ended(self) {
         self.served.await.expect("no panic").expect("no error");
     }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: enough to say anything, also what no library would.
+//! HTTP/1.1 by hand, to send requests that no library would.
 
 use expect_test::Expect;
 use serde_json::Value as JsonValue;
@@ -25,7 +25,7 @@ impl Response {
         serde_json::from_str(&self.body).unwrap_or_else(|why| panic!("{why}: {}", self.body))
     }
 
-    /// Status, code, detail and hint of a problem document, checked for what all of them have.
+    /// Status, code, detail and hint of a problem document; checks their common properties.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let problem = self.json();
@@ -36,12 +36,12 @@ impl Response {
     }
 }
 
-/// Holds one line against what is expected, as a line of its own.
+/// Compares one line with an expectation that ends with a newline.
 pub(crate) fn check(actual: &str, expected: Expect) {
     expected.assert_eq(&format!("{actual}\n"));
 }
 
-/// One request under way.
+/// A request.
 pub(crate) struct Request<'a> {
     house: &'a House,
     head: String,
@@ -74,7 +74,7 @@ impl Request<'_> {
         self
     }
 
-    /// Sends it and leaves the connection to read from.
+    /// Sends it and returns the connection to read from.
     pub(crate) async fn begin(self) -> BufReader<TcpStream> {
         let mut socket = TcpStream::connect(self.house.address).await.expect("it listens");
         let mut head = self.head;
@@ -126,7 +126,7 @@ pub(crate) async fn head(socket: &mut BufReader<TcpStream>) -> Response {
     }
 }
 
-/// Percent-encodes what goes into a query string.
+/// Percent-encodes a query string value.
 pub(crate) fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()

@@ -1,4 +1,4 @@
-//! JSON Web Tokens of an issuer, over real sockets: who is let in as whom, and every way to forge one.
+//! JSON Web Tokens of an issuer, over real sockets: accepted callers, and every way to forge a token.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::house::{House, NOW_S};
 use crate::http::{Response, check};
 use crate::tokens;
 
-/// The keys of an issuer that exists in these tests only.
+/// The keys of a test issuer.
 fn keys() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/doors/keys")
 }
@@ -38,7 +38,7 @@ fn claims() -> JsonValue {
         "nbf": NOW_S - 5, "org": "acme", "groups": "refunds appeals", "job": "supervisor"})
 }
 
-/// The claims with these in the place of theirs; null takes one away.
+/// The claims with some replaced; null removes one.
 fn with(other: JsonValue) -> JsonValue {
     let mut claims = claims();
     let all = claims.as_object_mut().expect("an object");
@@ -73,10 +73,10 @@ fn open(config: &JsonValue) -> Result<Jwt, abide_schema::Refusal> {
     Jwt::open(&path)
 }
 
-/// Keys are exchanged while the server runs: a new one counts at once, one that is taken away no longer than a
-/// few seconds on, and a file that cannot be read changes nothing.
+/// Keys change while the server runs: a new one is valid at once, a removed one is invalid after a
+/// few seconds, and an unreadable file changes nothing.
 #[tokio::test]
-async fn keys_that_change() {
+async fn key_changes_apply_while_the_server_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let (jwks, all) = (folder.path().join("jwks.json"), std::fs::read(keys().join("jwks.json")));
     let all: JsonValue = serde_json::from_slice(&all.expect("the keys")).expect("JSON");
@@ -95,21 +95,21 @@ async fn keys_that_change() {
     let access = Access::loopback().with_jwt(jwt);
     let house = House::serving(access, abide_reducers::modules()).await;
     let (shared, ed) = (token(Algorithm::HS256, &claims()), token(Algorithm::EdDSA, &claims()));
-    let unknown = "401 unauthenticated: the token names no key that is known \
-        (ask the issuer for a new token)";
+    let unknown = "401 unauthenticated: the token names an unknown key \
+        (get a new token from the issuer)";
     assert_eq!(tried(&house, &shared).await, LET_IN);
 
     write(only(1));
     house.clock.pass_s(2);
-    assert_eq!(tried(&house, &ed).await, LET_IN, "a key that is not known is looked for");
+    assert_eq!(tried(&house, &ed).await, LET_IN, "an unknown key triggers a reload");
     assert_eq!(tried(&house, &shared).await, unknown);
     write(only(0));
-    assert_eq!(tried(&house, &shared).await, unknown, "but not at every request");
+    assert_eq!(tried(&house, &shared).await, unknown, "but not for every request");
     house.clock.pass_s(20);
-    assert_eq!(tried(&house, &ed).await, unknown, "what was taken away goes");
+    assert_eq!(tried(&house, &ed).await, unknown, "a removed key is invalid");
     write("no JSON".to_owned());
     house.clock.pass_s(20);
-    assert_eq!(tried(&house, &shared).await, LET_IN, "what cannot be read changes nothing");
+    assert_eq!(tried(&house, &shared).await, LET_IN, "an unreadable file changes nothing");
 }
 
 async fn house() -> House {
@@ -128,15 +128,15 @@ async fn tried(house: &House, token: &str) -> String {
     let answer = ask(house, token, "decide_approval", nothing).await;
     let socket = format!("Bearer {token}");
     let socket = house.try_socket("/v1/ws", &[("authorization", &socket)]).await;
-    assert_eq!(socket.is_ok(), answer.status != 401, "both doors say the same");
+    assert_eq!(socket.is_ok(), answer.status != 401, "HTTP and WebSocket agree");
     answer.problem()
 }
 
-/// The answer to somebody who is let in and asks for what there is not.
+/// The response to an authenticated request for a missing object.
 const LET_IN: &str = "404 not_found: there is no approval for none (-)";
 
 #[tokio::test]
-async fn each_algorithm_lets_in_who_is_named() {
+async fn every_algorithm_authenticates_its_subject() {
     let house = house().await;
     for algorithm in [Algorithm::HS256, Algorithm::EdDSA, Algorithm::RS256] {
         assert_eq!(tried(&house, &token(algorithm, &claims())).await, LET_IN, "{algorithm:?}");
@@ -156,7 +156,7 @@ async fn each_algorithm_lets_in_who_is_named() {
     );
 }
 
-/// What can be made of a good token, of the public keys, and of keys of one's own.
+/// Forgeries from a valid token, from the public keys, and from the attacker's own keys.
 fn forgeries(good: &str) -> Vec<(&'static str, String)> {
     let part = |json: &JsonValue| URL_SAFE_NO_PAD.encode(json.to_string());
     let [header, body, signature] = good.split('.').collect::<Vec<_>>()[..] else {
@@ -166,7 +166,7 @@ fn forgeries(good: &str) -> Vec<(&'static str, String)> {
     let public = std::fs::read(keys().join("jwks.json")).expect("the keys");
     let public: JsonValue = serde_json::from_slice(&public).expect("JSON");
     let modulus = URL_SAFE_NO_PAD.decode(public["keys"][2]["n"].as_str().expect("n")).expect("n");
-    // The public key taken for a shared secret, under its own name and under none.
+    // The public key used as a shared secret, with its own key id and without one.
     let confused = |kid: &str| {
         let mut header = Header::new(Algorithm::HS256);
         header.kid = Some(kid.to_owned());
@@ -247,7 +247,7 @@ async fn every_forgery_is_refused() {
     assert_eq!(tried(&house, &good).await, LET_IN);
 }
 
-/// Claims that are not to be believed, each in the place of a good one.
+/// Invalid claims, each replacing a valid one.
 fn wrong_claims() -> Vec<JsonValue> {
     vec![
         json!({"exp": NOW_S - 31}),
@@ -274,7 +274,7 @@ fn wrong_claims() -> Vec<JsonValue> {
 }
 
 #[tokio::test]
-async fn what_claims_must_say() {
+async fn invalid_claims_are_refused() {
     let house = house().await;
     let mut told = Vec::new();
     for other in &wrong_claims() {
@@ -315,7 +315,7 @@ async fn what_claims_must_say() {
         json!({"aud": "abide"}),
         json!({"groups": ["refunds"]}),
         json!({"groups": null}),
-        // An id of its own: `jwt:https://id.example#system`.
+        // It gets an id of its own: `jwt:https://id.example#system`.
         json!({"sub": "system"}),
     ];
     for other in right {
@@ -365,7 +365,7 @@ async fn a_connection_ends_with_its_token_or_its_identity() {
 }
 
 #[test]
-fn a_configuration_that_means_nothing_is_refused() {
+fn an_invalid_configuration_is_refused() {
     let short = json!({"keys": [{"kty": "oct", "k": "c2hvcnQ"}]});
     let elsewhere = json!({"keys": [{"kty": "oct", "alg": "HS512", "kid": "x",
         "k": "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA"}]});
@@ -386,7 +386,7 @@ fn a_configuration_that_means_nothing_is_refused() {
         json!([]),
     ];
     for config in wrong {
-        let refused = open(&config).err().unwrap_or_else(|| panic!("{config} is taken"));
+        let refused = open(&config).err().unwrap_or_else(|| panic!("{config} is accepted"));
         assert_eq!(refused.code, abide_schema::Code::BadArguments, "{config}");
     }
 }
@@ -395,9 +395,9 @@ fn a_configuration_that_means_nothing_is_refused() {
 const ANN: &str = "jwt:https://id.example#ann";
 
 /// The issuer's `ann` and the local `ann` had one id: they shared request ids, limits and denied attempts, and
-/// disabling one disabled the other. The same subject with another scope shared them too.
+/// disabling one disabled the other. So did the same subject with another scope.
 #[tokio::test]
-async fn a_subject_is_not_the_identity_of_that_name() {
+async fn a_subject_differs_from_the_identity_with_its_name() {
     let house = house().await;
     let local = |reducer, args| {
         let house = &house;
@@ -433,7 +433,7 @@ async fn a_subject_is_not_the_identity_of_that_name() {
         callers.expect("a query").rows.iter().map(|row| row[0].to_json()).collect();
     assert_eq!(callers, ["ann", ANN, ANN]);
 
-    // An identity of another tenant disables no subject, and no token of the database belongs to a subject.
+    // An identity of another tenant disables no subject, and a subject has no tokens in the database.
     local("create_identity", json!({"id": ANN, "role": "app", "scope": {"tenant": "zeta"}})).await;
     local("disable_identity", json!({"id": ANN})).await;
     let app = |org: &str| token(Algorithm::EdDSA, &with(json!({"job": "app", "org": org})));
@@ -450,8 +450,8 @@ async fn a_subject_is_not_the_identity_of_that_name() {
     assert_eq!(refused.expect_err("it is refused").code, abide_schema::Code::BadArguments);
 }
 
-/// A claim that was there twice counted as it was there last, an array was taken for an issuer, and a subject
-/// could have characters that make it look like another in a terminal.
+/// The last of duplicate claims was used, an array was accepted as issuer, and a subject
+/// could contain characters that make it look like another in a terminal.
 #[tokio::test]
 async fn claims_are_unique_and_subjects_printable() {
     let house = house().await;

@@ -1,4 +1,4 @@
-//! The doors as a stranger meets them: real sockets, a real engine, a file of its own.
+//! The server's API over real sockets, with a real engine on a temporary file.
 
 mod house;
 mod http;

@@ -1,14 +1,14 @@
-//! A toy module: notes in books. Its rules never draw ids, so all that it makes is foreseeable.
+//! A toy module: notes in books. Its reducers generate no ids, so all results are predictable.
 
 use abide_schema::reducer::{Context, Nullable};
 use abide_schema::{Abort, Code, Module, Refusal, TextEnum, reducer, table};
 
-/// How much a note matters.
+/// The weight of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
 pub(crate) enum Weight {
-    /// Little.
+    /// Light.
     Light,
-    /// Much.
+    /// Heavy.
     Heavy,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct Note {
     pub id: i64,
     /// The book it is in.
     pub book: String,
-    /// What it says.
+    /// Its text.
     pub text: Option<String>,
-    /// How much it matters.
+    /// Its weight.
     pub weight: Weight,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn write_note(
     ctx.insert(Note { id: 0, book, text: text.0, weight: weight.unwrap_or(Weight::Light) })
 }
 
-/// Changes what a note says.
+/// Changes a note's text.
 #[reducer]
 pub(crate) fn edit_note(ctx: &mut Context<'_>, id: i64, text: String) -> Result<Note, Abort> {
     let mut note = find(ctx, id)?;
@@ -46,7 +46,7 @@ pub(crate) fn edit_note(ctx: &mut Context<'_>, id: i64, text: String) -> Result<
     Ok(note)
 }
 
-/// Burns a note.
+/// Deletes a note.
 #[reducer]
 pub(crate) fn burn_note(ctx: &mut Context<'_>, id: i64) -> Result<(), Abort> {
     find(ctx, id)?;

@@ -1,4 +1,4 @@
-//! What operators and tools ask: health, readiness, metrics, schema, OpenAPI, the page.
+//! Endpoints for operators and tools: health, readiness, metrics, schema, OpenAPI, the page.
 
 use expect_test::expect;
 
@@ -24,7 +24,7 @@ async fn health_and_readiness() {
 }
 
 #[tokio::test]
-async fn a_closed_engine_says_when_to_come_again() {
+async fn a_closed_engine_refuses_with_retry_after() {
     let house = House::open().await;
     let engine = house.engine.clone();
     tokio::task::spawn_blocking(move || engine.close()).await.expect("no panic");
@@ -39,7 +39,7 @@ async fn a_closed_engine_says_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn metrics_are_text_that_prometheus_reads() {
+async fn metrics_have_the_prometheus_text_format() {
     let house = House::open().await;
     house.post("/v1/call/nothing", "").await;
     house.post("/v1/call/edit_note", r#"{"id":7,"text":"x"}"#).await;
@@ -72,7 +72,7 @@ async fn metrics_are_text_that_prometheus_reads() {
 }
 
 #[tokio::test]
-async fn the_schema_names_tables_and_reducers() {
+async fn the_schema_lists_tables_and_reducers() {
     let house = House::open().await;
     let schema = house.get("/v1/schema").await.json();
     let names = |list: &str| -> Vec<String> {
@@ -84,7 +84,7 @@ async fn the_schema_names_tables_and_reducers() {
 }
 
 #[tokio::test]
-async fn the_page_says_what_this_is_and_where_it_stands() {
+async fn the_page_shows_the_state_of_the_log() {
     let house = House::open().await;
     house.post("/v1/call/nothing", "").await;
     let page = house.get("/").await;

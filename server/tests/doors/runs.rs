@@ -1,4 +1,4 @@
-//! Runs over REST: begun, looked at, aborted, and followed as server-sent events until they are over.
+//! Runs over REST: started, read, aborted, and followed as server-sent events until they end.
 
 use abide_schema::Caller;
 use expect_test::expect;
@@ -12,7 +12,7 @@ use crate::tokens::{Home, token};
 
 const START: &str = "/v1/agents/clerk/runs";
 
-/// A house with the agent `clerk`.
+/// A server with the agent `clerk`.
 async fn with_clerk() -> House {
     let house = house().await;
     assert_eq!(house.post("/agents", r#"{"name": "clerk"}"#).await.status, 201);
@@ -25,14 +25,14 @@ async fn start(house: &House, body: &JsonValue) -> Response {
     begun
 }
 
-/// What a driver does, whom nothing bounds.
+/// A call by an unrestricted driver.
 async fn local(house: &House, reducer: &str, args: JsonValue) -> JsonValue {
     let done = house.engine.call(&Caller::local(), reducer, &args, None).await;
     let done = done.unwrap_or_else(|why| panic!("{reducer} {args}: {why}"));
     serde_json::from_str(&done.result).expect("it is JSON")
 }
 
-/// Takes a run over; its fencing token.
+/// Claims a run; returns its fencing token.
 async fn claim(house: &House, id: &str) -> JsonValue {
     let args = json!({"id": id, "driver": "d", "lease_ms": 60_000});
     local(house, "claim_run", args).await["fencing_token"].clone()
@@ -55,7 +55,7 @@ async fn stream(house: &House, id: &str, last: Option<&str>) -> Stream {
     Stream::by(house.request("GET", &format!("/v1/runs/{id}/events")), last).await
 }
 
-/// All that is left of a stream, a line each, without the numbers that are counted over all runs.
+/// The rest of a stream, one line per event, without the numbers that count over all runs.
 async fn rest(stream: &mut Stream) -> String {
     let mut text = String::new();
     while let Some(event) = stream.next().await {
@@ -68,7 +68,7 @@ async fn rest(stream: &mut Stream) -> String {
 }
 
 #[tokio::test]
-async fn begun_in_a_session_of_its_own() {
+async fn a_run_starts_in_a_new_session() {
     let house = with_clerk().await;
     let body = json!({"input": "Hello.", "id": "r1", "title": "A parcel", "metadata": {"n": 1}});
     let begun = start(&house, &body).await;
@@ -93,7 +93,7 @@ async fn begun_in_a_session_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_retry_is_answered_and_begins_nothing() {
+async fn a_retry_starts_no_second_run() {
     let house = with_clerk().await;
     let body = r#"{"input": "Hello."}"#;
     let ask = || house.request("POST", START).header("idempotency-key", "k1").body(body).send();
@@ -109,7 +109,7 @@ async fn a_retry_is_answered_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_begun_leaves_nothing() {
+async fn a_refused_run_leaves_nothing() {
     let house = with_clerk().await;
     let unknown = house.post("/v1/agents/nobody/runs", r#"{"input": "Hello."}"#).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("not_found")));
@@ -117,7 +117,7 @@ async fn what_cannot_be_begun_leaves_nothing() {
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no session s9 (create_session makes one)
+            404 not_found: there is no session s9 (create_session creates one)
         "#]],
     );
     let both = house.post(START, r#"{"input": "x", "session_id": "s9", "title": "t"}"#).await;
@@ -137,12 +137,12 @@ async fn what_cannot_be_begun_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn followed_until_it_is_over() {
+async fn a_run_can_be_followed_to_its_end() {
     let house = with_clerk().await;
     start(&house, &json!({"input": "Hello.", "id": "r1"})).await;
     let fencing = claim(&house, "r1").await;
     let mut live = stream(&house, "r1", None).await;
-    let first = live.next().await.expect("what was told already");
+    let first = live.next().await.expect("the earlier events");
     assert!(first.starts_with("event: status id: 1 "), "{first}");
     say(&house, "r1", &fencing, &["Hel", "lo\n"]).await;
     finish(&house, "r1", &fencing).await;
@@ -158,11 +158,11 @@ async fn followed_until_it_is_over() {
     let left = rest(&mut stream(&house, "r1", Some("4")).await).await;
     assert_eq!(left, "event: done id: 5 turn 1 {\"assistant_data\":{\"content\":\"x\"}}\n");
     let over = house.request("GET", "/v1/runs/r1/events").header("last-event-id", "5");
-    assert_eq!(over.send().await.status, 204, "an EventSource does not come again");
+    assert_eq!(over.send().await.status, 204, "an EventSource does not reconnect");
 }
 
 #[tokio::test]
-async fn a_place_that_is_none_is_refused() {
+async fn an_invalid_last_event_id_is_refused() {
     let house = with_clerk().await;
     start(&house, &json!({"input": "Hello.", "id": "r1"})).await;
     for id in ["x", "-1", "1.5", "", "99999999999999999999", "2"] {
@@ -172,7 +172,7 @@ async fn a_place_that_is_none_is_refused() {
     }
 }
 
-/// Of another tenant's run every route says what it says of one that nobody has.
+/// For another tenant's run every route answers the same as for an unknown one.
 #[tokio::test]
 async fn a_foreign_run_is_not_found() {
     let home = Home(with_clerk().await);
@@ -207,8 +207,8 @@ async fn a_foreign_run_is_not_found() {
     assert_eq!(home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"]["status"], "running");
 }
 
-/// A browser's `EventSource` cannot set headers, so here the token may stand in the query; nowhere else.
-/// When it does not count any more, the stream ends and says so.
+/// A browser's `EventSource` cannot set headers, so here the token may be in the query, and only here.
+/// When it is no longer valid, the stream ends with an event.
 #[tokio::test]
 async fn a_stream_ends_with_its_credentials() {
     let home = Home(with_clerk().await);
@@ -226,10 +226,10 @@ async fn a_stream_ends_with_its_credentials() {
     assert_eq!(live.next().await, None);
 }
 
-/// A run begins under an id of the caller's own scope. That another tenant has a run of that id, or that the id in
-/// full is another tenant's, changes no answer.
+/// A run starts with an id in the caller's own namespace. If another tenant has a run with that id, or with the full
+/// id, no answer changes.
 #[tokio::test]
-async fn the_id_of_another_tenants_run_is_free() {
+async fn ids_of_another_tenants_runs_are_available() {
     let home = Home(with_clerk().await);
     home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
@@ -264,9 +264,9 @@ async fn the_id_of_another_tenants_run_is_free() {
     assert_eq!(after, theirs);
 }
 
-/// Routes answer without what a policy hides, and 403 where they cannot do without it. It was 400, `bad_sql`.
+/// Routes answer without hidden columns, and 403 if they need them. It was 400, `bad_sql`.
 #[tokio::test]
-async fn routes_of_runs_do_without_what_a_policy_hides() {
+async fn run_routes_work_without_hidden_columns() {
     let home = Home(with_clerk().await);
     home.with("shopshops", json!({})).await;
     let shop = token("shopshops");

@@ -1,4 +1,4 @@
-//! The end of a server: what is in flight is finished, who listens is told.
+//! Shutdown of a server: requests in progress complete, subscribers are notified.
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -7,7 +7,7 @@ use crate::house::House;
 use crate::http;
 
 #[tokio::test]
-async fn what_was_sent_is_answered_and_listeners_are_told() {
+async fn shutdown_answers_requests_and_notifies_subscribers() {
     let mut house = House::open().await;
     let address = house.address;
     let mut socket = house.socket().await;
@@ -21,18 +21,18 @@ async fn what_was_sent_is_answered_and_listeners_are_told() {
     let closed = socket.closed().await.expect("a close frame");
     assert_eq!(u16::from(closed.code), 1001);
     assert_eq!(closed.reason.as_str(), "the server is shutting down");
-    // The stream ends as HTTP says, with a last chunk, and is not cut.
+    // The stream ends with a last chunk, as HTTP requires.
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.expect("text");
     assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
     assert_eq!(idle.read(&mut [0; 1]).await.expect("a close"), 0);
     house.ended().await;
-    TcpStream::connect(address).await.expect_err("nobody listens any more");
+    TcpStream::connect(address).await.expect_err("the listener is closed");
 }
 
-/// A peer that never answers the close frame does not hold the server up.
+/// A peer that never answers the close frame does not block the shutdown.
 #[tokio::test]
-async fn a_silent_websocket_is_left() {
+async fn a_silent_websocket_does_not_block_shutdown() {
     let mut house = House::open().await;
     let socket = house.socket().await;
     house.begin_shutdown();
@@ -40,13 +40,13 @@ async fn a_silent_websocket_is_left() {
     drop(socket);
 }
 
-/// Nor does a request whose body never ends, beyond the grace.
+/// A request whose body never ends does not block it beyond the grace period.
 #[tokio::test]
-async fn a_request_that_never_ends_is_cut() {
+async fn an_endless_request_is_cut_at_shutdown() {
     let mut house = House::open().await;
     let request = house.request("POST", "/v1/call/nothing").header("content-length", "10");
     let mut socket = request.begin().await;
-    // Something of the connection was served before the shutdown began.
+    // A request of the connection was served before the shutdown began.
     house.get("/health").await;
     tokio::time::pause();
     house.begin_shutdown();

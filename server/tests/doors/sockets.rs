@@ -1,4 +1,4 @@
-//! WebSockets: what is told, in which order, and to the slow as well.
+//! WebSockets: messages, their order, and slow clients.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::house::House;
 use crate::http;
 use crate::ws::Socket;
 
-/// Subscribes and hears the snapshot.
+/// Subscribes and receives the snapshot.
 async fn subscribe(socket: &mut Socket, id: &str, sql: &str) -> JsonValue {
     socket.say(&format!(r#"{{"op":"subscribe","id":"{id}","sql":"{sql}"}}"#)).await;
     socket.hear_op("snapshot").await
 }
 
 #[tokio::test]
-async fn one_frame_tells_all_subscriptions_of_a_commit() {
+async fn one_frame_per_commit_covers_all_subscriptions() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     subscribe(&mut socket, "q1", "SELECT id, text FROM notes WHERE book = 'a'").await;
@@ -37,7 +37,7 @@ async fn one_frame_tells_all_subscriptions_of_a_commit() {
     assert_eq!(delta["changes"], changes);
 
     socket.say(r#"{"op":"unsubscribe","id":"q1"}"#).await;
-    // Commands are taken in order: when the next has begun, this one is done.
+    // Commands are executed in order: when the next subscription has started, this one is done.
     subscribe(&mut socket, "q3", "SELECT id FROM notes WHERE book = 'z'").await;
     house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
     let delta = socket.hear_op("delta").await;
@@ -68,7 +68,7 @@ async fn calls_are_executed_in_the_order_they_were_sent() {
 }
 
 #[tokio::test]
-async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
+async fn deltas_arrive_in_order() {
     let house = House::open().await;
     house.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
     let (mut listener, mut caller) = (house.socket().await, house.socket().await);
@@ -82,7 +82,7 @@ async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
     let mut told = None;
     let last = loop {
         let delta = listener.hear_op("delta").await;
-        // The first begins at or before the snapshot.
+        // The first starts at or before the snapshot.
         let from = told.unwrap_or_else(|| delta["from"].clone());
         assert_eq!(delta["from"], from, "a delta is missing before {delta}");
         told = Some(delta["to"].clone());
@@ -94,7 +94,7 @@ async fn deltas_that_wait_for_each_other_come_one_by_one_in_order() {
 }
 
 #[tokio::test]
-async fn everything_at_once_is_answered_under_its_id() {
+async fn concurrent_requests_are_answered_by_id() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     for message in [
@@ -137,7 +137,7 @@ async fn a_retry_over_a_new_socket_is_a_duplicate() {
 }
 
 #[tokio::test]
-async fn a_resume_is_told_what_changed_in_between() {
+async fn a_resume_sends_the_changes_in_between() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -154,21 +154,21 @@ async fn a_resume_is_told_what_changed_in_between() {
     assert_eq!(change["deletes"], json!([[1]]));
     assert_eq!(change["inserts"], json!([[3, "three"]]));
     assert_eq!(change["updates"], json!([]));
-    // Who comes with nothing but a seq is told the columns.
+    // A client that has only a seq gets the columns.
     let columns =
         [json!({"name": "id", "type": "INTEGER"}), json!({"name": "text", "type": "TEXT"})];
     assert_eq!(change["columns"], json!(columns));
     assert_eq!(change["key"], json!(["id"]));
 
-    // Also where nothing changed.
+    // Also without changes.
     socket.say(&format!(r#"{{"op":"subscribe","id":"r","sql":"{sql}","from":4}}"#)).await;
     let change = socket.hear().await["changes"][0].clone();
     assert_eq!((&change["inserts"], &change["columns"]), (&json!([]), &json!(columns)));
 }
 
-/// The checksum that comes with every change is that of the rows a client must hold by then.
+/// The checksum of every change is that of the rows that a client must then hold.
 #[tokio::test]
-async fn a_checksum_goes_with_every_change() {
+async fn every_change_has_a_checksum() {
     let house = House::open().await;
     let mut socket = house.socket().await;
     let query = r#""sql":"SELECT text FROM notes ORDER BY weight","checksum":true"#;
@@ -187,13 +187,13 @@ async fn a_checksum_goes_with_every_change() {
             row.iter().map(|cell| Value::from_json(cell).expect("a cell")).collect()
         })
         .collect();
-    assert_eq!(rows[0].len(), 2, "hidden columns are in it");
+    assert_eq!(rows[0].len(), 2, "hidden columns are included");
     assert_eq!(told[0]["checksum"], Checksum::of(&rows[..1]).to_string());
     assert_eq!(told[1]["checksum"], Checksum::of(&rows).to_string());
-    // A resume knows it too, though nothing is known of what the client holds.
+    // A resume includes it too, although the client's rows are unknown.
     socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"from":1}}"#)).await;
     assert_eq!(socket.hear().await["changes"][0]["checksum"], told[1]["checksum"]);
-    // Nobody else is told.
+    // Other subscriptions get none.
     subscribe(&mut socket, "s", "SELECT id FROM notes").await;
     house.post("/v1/call/burn_note", r#"{"id":1}"#).await;
     let changes = socket.hear_op("delta").await["changes"].clone();
@@ -202,9 +202,9 @@ async fn a_checksum_goes_with_every_change() {
     assert_eq!(with, [true, true, false], "{changes}");
 }
 
-/// The result as it was, then all that changed since, then every change.
+/// The result as of a past seq, then all changes since, then every change.
 #[tokio::test]
-async fn a_subscription_begins_in_the_past() {
+async fn a_subscription_can_start_as_of_a_seq() {
     let house = House::open().await;
     for text in ["one", "two", "three"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
@@ -227,7 +227,7 @@ async fn a_subscription_begins_in_the_past() {
     assert_eq!(delta["changes"][0]["deletes"], json!([[2]]));
 }
 
-/// A client that does not read for a while: its queue is dropped, memory stays constant, and when it
+/// A client does not read for a while: its queue is dropped, memory stays constant, and when it
 /// reads again it ends with the result of the query, without a gap. Its own calls are answered in
 /// between.
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn a_slow_reader_is_caught_up() {
             continue;
         }
         let (from, to) = (frame["from"].as_i64().expect("a seq"), frame["to"].as_i64());
-        assert!(from <= told, "a gap: told up to {told}, and now from {from}");
+        assert!(from <= told, "a gap: received up to {told}, and now from {from}");
         told = to.expect("a seq");
         for row in frame["changes"][0]["inserts"].as_array().expect("rows") {
             rows.insert(row[0].as_i64().expect("a key"), row[1].clone());
@@ -279,9 +279,9 @@ async fn a_client_that_closes_is_answered() {
     assert_eq!(socket.closed().await, Some(frame));
 }
 
-/// A peer that is gone without a word: no answer to any ping.
+/// A peer that disappeared: no answer to any ping.
 #[tokio::test]
-async fn a_dead_peer_is_given_up() {
+async fn a_dead_peer_times_out() {
     let house = House::open().await;
     let request = house
         .request("GET", "/v1/ws")

@@ -1,4 +1,4 @@
-//! Tokens of the file, over real sockets: whom they let in, what as, and that they stop counting at once.
+//! Tokens in the database, over real sockets: authentication, permissions, and immediate revocation.
 
 use abide_schema::Code;
 use abide_schema::caller::{Caller, Credential, Proof};
@@ -12,7 +12,7 @@ use crate::house::House;
 use crate::http::{Response, check, escaped};
 use crate::ws::Socket;
 
-/// The token of an id, as `abide token create` would make it.
+/// The token with an id, as `abide token create` would make it.
 pub(crate) fn token(id: &str) -> String {
     format!("abide_{id}_{}", id.repeat(4))
 }
@@ -24,13 +24,13 @@ impl Home {
         Home(House::serving(Access::loopback(), abide_reducers::modules()).await)
     }
 
-    /// What somebody in this process does, whom nothing bounds.
+    /// A call by an unrestricted embedded caller.
     pub(crate) async fn local(&self, reducer: &str, args: JsonValue) {
         let done = self.0.engine.call(&Caller::local(), reducer, &args, None).await;
         done.unwrap_or_else(|why| panic!("{reducer} {args}: {why}"));
     }
 
-    /// An identity with the token of its id.
+    /// Adds an identity with a token of the same id.
     pub(crate) async fn with(&self, id: &str, identity: JsonValue) -> &Home {
         let mut args = json!({"id": id, "role": "app"});
         let given = identity.as_object().expect("it is an object").clone();
@@ -65,7 +65,7 @@ impl Home {
         socket
     }
 
-    /// What the log has of denied attempts.
+    /// The recorded denied attempts.
     async fn denied(&self) -> Vec<String> {
         self.0.engine.fire_due().await.expect("what came before is done");
         let sql = "SELECT caller || ': ' || what || ': ' || why FROM denied_attempts ORDER BY id";
@@ -76,7 +76,7 @@ impl Home {
 }
 
 #[tokio::test]
-async fn a_token_names_its_bearer_and_what_they_may() {
+async fn a_token_determines_the_caller_and_its_permissions() {
     let home = Home::new().await;
     home.with("annannann", json!({"scope": {"tenant": "acme"}})).await;
     home.with("zoezoezoe", json!({"scope": {"tenant": "zeta"}})).await;
@@ -123,7 +123,7 @@ async fn a_token_names_its_bearer_and_what_they_may() {
 }
 
 #[tokio::test]
-async fn from_the_first_token_on_everybody_needs_one() {
+async fn the_first_token_makes_credentials_required() {
     let home = Home::new().await;
     let mut socket = home.0.socket().await;
     socket.say(r#"{"op":"ping"}"#).await;
@@ -141,7 +141,7 @@ async fn from_the_first_token_on_everybody_needs_one() {
     assert_eq!(home.call("annannann", "create_session", json!({"agent": "a"})).await.status, 200);
 }
 
-/// Everything that takes a token away acts on the next request, and on who is connected.
+/// Every change that invalidates a token applies to the next request, and to open connections.
 #[tokio::test]
 async fn revocation_closes_open_connections() {
     let ways: [(&str, JsonValue); 5] = [
@@ -164,14 +164,14 @@ async fn revocation_closes_open_connections() {
         let mut stream = Stream::by(request, None).await;
         assert!(stream.next().await.expect("a snapshot").contains("snapshot"));
         home.local(reducer, args).await;
-        // Whoever was told of the change sees that it acts: no call slips through.
+        // Once the change is acknowledged, no call with the old permission runs.
         let call = r#"{"op":"call","id":"c","reducer":"create_session","args":{"agent":"late"}}"#;
         let _ = futures_util::SinkExt::send(
             &mut socket.0,
             tokio_tungstenite::tungstenite::Message::text(call),
         )
         .await;
-        // A mark of progress may come before it.
+        // A progress message may come before it.
         let error = socket.hear_op("error").await;
         assert_eq!(error["code"], "unauthenticated", "{error}");
         assert_eq!(socket.closed().await.map(|frame| u16::from(frame.code)), Some(1008));
@@ -217,7 +217,7 @@ async fn expiry_closes_open_connections() {
     );
 }
 
-/// Whatever stands in the place of a token is `unauthenticated`, in the same words, on every door.
+/// Every invalid token is `unauthenticated`, with the same text, on every interface.
 #[tokio::test]
 async fn similar_tokens_are_refused() {
     let home = Home::new().await;
@@ -238,7 +238,7 @@ async fn similar_tokens_are_refused() {
         format!("abide_{}_{}", "a".repeat(7_000), "b".repeat(64)),
         "null".to_owned(),
         "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.".to_owned(),
-        // The hash that the file holds lets nobody in.
+        // The hash in the file does not authenticate.
         Sha256::digest(good.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect(),
     ];
     let mut told = Vec::new();
@@ -253,16 +253,16 @@ async fn similar_tokens_are_refused() {
     check(
         &told.join("\n"),
         expect![[r#"
-        401 unauthenticated: the token is not known (ask the operator of the server for the current one)
+        401 unauthenticated: unknown token (ask the operator of the server for the current one)
     "#]],
     );
-    assert_eq!(home.denied().await, [""; 0], "nobody is known who could be named");
+    assert_eq!(home.denied().await, [""; 0], "an unknown token has no caller to record");
     assert_eq!(home.ask(&good, "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await.status, 200);
 }
 
-/// Names and scopes are texts and nothing else, however they look.
+/// Names and scopes are plain texts, whatever they look like.
 #[tokio::test]
-async fn names_and_scopes_are_no_syntax() {
+async fn names_and_scopes_are_not_interpreted() {
     let scopes = [
         "' OR 1=1 --",
         "%",
@@ -302,7 +302,7 @@ async fn names_and_scopes_are_no_syntax() {
 }
 
 #[tokio::test]
-async fn who_calls_too_much_is_told_when_to_come_back() {
+async fn a_rate_limited_caller_gets_a_retry_delay() {
     let home = Home::new().await;
     let rate = json!({"limits": {"rate": {"calls": 2, "per_ms": 4_000}}});
     home.with("annannann", rate).await;
@@ -329,8 +329,8 @@ async fn who_calls_too_much_is_told_when_to_come_back() {
     check(
         &format!("{}\n{by_socket}\n{}", paced.problem(), used_up.problem()),
         expect![[r#"
-        429 overloaded: you may make 2 calls in 4000 ms, and have made them (-)
-        {"code":"overloaded","detail":"you may make 2 calls in 4000 ms, and have made them","id":"c","op":"error","retry_after_ms":2001}
+        429 overloaded: you have used up your limit of 2 calls in 4000 ms (-)
+        {"code":"overloaded","detail":"you have used up your limit of 2 calls in 4000 ms","id":"c","op":"error","retry_after_ms":2001}
         429 limit_exceeded: your quota of 1 calls in 3600000 ms is used up (-)
     "#]],
     );
@@ -355,20 +355,20 @@ async fn a_flood_of_denied_attempts_writes_few_rows() {
         asked.expect("a query").rows[0].iter().map(abide_schema::Value::to_json).collect();
     assert_eq!(counts, [11, 30, 11]);
     assert_eq!(home.0.engine.metrics().denied_total.get(), 42);
-    // What is recorded is the engine's to say.
+    // Only the engine records denied attempts.
     let args = json!({"caller": "x", "what": "y", "why": "z", "missed": 0});
     assert_eq!(home.call("workwork", "record_denied", args).await.status, 403);
 }
 
 #[tokio::test]
-async fn the_secret_is_nowhere() {
+async fn the_secret_is_not_stored() {
     let home = Home::new().await;
     home.with("annannann", json!({})).await;
     home.call("annannann", "create_session", json!({"agent": "a"})).await;
     let args = json!({"id": "otherother", "identity_id": "annannann", "hash": token("otherother"),
         "last_four": "abcd"});
     let refused = home.call("annannann", "create_token", args).await;
-    assert_eq!(refused.status, 403, "an app makes no tokens");
+    assert_eq!(refused.status, 403, "an app cannot create tokens");
     let secret = token("annannann").split('_').nth(2).expect("it has three parts").to_owned();
     assert!(!refused.body.contains(&secret));
     let metrics = home.ask(&token("annannann"), "GET", "/metrics", "").await;
@@ -378,11 +378,11 @@ async fn the_secret_is_nowhere() {
     for entry in std::fs::read_dir(path.parent().expect("a folder")).expect("a folder") {
         let bytes = std::fs::read(entry.expect("a file").path()).expect("a file");
         let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
-        assert!(!found, "the file holds the secret");
+        assert!(!found, "the file contains the secret");
     }
 }
 
-/// `/ready` told the log's length to callers without credentials.
+/// `/ready` revealed the log's length to callers without credentials.
 #[tokio::test]
 async fn readiness_is_all_that_anonymous_callers_learn() {
     let home = Home::new().await;
@@ -394,10 +394,10 @@ async fn readiness_is_all_that_anonymous_callers_learn() {
     assert_eq!(wrong.body, r#"{"status":"ready"}"#);
 }
 
-/// The credential was checked before the queue only: up to 27 calls that waited ran after `revoke_token` was
-/// answered.
+/// The credential was only checked before the call was queued: up to 27 queued calls ran after `revoke_token` was
+/// acknowledged.
 #[tokio::test]
-async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
+async fn queued_calls_of_a_revoked_credential_are_refused() {
     let ways: [(&str, JsonValue); 4] = [
         ("revoke_token", json!({"id": "annannann"})),
         ("disable_identity", json!({"id": "annannann"})),
@@ -421,7 +421,7 @@ async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
         let late = || engine.call(&ann, "create_session", &create, Some("late"));
         let first = engine.call(&ann, "create_session", &create, Some("first")).await;
         assert!(first.is_ok(), "{first:?}");
-        // The first waits behind the revocation, perhaps in one transaction; the second comes after it.
+        // The first is queued behind the revocation, perhaps in one transaction; the second comes after it.
         let (revoked, refused) = tokio::join!(engine.call(&local, reducer, &args, None), late());
         revoked.expect("it is revoked");
         for refused in [refused, late().await] {
@@ -433,9 +433,9 @@ async fn calls_that_wait_while_a_credential_is_revoked_are_refused() {
     }
 }
 
-/// An anonymous call that waits while the first token is made is refused too.
+/// An anonymous call that is queued while the first token is created is refused too.
 #[tokio::test]
-async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
+async fn queued_anonymous_calls_are_refused_after_the_first_token() {
     let home = Home::new().await;
     let engine = home.0.engine.clone();
     let state = *engine.watch_tables(engine.directory().expect("one").tables).borrow();
@@ -447,7 +447,7 @@ async fn anonymous_calls_that_wait_while_the_first_token_is_made_are_refused() {
     assert_eq!(refused.expect_err("it is refused").code, Code::Unauthenticated);
 }
 
-/// The answer of a request was repeated to its caller after its role could not call the reducer any more.
+/// A stored result was returned to its caller even after its role could no longer call the reducer.
 #[tokio::test]
 async fn a_demoted_caller_gets_no_stored_answer() {
     let home = Home::new().await;
@@ -469,9 +469,9 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     );
 }
 
-/// A tenant's admin raised its own limits, or made an identity without limits and a token for it.
+/// A tenant's admin raised its own limits, or created an identity without limits and a token for it.
 #[tokio::test]
-async fn an_admin_gives_no_more_calls_than_it_has() {
+async fn an_admin_cannot_grant_higher_limits_than_its_own() {
     let home = Home::new().await;
     let rate = |calls: i64, per_ms: i64| json!({"rate": {"calls": calls, "per_ms": per_ms}});
     let scope = json!({"tenant": "acme"});
@@ -516,9 +516,9 @@ async fn an_admin_gives_no_more_calls_than_it_has() {
     }
 }
 
-/// Of a token without a scope, a request can ask to be narrowed to one. It gains neither rights nor quota by it.
+/// A request with an unscoped token can be restricted to a scope. It gains neither rights nor quota.
 #[tokio::test]
-async fn a_request_is_narrowed_to_a_scope_and_never_widened() {
+async fn a_scope_header_narrows_and_never_widens() {
     let home = Home::new().await;
     let rate = json!({"limits": {"rate": {"calls": 6, "per_ms": 4_000}}});
     home.with("driverone", rate).await;

@@ -1,4 +1,4 @@
-//! A WebSocket client that says what it is told to and hears what it hears.
+//! A scripted WebSocket client.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value as JsonValue;
@@ -14,14 +14,14 @@ use crate::house::House;
 pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl House {
-    /// Connects and hears the hello.
+    /// Connects and receives the hello.
     pub(crate) async fn socket(&self) -> Socket {
         let mut socket = self.try_socket("/v1/ws", &[]).await.expect("a WebSocket");
         assert_eq!(socket.hear().await["op"], "hello");
         socket
     }
 
-    /// Connects, or is refused with a status and a body.
+    /// Connects, or returns the refusal's status and body.
     pub(crate) async fn try_socket(
         &self,
         path: &str,
@@ -65,7 +65,7 @@ impl Socket {
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
     }
 
-    /// The next message of an op; others are passed over.
+    /// The next message of an op; others are skipped.
     pub(crate) async fn hear_op(&mut self, op: &str) -> JsonValue {
         loop {
             let message = self.hear().await;
@@ -75,7 +75,7 @@ impl Socket {
         }
     }
 
-    /// Hears until the other side closes.
+    /// Reads until the peer closes.
     pub(crate) async fn closed(&mut self) -> Option<CloseFrame> {
         loop {
             match self.0.next().await {

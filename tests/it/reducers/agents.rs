@@ -24,9 +24,9 @@ fn every_change_of_a_definition_is_a_revision() {
             seq 1 again {name: support, revision: 1, mode: primary}
             seq 2 {name: support, revision: 2, mode: primary}
             seq 3 {name: support, revision: 2, mode: primary}
-            refused conflict: agent support is at revision 2, not 1 (hint: read it again, and change that)
+            refused conflict: agent support is at revision 2, not 1 (hint: read it again and retry the change)
             seq 4 {name: support, revision: 3, mode: primary}
-            refused conflict: agent other is at revision 0, not 1 (hint: read it again, and change that)
+            refused conflict: agent other is at revision 0, not 1 (hint: read it again and retry the change)
             refused bad_arguments: register_agent: invalid type: string "be kind", expected a map (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
             (1, "{\"prompt\":\"be kind\"}", 1) (2, "{\"prompt\":\"be brief\"}", 2) (3, "{\"prompt\":\"be kind\"}", 4)
             the same up to 4
@@ -63,13 +63,13 @@ fn a_mode_restricts_the_use_of_an_agent() {
             seq 5 {id: s2, status: created}
             seq 6 {id: s3, status: created}
             seq 7 {id: s4, status: created}
-            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode says so: primary, subagent, or all for both)
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             refused bad_arguments: start_run: unknown field `parent_id`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
             seq 10 {id: s5, status: created}
-            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode says so: primary, subagent, or all for both)
+            refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
         "#]],
     );
 }
@@ -97,8 +97,8 @@ fn a_retired_agent_starts_no_more_runs() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {name: lead, revision: 1, mode: primary}
             seq 5 again {name: lead, revision: 1, mode: primary}
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  tells those that there are)
-            refused bad_transition: agent lead is retired and begins no more runs
+            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
+            refused bad_transition: agent lead is retired and cannot start runs
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
             seq 7 {name: lead, revision: 1, mode: primary}
             seq 8 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}

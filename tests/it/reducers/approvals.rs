@@ -66,7 +66,7 @@ fn an_approval_with_changed_arguments() {
             seq 5 {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
             seq 3 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
             seq 3 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"amount":50}}
-            refused call_id_conflict: call id c1 stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id c1 is already used by a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
             ("{\"amount\":100}", "{\"amount\":50}")
             seq 4 again {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, approved_arguments: {"amount":50}, decided_by: ann}
             refused conflict: approval ap#1 was approved by ann
@@ -184,7 +184,7 @@ fn a_decision_is_bound_to_the_arguments() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
-            refused conflict: approval ap#1 is about other arguments than these (hint: look at its arguments again; arguments_hash stands beside them)
+            refused conflict: approval ap#1 concerns other arguments (hint: read its arguments and arguments_hash again)
             aborted: conflict: the approval is bound to its arguments
             seq 4 {id: ap#1, call_id: c1, status: approved, arguments: {"amount":100}, decided_by: local}
             ("approved")

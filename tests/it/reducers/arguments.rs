@@ -41,8 +41,8 @@ fn wrong_missing_and_superfluous_arguments() {
             refused bad_arguments: create_session: invalid type: integer `7`, expected a string (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: create_session: invalid type: null, expected a string (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: create_session: unknown field `color`, expected one of `agent`, `id`, `title`, `parent_id`, `scope`, `metadata` (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
-            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments go by name: {"session_id": "…"})
-            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments go by name: {"session_id": "…"})
+            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments are named: {"session_id": "…"})
+            refused bad_arguments: create_session: the arguments are not a JSON object (hint: arguments are named: {"session_id": "…"})
             refused bad_arguments: claim_tool_call: invalid type: string "1000", expected i64 (hint: claim_tool_call takes call_id, lease_ms?, worker?)
             refused bad_arguments: claim_tool_call: invalid type: floating point `1.5`, expected i64 (hint: claim_tool_call takes call_id, lease_ms?, worker?)
             refused bad_arguments: register_tool: "maybe" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
@@ -122,14 +122,14 @@ fn arguments_over_the_limits() {
         ),
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are taken (hint: keep large content elsewhere and append a reference to it)
+            refused limit_exceeded: append_message: arguments of 8388654 bytes, at most 8388608 are allowed (hint: keep large content elsewhere and append a reference to it)
             (0)
         "#]],
     );
     let script = "frobnicate | ".repeat(abide_schema::limits::BATCH_CALLS) + "frobnicate";
     let heard = play(&format!("batch: {script}"));
     expect![[r#"
-        refused limit_exceeded: a batch of 1001 calls, at most 1000 are taken (hint: send several batches)
+        refused limit_exceeded: a batch of 1001 calls, at most 1000 are allowed (hint: send several batches)
     "#]]
     .assert_eq(&heard);
 }

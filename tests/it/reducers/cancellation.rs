@@ -85,10 +85,10 @@ fn a_session_ends_when_its_workers_have_stopped() {
             seq 7 again {id: s1, status: created, cancel_requested_at: 14:00:00}
             ("put1", "claimed", 1) ("pay1", "claimed", 1) ("put2", "cancelled", 1)
             seq 8 {id: 1}
-            refused bad_transition: session s1 is being cancelled and begins nothing more
-            refused bad_transition: session s1 is being cancelled and begins nothing more
-            refused bad_transition: session s1 is being cancelled and begins nothing more
-            refused bad_transition: session s1 is being cancelled and begins nothing more
+            refused bad_transition: session s1 is being cancelled and accepts no new work
+            refused bad_transition: session s1 is being cancelled and accepts no new work
+            refused bad_transition: session s1 is being cancelled and accepts no new work
+            refused bad_transition: session s1 is being cancelled and accepts no new work
             seq 9 {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             refused lease_lost: call put1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
@@ -162,7 +162,7 @@ fn completed_before_the_worker_learned_of_it() {
             seq 9 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             seq 10 {call_id: pay1, status: cancelled, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             ("completed", null)
-            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session stays as it is; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session cannot change; create a new one)
         "#]],
     );
 }
@@ -277,7 +277,7 @@ fn one_call_is_cancelled() {
         sql SELECT status FROM sessions
         "#,
         expect![[r#"
-            refused conflict: nobody has asked to cancel call put1 (hint: fail_tool_call gives up a call; with retryable=true another may try it)
+            refused conflict: no cancellation of call put1 was requested (hint: use fail_tool_call; with retryable=true another worker can retry it)
             seq 7 {call_id: put2, status: cancelled, attempt: 0, cancel_requested_at: 14:00:00, error: asked twice}
             seq 7 again {call_id: put2, status: cancelled, attempt: 0, cancel_requested_at: 14:00:00, error: asked twice}
             refused conflict: call put2 is cancelled (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put2'")
@@ -286,7 +286,7 @@ fn one_call_is_cancelled() {
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             refused conflict: call put1 is succeeded, there is nothing to cancel
-            refused conflict: call pay1 may have run already, it can only be settled (hint: find out, and tell with settle_tool_call)
+            refused conflict: call pay1 may have run already, it can only be settled (hint: find out whether it ran, then call settle_tool_call)
             refused not_found: there is no tool call nobody
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
             ("created")

@@ -239,11 +239,11 @@ fn invalid_handoffs() {
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 3 {id: ho#1, status: pending, reason: wants a refund}
-            refused conflict: session s1 is handed off already, by ho#1
-            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused conflict: session s1 is already handed off, by ho#1
+            refused not_found: there is no session s_nobody (hint: create_session creates one)
             refused bad_arguments: required_capability is empty
             refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
-            refused bad_arguments: request_supervisor_handoff: escalate_to says to whom, not when (hint: give escalate_after_ms too)
+            refused bad_arguments: request_supervisor_handoff: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
             refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
             refused bad_arguments: escalate_to is empty
             refused bad_arguments: expires_after_ms is 315360000001, not between 0 and 315360000000

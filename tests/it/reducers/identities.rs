@@ -102,21 +102,21 @@ fn no_caller_can_grant_more_than_it_has() {
             refused denied: the role clerks may not call set_role (hint: abide role list  shows what each role may call)
             refused denied: roles are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
             seq 4 {id: tenant=acme/a1, scope: {"tenant":"acme"}}
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/a3, scope: {"tenant":"acme"}}
-            refused denied: identity tenant=acme/a4 has the capability wires, and you do not (hint: an admin who has it may)
-            refused denied: identity tenant=acme/a5 has the capability *, and you do not (hint: an admin who has it may)
+            refused denied: identity tenant=acme/a4 has the capability wires, and you do not (hint: an admin with that capability can do this)
+            refused denied: identity tenant=acme/a5 has the capability *, and you do not (hint: an admin with that capability can do this)
             seq 9 {id: c1}
-            refused denied: identity c2 has the role admin, and you do not (hint: an admin may)
+            refused denied: identity c2 has the role admin, and you do not (hint: an admin can do this)
             seq 11 {id: c3}
-            refused denied: identity c3 has the role admin, and you do not (hint: an admin may)
+            refused denied: identity c3 has the role admin, and you do not (hint: an admin can do this)
             seq 13 {id: z, scope: {"tenant":"zeta"}}
             refused not_found: there is no identity z (hint: abide identity create  creates one)
             refused not_found: there is no identity z (hint: abide identity create  creates one)
             refused not_found: there is no identity nowhere (hint: abide identity create  creates one)
             refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
             ("c1", "clerks", "[]", "{}", "clerk") ("c3", "clerks", "[\"refunds\"]", "{}", "clerk") ("tenant=acme/a1", "app", "[]", "{\"tenant\":\"acme\"}", "tom") ("tenant=acme/a3", "admin", "[\"refunds\"]", "{\"tenant\":\"acme\"}", "tom") ("z", "app", "[]", "{\"tenant\":\"zeta\"}", "local")
-            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared by all, and a caller with a scope changes none") ("tom", "create_identity", "a scope with this tenant is outside of your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside of your own")
+            ("clerk", "set_role", "the role clerks may not call set_role") ("tom", "set_role", "roles are shared, and a caller with a scope cannot change them") ("tom", "create_identity", "a scope with this tenant is outside your own") ("tom", "create_identity", "identity tenant=acme/a4 has the capability wires, and you do not") ("tom", "create_identity", "identity tenant=acme/a5 has the capability *, and you do not") ("clerk", "create_identity", "identity c2 has the role admin, and you do not") ("clerk", "change_identity", "identity c3 has the role admin, and you do not") ("tom", "change_identity", "a scope with this tenant is outside your own")
             the same up to 14
         "#]],
     );
@@ -153,8 +153,8 @@ fn tokens_are_identified_by_their_hash() {
             seq 3 {id: zoe, scope: {"tenant":"zeta"}}
             seq 4 {id: annannann, expires_at: 14:00:01}
             seq 4 again {id: annannann, expires_at: 14:00:01}
-            refused conflict: token annannann exists already
-            refused bad_arguments: create_token: hash is not a SHA-256 in 64 small hexadecimal digits (hint: abide token create makes a token and tells it once)
+            refused conflict: token annannann already exists
+            refused bad_arguments: create_token: hash is not a SHA-256 in 64 lower-case hexadecimal digits (hint: abide token create creates a token and shows it once)
             seq 5 {id: zoezoezoe}
             refused not_found: there is no identity zoe (hint: abide identity create  creates one)
             seq 6 {id: annannan2}

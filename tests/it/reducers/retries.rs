@@ -51,12 +51,12 @@ fn a_different_request_with_the_same_id() {
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "r1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "r1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             seq 2 {id: s2, status: created}
-            refused bad_request: a request id has 1 to 512 bytes
+            refused bad_request: a request id must have 1 to 512 bytes
             ("s1") ("s2")
         "#]],
     );
@@ -72,7 +72,7 @@ fn a_refused_call_may_be_retried() {
         append_message session_id=s1 role=user content=hello request_id=r1
         "#,
         expect![[r#"
-            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no session s1 (hint: create_session creates one)
             seq 1 {id: s1, status: created}
             seq 2 {id: 1}
             seq 2 again {id: 1}
@@ -124,8 +124,8 @@ fn a_batch_is_atomic() {
             (1, "create_session") (2, "append_message") (3, "suspend_session")
             batch 5: seq 4 {id: s1, status: active} | seq 5 {id: 2}
             batch 5 again: seq 4 again {id: s1, status: active} | seq 5 again {id: 2}
-            refused request_id_conflict: request id "b1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
-            refused request_id_conflict: request id "b1" was used for another request (hint: a retry repeats reducer and arguments exactly; a new request has a new id)
+            refused request_id_conflict: request id "b1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
+            refused request_id_conflict: request id "b1" was already used for another request (hint: a retry must repeat reducer and arguments exactly; use a new id for a new request)
             (4, "b1") (5, "b1")
         "#]],
     );
@@ -151,7 +151,7 @@ fn a_refusal_in_a_batch_has_no_effect() {
             refused lease_lost: call 4 of the batch (complete_tool_call): call c1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused unknown_reducer: call 2 of the batch: there is no reducer "no_such_reducer" (hint: GET /v1/schema lists them)
             refused bad_arguments: call 2 of the batch: append_message: missing field `role` (hint: append_message takes session_id, role, content, kind?, data?)
-            refused conflict: call 2 of the batch (create_session): session s1 exists already (hint: leave out id to be given a new one)
+            refused conflict: call 2 of the batch (create_session): session s1 already exists (hint: omit id to get a generated one)
             refused bad_request: the batch is empty
             (0, 0, 1)
             seq 2 {id: s1, status: created}

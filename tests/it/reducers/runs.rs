@@ -50,15 +50,15 @@ fn a_run_is_started_driven_and_completed() {
             refused conflict: session s1 has run r1, which is running (hint: a session has one run at a time; abort_run ends it)
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
-            refused bad_arguments: done is told by finish_run and wait_run, once a turn
+            refused bad_arguments: done is recorded by finish_run and wait_run, once per turn
             refused bad_arguments: record_run: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
             refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
-            refused bad_arguments: finish_run: a code says why a run failed, and only that
-            refused bad_arguments: finish_run: a code says why a run failed, and only that
+            refused bad_arguments: finish_run: code is only valid for a failed run
+            refused bad_arguments: finish_run: code is only valid for a failed run
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
-            refused lease_lost: run r1 is done, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
-            refused lease_lost: run r1 is done, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
+            refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
             refused bad_transition: run r1 is done, there is nothing to abort
             (1, 1, "status", "{\"status\":\"thinking\"}") (2, 1, "token", "{\"content\":\"hi\"}") (3, 1, "status", "{\"status\":\"idle\"}") (4, 1, "done", "{\"assistant_data\":{\"content\":\"hi\"}}")
             (9, 1, 0, "{\"content\":\"hi\"}")
@@ -92,7 +92,7 @@ fn only_the_claimant_of_a_run_learns_how_its_lease_was_lost() {
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: s2, status: created}
             refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
-            refused lease_lost: run r1 is driven by d under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             the same up to 7
         "#]],
@@ -143,17 +143,17 @@ fn a_crashed_driver_is_replaced_and_refused() {
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
-            refused conflict: run r1 is driven by one (hint: it is free when that lease runs out)
+            refused conflict: run r1 is driven by one (hint: it can be claimed when that lease expires)
             refused not_found: no run waits for a driver
             seq 5 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01.900}
-            refused conflict: run r1 is driven by one (hint: it is free when that lease runs out)
+            refused conflict: run r1 is driven by one (hint: it can be claimed when that lease expires)
             (null, null)
-            refused lease_lost: run r1 is running, and nobody drives it (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is running and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 7 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:03}
-            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
-            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is driven by two under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
+            refused lease_lost: run r1 is driven by two under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 8 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 8, lease_expires_at: 14:00:03}
-            refused lease_lost: run r1 is driven by two under another token (hint: another may take the run a step further; stop, and claim it anew if it should go on)
+            refused lease_lost: run r1 is driven by two under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 9 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 8, lease_expires_at: 14:00:03}
             the same up to 9
         "#]],
@@ -349,11 +349,11 @@ fn runs_of_another_scope_are_not_found() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no session s1 (hint: create_session creates one)
             refused not_found: there is no run r1
             refused not_found: no run waits for a driver
             refused not_found: there is no run r1
-            refused not_found: there is no session s1 (hint: create_session makes one)
+            refused not_found: there is no session s1 (hint: create_session creates one)
         "#]],
     );
 }

@@ -37,12 +37,12 @@ fn a_new_session_gets_the_scope_of_its_creator() {
             seq 1 {id: tenant=acme/plain, status: created, scope: {"tenant":"acme"}}
             seq 2 {id: tenant=acme/narrow, status: created, scope: {"team":"blue","tenant":"acme"}}
             seq 3 {id: tenant=acme/same, status: created, scope: {"tenant":"acme"}}
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
-            refused denied: a scope with this tenant is outside of your own (hint: leave out tenant, it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
+            refused denied: a scope with this tenant is outside your own (hint: omit tenant; it is filled in)
             seq 6 {id: tenant=acme/child, status: created, parent_id: tenant=acme/narrow, scope: {"team":"blue","tenant":"acme"}}
-            refused bad_arguments: the scope of session tenant=acme/narrow has another team (hint: leave it out: a session has the scope of its parent, and may have more keys)
+            refused bad_arguments: the scope of session tenant=acme/narrow has another team (hint: omit it: a session inherits the scope of its parent and can add keys)
             seq 7 {id: grandchild, status: created, parent_id: tenant=acme/child, scope: {"desk":"4","team":"blue","tenant":"acme"}}
-            refused bad_arguments: the scope of session tenant=acme/child has another tenant (hint: leave it out: a session has the scope of its parent, and may have more keys)
+            refused bad_arguments: the scope of session tenant=acme/child has another tenant (hint: omit it: a session inherits the scope of its parent and can add keys)
         "#]],
     );
 }
@@ -73,19 +73,19 @@ fn rows_of_another_tenant_are_not_found() {
             seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused not_found: there is no session z (hint: create_session makes one)
-            refused not_found: there is no session nowhere (hint: create_session makes one)
-            refused not_found: there is no session z (hint: create_session makes one)
-            refused not_found: there is no session z (hint: create_session makes one)
-            refused not_found: there is no session z (hint: create_session makes one)
-            refused not_found: there is no session z (hint: create_session makes one)
-            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session nowhere (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create_session creates one)
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call nowhere
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call cz
-            refused not_found: there is no session z (hint: create_session makes one)
+            refused not_found: there is no session z (hint: create_session creates one)
             ("pending", null)
             (0)
         "#]],
@@ -121,18 +121,18 @@ fn each_tenant_has_its_own_ids() {
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {id: tenant=acme/z, status: created, scope: {"tenant":"acme"}}
-            refused conflict: session tenant=acme/a exists already (hint: leave out id to be given a new one)
+            refused conflict: session tenant=acme/a already exists (hint: omit id to get a generated one)
             seq 7 {call_id: tenant=acme/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused call_id_conflict: call id tenant=acme/ca stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id tenant=acme/ca is already used by a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
             seq 8 {id: tenant=zeta/t, status: pending, due_at: 14:00:01}
             seq 9 {id: tenant=acme/t, status: pending, due_at: 14:00:01}
             seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
             refused not_found: there is no timer nowhere
             seq 11 {id: 1}
-            refused not_found: there is no session tenant=zeta/z (hint: create_session makes one)
+            refused not_found: there is no session tenant=zeta/z (hint: create_session creates one)
             seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
             seq 13 {id: tenant=acme/own, status: created, scope: {"tenant":"acme"}}
-            refused conflict: session tenant=acme/own exists already (hint: leave out id to be given a new one)
+            refused conflict: session tenant=acme/own already exists (hint: omit id to get a generated one)
             refused bad_arguments: the id "r~1.1" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
             refused bad_arguments: the id "r~1.1" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
             ("tenant=acme/a", "{\"tenant\":\"acme\"}") ("tenant=acme/own", "{\"tenant\":\"acme\"}") ("tenant=acme/tenant=zeta/new", "{\"tenant\":\"acme\"}") ("tenant=acme/z", "{\"tenant\":\"acme\"}") ("tenant=zeta/z", "{\"tenant\":\"zeta\"}")
@@ -221,9 +221,9 @@ fn shared_rows_need_a_caller_without_a_scope() {
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 1 again {name: refund, version: 1, effect: idempotent}
-            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
-            refused denied: tools are shared by all, and a caller with a scope changes none (hint: an identity without a scope may)
-            refused denied: a row of timers has no session_id, so it would be in no scope (hint: give session_id)
+            refused denied: tools are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
+            refused denied: tools are shared, and a caller with a scope cannot change them (hint: use an identity without a scope)
+            refused denied: a row of timers without session_id would have no scope (hint: give session_id)
         "#]],
     );
 }

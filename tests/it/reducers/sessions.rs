@@ -42,13 +42,13 @@ fn invalid_or_duplicate_sessions_are_refused() {
         "#,
         expect![[r#"
             seq 1 {id: s1, status: created}
-            refused conflict: session s1 exists already (hint: leave out id to be given a new one)
-            refused conflict: session s1 exists already (hint: leave out id to be given a new one)
+            refused conflict: session s1 already exists (hint: omit id to get a generated one)
+            refused conflict: session s1 already exists (hint: omit id to get a generated one)
             refused bad_arguments: id is empty
             refused bad_arguments: agent is empty
-            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused not_found: there is no session s_nobody (hint: create_session creates one)
             seq 2 {id: s1, status: completed}
-            refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
             refused bad_arguments: create_session: invalid type: sequence, expected a map (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             (2, 2)
         "#]],
@@ -61,7 +61,7 @@ fn ids_have_a_maximum_length() {
     check(
         &format!("create_session agent=support id={long}"),
         expect![[r#"
-        refused limit_exceeded: id has 513 bytes, at most 512 are taken
+        refused limit_exceeded: id has 513 bytes, at most 512 are allowed
     "#]],
     );
     let longest = "x".repeat(512);
@@ -118,7 +118,7 @@ fn failing_and_cancelling() {
             seq 4 {id: s2, status: failed, cancel_requested_at: 14:00:00, reason: not needed, error_code: cancelled, error_message: not needed}
             seq 5 {id: s3, status: created}
             seq 6 {id: s3, status: failed, cancel_requested_at: 14:00:00, error_code: cancelled}
-            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused not_found: there is no session s_nobody (hint: create_session creates one)
             refused bad_arguments: code is empty
         "#]],
     );
@@ -146,14 +146,14 @@ fn an_ended_session_accepts_no_calls() {
             seq 1 {name: search, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {id: s1, status: completed}
-            refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
-            refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
-            refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
-            refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session stays as it is; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session stays as it is; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session stays as it is; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session stays as it is; create a new one)
-            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session stays as it is; create a new one)
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+            refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session cannot change; create a new one)
+            refused bad_transition: session s1 is completed, so it cannot be cancelled (hint: an ended session cannot change; create a new one)
             ("completed", 3)
             (3)
         "#]],
@@ -262,21 +262,21 @@ fn every_reducer_from_every_status() {
         handed_off append_message: ("handed_off")
         handed_off suspend_session: refused bad_transition: session s1 is handed_off, so it cannot be suspended
         handed_off resume_session: refused bad_transition: session s1 is handed_off, so it cannot be resumed
-        handed_off request_supervisor_handoff: refused conflict: session s1 is handed off already, by ho#1
+        handed_off request_supervisor_handoff: refused conflict: session s1 is already handed off, by ho#1
         handed_off complete_session: refused bad_transition: session s1 is handed_off, so it cannot be completed
         handed_off fail_session: ("failed")
-        completed append_message: refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
-        completed suspend_session: refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session stays as it is; create a new one)
-        completed resume_session: refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session stays as it is; create a new one)
-        completed request_supervisor_handoff: refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
-        completed complete_session: refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session stays as it is; create a new one)
-        completed fail_session: refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session stays as it is; create a new one)
-        failed append_message: refused bad_transition: session s1 is failed and takes nothing more (hint: create a new session)
-        failed suspend_session: refused bad_transition: session s1 is failed, so it cannot be suspended (hint: an ended session stays as it is; create a new one)
-        failed resume_session: refused bad_transition: session s1 is failed, so it cannot be resumed (hint: an ended session stays as it is; create a new one)
-        failed request_supervisor_handoff: refused bad_transition: session s1 is failed and takes nothing more (hint: create a new session)
-        failed complete_session: refused bad_transition: session s1 is failed, so it cannot be completed (hint: an ended session stays as it is; create a new one)
-        failed fail_session: refused bad_transition: session s1 is failed, so it cannot be failed (hint: an ended session stays as it is; create a new one)
+        completed append_message: refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+        completed suspend_session: refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
+        completed resume_session: refused bad_transition: session s1 is completed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
+        completed request_supervisor_handoff: refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
+        completed complete_session: refused bad_transition: session s1 is completed, so it cannot be completed (hint: an ended session cannot change; create a new one)
+        completed fail_session: refused bad_transition: session s1 is completed, so it cannot be failed (hint: an ended session cannot change; create a new one)
+        failed append_message: refused bad_transition: session s1 is failed and accepts nothing more (hint: create a new session)
+        failed suspend_session: refused bad_transition: session s1 is failed, so it cannot be suspended (hint: an ended session cannot change; create a new one)
+        failed resume_session: refused bad_transition: session s1 is failed, so it cannot be resumed (hint: an ended session cannot change; create a new one)
+        failed request_supervisor_handoff: refused bad_transition: session s1 is failed and accepts nothing more (hint: create a new session)
+        failed complete_session: refused bad_transition: session s1 is failed, so it cannot be completed (hint: an ended session cannot change; create a new one)
+        failed fail_session: refused bad_transition: session s1 is failed, so it cannot be failed (hint: an ended session cannot change; create a new one)
     "#]].assert_eq(&table);
 }
 

@@ -65,7 +65,7 @@ fn a_session_is_notified() {
             seq 8 {id: s1, status: completed}
             ("fired", 4) ("fired", 6) ("cancelled", 8)
             (8)
-            refused bad_transition: session s1 is completed and takes nothing more (hint: create a new session)
+            refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
         "#]],
     );
 }
@@ -112,8 +112,8 @@ fn a_timer_with_an_existing_id() {
         expect![[r#"
             seq 1 {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
-            refused conflict: timer t1 stands for another, due at 2026-11-21T14:00:01Z (hint: cancel_timer, and set one under a new id)
-            refused conflict: timer t1 stands for another, due at 2026-11-21T14:00:01Z (hint: cancel_timer, and set one under a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel_timer, then set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel_timer, then set one with a new id)
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: fired, due_at: 14:00:01, fired_at: 14:00:01}
         "#]],
@@ -145,13 +145,13 @@ fn invalid_timers() {
             refused bad_arguments: set_timer: give either in_ms or due_at
             refused bad_arguments: in_ms is -1, not between 0 and 315360000000
             refused bad_arguments: in_ms is 315360000001, not between 0 and 315360000000
-            refused bad_arguments: due_at is no moment between 1970 and 2036-11-18T14:00:00Z (hint: a moment is in microseconds since 1970; in_ms says how long from now)
-            refused bad_arguments: due_at is no moment between 1970 and 2036-11-18T14:00:00Z (hint: a moment is in microseconds since 1970; in_ms says how long from now)
+            refused bad_arguments: due_at is not a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
+            refused bad_arguments: due_at is not a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
             refused bad_arguments: id is empty
             refused bad_arguments: name is empty
-            refused bad_arguments: set_timer: a message, or to go on, is for a session: give session_id
-            refused bad_arguments: set_timer: a message, or to go on, is for a session: give session_id
-            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused bad_arguments: set_timer: message and resume require session_id
+            refused bad_arguments: set_timer: message and resume require session_id
+            refused not_found: there is no session s_nobody (hint: create_session creates one)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}
             ("fired")
@@ -179,17 +179,17 @@ fn callers_cannot_call_timer_reducers() {
         "#,
         expect![[r#"
             seq 1 {id: t1, status: pending, due_at: 14:00:01}
-            refused denied: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: lapse_tool_call is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: retry_tool_call is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: expire_approval is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: lapse_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: escalate_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: expire_handoff is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
+            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: lapse_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: retry_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_approval can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: lapse_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: escalate_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused unknown_reducer: there is no reducer "fire_timers" (hint: GET /v1/schema lists them)
-            refused denied: call 1 of the batch: fire_timer is called by the engine alone (hint: it calls what time does when the moment has come, and keeps records)
-            refused denied: system is the engine's own name
+            refused denied: call 1 of the batch: fire_timer can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: system is reserved for the engine
         "#]],
     );
 }

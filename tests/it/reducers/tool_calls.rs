@@ -77,10 +77,10 @@ fn a_call_is_requested_once() {
             seq 5 again {call_id: c1, status: pending, attempt: 0, arguments: {"a":[1.0],"b":1}}
             seq 6 {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"a":[1.0],"b":1}}
             seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, arguments: {"a":[1.0],"b":1}}
-            refused call_id_conflict: call id c1 stands for a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
-            refused call_id_conflict: call id c1 stands for a call with other session (hint: make call ids from session and position; a provider's id is not unique)
-            refused call_id_conflict: call id c1 stands for a call with other tool (hint: make call ids from session and position; a provider's id is not unique)
-            refused call_id_conflict: call id c1 stands for a call with other session, tool, arguments (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id c1 is already used by a call with other arguments (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id c1 is already used by a call with other session (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id c1 is already used by a call with other tool (hint: make call ids from session and position; a provider's id is not unique)
+            refused call_id_conflict: call id c1 is already used by a call with other session, tool, arguments (hint: make call ids from session and position; a provider's id is not unique)
             seq 7 {id: s1, status: completed}
             seq 5 again {call_id: c1, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, cancel_requested_at: 14:00:00, arguments: {"a":[1.0],"b":1}}
             (7, 7)
@@ -155,8 +155,8 @@ fn invalid_calls() {
         sql SELECT count(*) FROM events
         "#,
         expect![[r#"
-            refused not_found: there is no tool nothing (hint: register_tool makes it known)
-            refused not_found: there is no session s_nobody (hint: create_session makes one)
+            refused not_found: there is no tool nothing (hint: register_tool registers one)
+            refused not_found: there is no session s_nobody (hint: create_session creates one)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
@@ -217,7 +217,7 @@ fn only_the_holder_ends_a_call() {
         settle_tool_call call_id=pay1 outcome=failed
         "#,
         expect![[r#"
-            refused lease_lost: call pay1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call pay1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
@@ -289,8 +289,8 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
             refused conflict: call pay1 is claimed, there is nothing to settle
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out, and tell with settle_tool_call)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then call settle_tool_call)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then call settle_tool_call)
             refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
@@ -397,8 +397,8 @@ fn failed_and_retried() {
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
             seq 9 again {call_id: put1, status: pending, attempt: 1, fencing_token: 8, claimed_by: worker-1, error: busy}
-            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
-            refused lease_lost: call put1 is pending, nobody holds it (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
+            refused lease_lost: call put1 is pending and not claimed (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: claimed, attempt: 2, fencing_token: 10, claimed_by: worker-2, lease_expires_at: 14:00:30, error: busy}
             seq 11 {call_id: put1, status: pending, attempt: 2, fencing_token: 10, claimed_by: worker-2, retry_at: 14:00:01, error: busy}
             refused conflict: call put1 waits until 2026-11-21T14:00:01Z for its attempt 3 (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'put1'")
@@ -535,12 +535,12 @@ fn the_concurrency_limit() {
             seq 4 {call_id: c2, status: pending, attempt: 0}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             seq 6 {call_id: c2, status: claimed, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
+            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 7 {call_id: c4, status: pending, attempt: 0}
-            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
+            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 8 {call_id: c2, status: succeeded, attempt: 1, fencing_token: 6, claimed_by: local, lease_expires_at: 14:00:30, result: 1}
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
-            refused overloaded: crawl takes 2 calls at a time, and they run (hint: claim again when one of them has ended)
+            refused overloaded: crawl allows 2 concurrent calls, and all are running (hint: claim again when one of them has ended)
             seq 11 {call_id: c1, status: claimed, attempt: 2, fencing_token: 11, claimed_by: local, lease_expires_at: 14:00:31}
             seq 12 {name: crawl, version: 2, effect: read_only}
             seq 13 {call_id: c4, status: claimed, attempt: 1, fencing_token: 13, claimed_by: local, lease_expires_at: 14:00:31}
@@ -576,11 +576,11 @@ fn the_rate_limit() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
             seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:04}
             seq 6 {call_id: c2, status: pending, attempt: 0}
-            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
-            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
             seq 7 {call_id: c2, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:40}
             seq 8 {call_id: c3, status: pending, attempt: 0}
-            refused overloaded: mail takes 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again then)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again then)
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:44}
             ("mail", 7) ("mail", 9)
         "#]],
@@ -606,7 +606,7 @@ fn the_limit_per_session() {
             seq 3 {id: s2, status: created}
             seq 4 {call_id: c1, status: pending, attempt: 0}
             seq 5 {call_id: c2, status: pending, attempt: 0}
-            refused limit_exceeded: session s1 has asked for search 2 times already (hint: search may be called 2 times by a session; register_tool sets it)
+            refused limit_exceeded: session s1 has already requested search 2 times (hint: the limit is 2 calls per session; register_tool changes it)
             seq 5 again {call_id: c2, status: pending, attempt: 0}
             seq 6 {call_id: c3, status: pending, attempt: 0}
         "#]],
@@ -641,8 +641,8 @@ fn the_longest_waiting_call_is_next() {
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
             refused not_found: no call of look waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
-            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are taken
-            refused not_found: there is no tool unheard_of (hint: register_tool makes it known)
+            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are allowed
+            refused not_found: there is no tool unheard_of (hint: register_tool registers one)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             ("claim_next_tool_call", "s1")
         "#]],
@@ -665,8 +665,8 @@ fn settled_by_the_first_report() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused bad_arguments: settle_tool_call: what succeeded has no error
-            refused bad_arguments: settle_tool_call: what failed has no result
+            refused bad_arguments: settle_tool_call: a succeeded outcome cannot have an error
+            refused bad_arguments: settle_tool_call: a failed outcome cannot have a result
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             refused conflict: call pay1 was settled as failed by ann

@@ -152,14 +152,14 @@ fn invalid_schemas() {
         sql SELECT count(*) FROM tools
         "##,
         expect![[r##"
-            refused bad_arguments: the input_schema of a cannot be held to: 7 is no schema (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: type is "nonsense", which is not the name of a type (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: it refers to "http://127.0.0.1:9/x", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: it refers to "file:///etc/passwd", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: it refers to "#/$defs/nowhere", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: it refers to "#anchor", which is not in it (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: it has a $dynamicRef (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-            refused bad_arguments: the input_schema of a cannot be held to: "^(a+)\\1$" is no pattern that is matched in linear time (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: 7 is not a schema (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: type is "nonsense", which is not the name of a type (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: it refers to "http://127.0.0.1:9/x", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: it refers to "file:///etc/passwd", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: it refers to "#/$defs/nowhere", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: it refers to "#anchor", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: it has a $dynamicRef (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: "^(a+)\\1$" is not a pattern that can be matched in linear time (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             (0)
         "##]],
     );
@@ -184,9 +184,9 @@ fn invalid_schemas() {
     check(
         &script,
         expect![[r#"
-        refused bad_arguments: the input_schema of a cannot be held to: with its references written out it has over 10000 subschemas (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-        refused bad_arguments: the input_schema of a cannot be held to: references are nested more than 64 deep (hint: JSON Schema 2020-12 is understood, with references to places in it: #/$defs/…)
-        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are taken
+        refused bad_arguments: unsupported input_schema of a: with its references expanded it has more than 10000 subschemas (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+        refused bad_arguments: unsupported input_schema of a: references are nested more than 64 deep (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are allowed
         refused limit_exceeded: the input_schema of a is nested more than 64 levels deep
     "#]],
     );
@@ -250,9 +250,9 @@ fn arguments_that_take_too_long_to_validate_are_refused() {
         expect![[r#"
         seq 1 {id: s1, status: created}
         seq 2 {name: find, version: 1, effect: at_most_once}
-        refused limit_exceeded: it takes over 500000 steps to hold the arguments to find (hint: send less, or register a schema with fewer alternatives)
+        refused limit_exceeded: validating the arguments of find takes more than 500000 steps (hint: send smaller arguments, or register a schema with fewer alternatives)
         seq 3 {call_id: c2, status: awaiting_approval, attempt: 0, arguments: {"a":1,"b":1,"c":1}}
-        refused limit_exceeded: it takes over 500000 steps to hold the arguments to find (hint: send less, or register a schema with fewer alternatives)
+        refused limit_exceeded: validating the arguments of find takes more than 500000 steps (hint: send smaller arguments, or register a schema with fewer alternatives)
     "#]],
     );
 }

@@ -215,7 +215,7 @@ fn a_hidden_row_gets_the_same_error_as_an_unknown_one() {
         // Nor can it give a row away, or create one in another's name.
         let away = json!({"id": 1, "tenant": "a", "owner": "bob"});
         let told = call(&world, &ann, "overwrite_note", away).await.unwrap_err();
-        assert_eq!(told.detail, "a row of notes would be one that no policy lets app see");
+        assert_eq!(told.detail, "no policy permits the role app this row of notes");
         for id in [0, 7] {
             let forged = json!({"id": id, "tenant": "a", "owner": "bob", "n": 1});
             assert_eq!(code(&call(&world, &ann, "add_note", forged).await), Some(Code::Denied));

@@ -1,8 +1,8 @@
-//! The task that owns the connection: sends what is asked, hands out what comes, makes the connection
-//! again when it is lost.
+//! The task that owns the connection: it sends requests, dispatches messages, and reconnects after a
+//! lost connection.
 //!
-//! A call is sent again, as it was, on each new connection until it is answered or nobody waits for it
-//! any more; its request id makes that safe. A subscription is made again from the seq it has.
+//! A call is sent again, unchanged, on each new connection until it is answered or its caller gives
+//! up; its request id makes that safe. A subscription resumes from its seq.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -27,17 +27,17 @@ use super::subscriptions::Subscriptions;
 use crate::Error;
 use crate::backend::{Attempt, Backoff, Outcome, Query, Reply, Start};
 
-/// How long the server may say nothing before it is asked whether it is there.
+/// Silence of the server after which the client sends a ping.
 const PING: Duration = Duration::from_secs(10);
 
-/// How long it may say nothing before it counts as gone: two pings went unanswered. A server that
+/// Silence after which the server counts as gone: two pings went unanswered. A server that
 /// reads a large result still answers.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long the other side is waited for after a close frame.
+/// How long to wait for the other side after a close frame.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// What handles want.
+/// Commands of handles.
 #[derive(Debug)]
 pub(crate) enum Command {
     Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
@@ -48,22 +48,22 @@ pub(crate) enum Command {
     Close { done: oneshot::Sender<()> },
 }
 
-/// A question that waits for its answer.
+/// A pending request.
 #[derive(Debug)]
 struct Waiting {
     text: Utf8Bytes,
     reply: oneshot::Sender<Attempt>,
-    /// It is on its way on this connection.
+    /// It was sent on this connection.
     sent: bool,
     /// It was sent on an earlier one.
     uncertain: bool,
 }
 
-/// How a conversation ended.
+/// How a connection ended.
 enum End {
     /// The connection is lost, for this reason.
     Lost(String),
-    /// It is closed for good, with this to be told to everybody.
+    /// The client is closed; all pending requests get this error.
     Over(Error, Option<oneshot::Sender<()>>),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Actor {
     dial: Dial,
     commands: UnboundedReceiver<Command>,
     shared: Arc<Shared>,
-    /// In the order they were asked, which is the order they are sent in.
+    /// In the order of the requests, which is the order in which they are sent.
     questions: BTreeMap<u64, Waiting>,
     subscriptions: Subscriptions,
     backoff: Backoff,
@@ -93,18 +93,18 @@ impl Actor {
         }
     }
 
-    /// Runs until it is closed, or nobody holds it any more.
+    /// Runs until it is closed, or the last handle is dropped.
     pub(crate) async fn run(mut self, mut socket: Socket) {
         let (fate, done) = loop {
             match self.converse(&mut socket).await {
                 End::Over(fate, done) => {
-                    // Whoever does not answer in time is left.
+                    // A server that does not answer in time is abandoned.
                     let _ = timeout(CLOSING, socket.close(None)).await;
                     break (fate, done);
                 }
                 End::Lost(why) => {
                     tracing::info!(%why, "the connection to the server was lost");
-                    // The answer to a close, if it was one; there is nothing else to save.
+                    // Completes a close handshake, if one was under way; nothing else can be saved.
                     let _ = socket.close(None).now_or_never();
                     drop(socket);
                     self.set_trouble(Some(why));
@@ -119,12 +119,12 @@ impl Actor {
         };
         self.end(&fate);
         if let Some(done) = done {
-            // Whoever closed may have stopped waiting.
+            // The caller of close may have stopped waiting.
             let _ = done.send(());
         }
     }
 
-    /// Speaks over one connection until it ends.
+    /// Serves one connection until it ends.
     async fn converse(&mut self, socket: &mut Socket) -> End {
         let mut line = Line::new(socket);
         for question in self.questions.values_mut() {
@@ -162,7 +162,7 @@ impl Actor {
                     }
                 }
             }
-            // A busy line must not keep commands waiting.
+            // A busy connection must not delay commands.
             while let Ok(command) = self.commands.try_recv() {
                 if let Err(end) = self.obey(Some(command), Some(&mut line)) {
                     return end;
@@ -171,7 +171,7 @@ impl Actor {
         }
     }
 
-    /// Makes a new connection, however long that takes.
+    /// Reconnects, however long that takes.
     async fn reconnect(&mut self) -> Result<Socket, (Error, Option<oneshot::Sender<()>>)> {
         let mut dialing = self.dial_later();
         loop {
@@ -180,7 +180,7 @@ impl Actor {
                     Ok(socket) => return Ok(socket),
                     Err(error) if is_final(&error) => return Err((error, None)),
                     Err(error) => {
-                        tracing::debug!(%error, "the server is not back yet");
+                        tracing::debug!(%error, "reconnect failed; retrying");
                         self.set_trouble(Some(error.to_string()));
                         dialing = self.dial_later();
                     }
@@ -201,7 +201,7 @@ impl Actor {
         })
     }
 
-    /// Does what a handle wants; over the line, where there is one.
+    /// Executes a command, on the connection if there is one.
     fn obey(&mut self, command: Option<Command>, line: Option<&mut Line<'_>>) -> Result<(), End> {
         match command {
             None => return Err(End::Over(Error::Closed, None)),
@@ -223,11 +223,11 @@ impl Actor {
         Ok(())
     }
 
-    /// Hands out what the server says.
+    /// Dispatches a message of the server.
     fn hear(&mut self, text: &str, line: &mut Line<'_>) -> Result<(), Error> {
         let frame: Frame = serde_json::from_str(text).map_err(|why| {
-            tracing::error!(%why, "a message of the server cannot be read");
-            Error::Protocol { why: format!("a message that cannot be read: {why}") }
+            tracing::error!(%why, "cannot parse a message from the server");
+            Error::Protocol { why: format!("cannot parse a message: {why}") }
         })?;
         self.backoff = Backoff::new();
         match frame.op {
@@ -273,11 +273,11 @@ impl Actor {
         if let Some(question) = self.take_question(frame) {
             question.tell(Err(refusal.into()));
         } else if frame.id.is_none() && refusal.code == Code::Unauthenticated {
-            // The server closes the connection; what the next one is told is what counts.
-            tracing::debug!(%refusal, "the credentials do not count any more");
+            // The server closes the connection; its answer to the next one counts.
+            tracing::debug!(%refusal, "the credentials are no longer valid");
         } else if !self.subscriptions.refused(frame.id.as_deref(), refusal) {
             let (id, detail) = (&frame.id, &frame.detail);
-            tracing::warn!(?id, ?detail, "the server refuses what nobody waits for");
+            tracing::warn!(?id, ?detail, "the server refused an unknown or abandoned request");
         }
     }
 
@@ -299,7 +299,7 @@ impl Actor {
         }
         self.subscriptions.end(fate);
         self.commands.close();
-        // What came after the end finds its reply dropped; subscriptions must be told.
+        // Replies to later commands are dropped; subscriptions must be ended explicitly.
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Subscribe { mailbox, .. } = command {
                 mailbox.end(fate.clone());
@@ -312,17 +312,17 @@ impl Actor {
 
 impl Waiting {
     fn tell(self, outcome: Result<Reply, Error>) {
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = self.reply.send(Attempt { outcome, uncertain: self.uncertain });
     }
 }
 
-/// Trying again would not help: the server knows who we are, and does not let us in.
+/// A retry would not help: the server rejected the credentials.
 fn is_final(error: &Error) -> bool {
     matches!(error.code(), Some(Code::Unauthenticated | Code::Denied))
 }
 
-/// One connection, read and written at the same time: while the server is not reading, it is read from.
+/// One connection, read and written concurrently: it is read even while the server does not read.
 pub(crate) struct Line<'a> {
     socket: &'a mut Socket,
     to_send: VecDeque<Utf8Bytes>,
@@ -338,7 +338,7 @@ impl Line<'_> {
         Line { socket, to_send, unflushed: false, heard_at, pinged: false }
     }
 
-    /// Puts a message in line. What waits here is bounded by those who wait for an answer to it.
+    /// Queues a message. Callers that wait for the replies bound the queue.
     pub(crate) fn send(&mut self, text: impl Into<Utf8Bytes>) {
         self.to_send.push_back(text.into());
     }
@@ -348,11 +348,11 @@ impl Line<'_> {
         self.heard_at + if self.pinged { SILENCE } else { PING }
     }
 
-    /// Asks a silent server whether it is there; an error when it does not answer.
+    /// Pings a silent server; an error when it does not answer.
     fn check(&mut self) -> Result<(), String> {
         let silence = self.heard_at.elapsed();
         if silence >= SILENCE {
-            return Err(format!("the server has said nothing for {} s", silence.as_secs()));
+            return Err(format!("the server was silent for {} s", silence.as_secs()));
         }
         if silence >= PING && !self.pinged {
             self.pinged = true;
@@ -361,7 +361,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Writes what can be written, and reads: the next text; `None` for what is none; why it broke.
+    /// Writes what can be written, and reads: the next text, `None` for other messages, or an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Utf8Bytes>, String>> {
         if let Err(why) = self.poll_send(context) {
             return Poll::Ready(Err(why.to_string()));
@@ -376,7 +376,9 @@ impl Line<'_> {
             Some(Ok(Message::Close(Some(frame)))) if !frame.reason.is_empty() => {
                 Err(frame.reason.to_string())
             }
-            Some(Ok(Message::Close(_))) | None => Err("the server closed it".to_owned()),
+            Some(Ok(Message::Close(_))) | None => {
+                Err("the server closed the connection".to_owned())
+            }
             Some(Ok(_)) => {
                 // The answer to a ping is written with the next flush.
                 self.unflushed = true;

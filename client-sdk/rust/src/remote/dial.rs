@@ -1,4 +1,4 @@
-//! How a connection is made: the address, the handshake, and what its failures mean.
+//! Connecting: address parsing, the handshake, and its errors.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,14 +21,14 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::Error;
 
-/// How long a connection may take to be made, name look-up and handshake together.
+/// Time limit for a connection attempt, name resolution and handshake included.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes of one message: a coalesced change of a large result is a single one. The server's bound on
-/// what it reads for one is 64 MB, which JSON may write as several times that.
+/// Maximum bytes of one message: a coalesced change of a large result is one message. The server limits
+/// what it reads for one to 64 MB, which JSON may expand several times.
 const MESSAGE_BYTES: usize = 512 << 20;
 
-/// Anything that bytes go through.
+/// Any byte stream.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Io for T {}
@@ -36,13 +36,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Io for T {}
 /// A connection after its handshake.
 pub(crate) type Socket = WebSocketStream<Box<dyn Io>>;
 
-/// A connection being made.
+/// A connection attempt.
 pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<Socket, Error>> + Send>>;
 
 /// Makes a connection.
 pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
 
-/// A server's address, and what one shows at its door.
+/// A server's address and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     url: String,
@@ -55,7 +55,7 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn parse(url: &str, token: Option<&str>) -> Result<Address, Error> {
         let wrong = |why: &str| Error::Address { url: url.to_owned(), why: why.to_owned() };
-        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is no URL"))?;
+        let given: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("it is not a URL"))?;
         match given.scheme_str() {
             Some("http" | "ws") => {}
             Some("https" | "wss") => {
@@ -65,14 +65,16 @@ impl Address {
             }
             _ => return Err(wrong("it does not begin with http://")),
         }
-        let authority = given.authority().ok_or_else(|| wrong("it names no host"))?;
+        let authority = given.authority().ok_or_else(|| wrong("it has no host"))?;
         if given.query().is_some() || authority.as_str().contains('@') {
-            return Err(wrong("it holds more than a host and a path; a token goes in token(…)"));
+            return Err(wrong(
+                "it contains more than a host and a path; pass a token with token(…)",
+            ));
         }
         let path = given.path().trim_end_matches('/');
         let mut request = format!("ws://{authority}{path}/v1/ws")
             .into_client_request()
-            .map_err(|_| wrong("it is no URL"))?;
+            .map_err(|_| wrong("it is not a URL"))?;
         let headers = request.headers_mut();
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
         if let Some(token) = token {
@@ -80,7 +82,7 @@ impl Address {
             let mut bearer = bearer.map_err(|_| {
                 Refusal::new(
                     Code::BadArguments,
-                    "the token has characters that no header can carry",
+                    "the token has characters that are not allowed in a header",
                 )
             })?;
             bearer.set_sensitive(true);
@@ -91,11 +93,11 @@ impl Address {
         Ok(Address { url: url.to_owned(), host, port, scope: Scope::new(), request })
     }
 
-    /// The same, narrowed to a scope, and to that which it is narrowed to already.
+    /// The same, restricted to a scope in addition to the current one.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
         for (key, value) in scope {
             if self.scope.entry(key.clone()).or_insert_with(|| value.clone()) != value {
-                let detail = format!("a scope with this {key} is outside of your own");
+                let detail = format!("a scope with this {key} is outside your own");
                 return Err(Refusal::new(Code::Denied, detail).into());
             }
         }
@@ -133,13 +135,13 @@ impl Address {
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|why| {
             Error::Unreachable { url: url.clone(), why: why.to_string().to_lowercase() }
         })?;
-        // Messages are whole frames: waiting for more to fill a packet only delays them.
+        // Messages are whole frames: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
         shake_hands(request, Box::new(stream), &url).await
     }
 }
 
-/// A scope as JSON of printable ASCII, which every proxy lets through in a header.
+/// A scope as JSON of printable ASCII, which every proxy accepts in a header.
 fn ascii_json(scope: &Scope) -> String {
     let mut text = String::new();
     for c in json!(scope).to_string().chars() {
@@ -154,7 +156,7 @@ fn ascii_json(scope: &Scope) -> String {
     text
 }
 
-/// The handshake over any stream.
+/// Performs the handshake over any stream.
 pub(crate) async fn shake_hands(
     request: Request,
     stream: Box<dyn Io>,
@@ -172,7 +174,7 @@ pub(crate) async fn shake_hands(
     }
 }
 
-/// What an answer means that is no WebSocket.
+/// Maps a response that is not a WebSocket upgrade to an error.
 fn turned_away(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     let body = response.body().as_deref().unwrap_or_default();
     let problem: JsonValue = serde_json::from_slice(body).unwrap_or_default();
@@ -184,8 +186,8 @@ fn turned_away(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
         return Refusal { code, detail, hint: text("hint"), retry_after_ms }.into();
     }
     let refused = match status.as_u16() {
-        401 => Refusal::new(Code::Unauthenticated, "the server wants a token, or another one"),
-        403 => Refusal::new(Code::Denied, "the server does not let this client in"),
+        401 => Refusal::new(Code::Unauthenticated, "the server requires a valid token"),
+        403 => Refusal::new(Code::Denied, "the server denied access"),
         _ => {
             let why = format!("it answers {status} instead of opening a WebSocket");
             return Error::Unreachable { url: url.to_owned(), why };
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lead_to_the_websocket() {
+    fn addresses_resolve_to_the_websocket_url() {
         for (url, host, port, uri) in [
             ("http://127.0.0.1:7341", "127.0.0.1", 7341, "ws://127.0.0.1:7341/v1/ws"),
             ("ws://[::1]:80/", "::1", 80, "ws://[::1]:80/v1/ws"),
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_so() {
+    fn invalid_addresses_are_refused() {
         for url in [
             "",
             "localhost:7341",

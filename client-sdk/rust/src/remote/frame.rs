@@ -1,5 +1,5 @@
-//! The server's messages as this side reads them: the forms of [`abide_schema::wire`], with rows read
-//! straight into cells and results left as text.
+//! The server's messages as the client reads them: the forms of [`abide_schema::wire`], with rows parsed
+//! directly into cells and results kept as text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value as JsonValue};
 use crate::backend::Event;
 use crate::rows::{Changes, Placed};
 
-/// A message of any kind: read in one pass, whichever field comes first.
+/// A message of any kind: parsed in one pass, in any field order.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Frame {
     pub(crate) op: Op,
@@ -49,7 +49,7 @@ pub(crate) struct Frame {
     retry_after_ms: Option<u64>,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Op {
@@ -63,7 +63,7 @@ pub(crate) enum Op {
     Explanation,
     Pong,
     Error,
-    /// Of a newer server; nothing that was asked for.
+    /// From a newer server; ignored.
     #[serde(other)]
     Unknown,
 }
@@ -78,7 +78,7 @@ impl Frame {
         }
     }
 
-    /// What a snapshot tells beside its rows.
+    /// What a snapshot contains besides its rows.
     pub(crate) fn take_opening(&mut self) -> Opening {
         let columns = std::mem::take(&mut self.columns);
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
@@ -98,7 +98,7 @@ fn opening(
     plan: Option<Plan>,
 ) -> Opening {
     let columns = columns.into_iter().map(AnyColumn::whole).collect();
-    // An older server tells no plan.
+    // An older server sends no plan.
     Opening { shape: Shape { columns, key, order, window }, plan: plan.unwrap_or_default() }
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct OneResult {
     pub(crate) result: JsonValue,
 }
 
-/// What one commit changed in one result.
+/// The changes of one commit in one result.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Change {
     pub(crate) id: String,
@@ -163,13 +163,13 @@ enum Item {
 }
 
 impl Change {
-    /// The same as an event that leads up to a seq.
+    /// Converts it to an event that leads up to a seq.
     pub(crate) fn event(mut self, to: Seq) -> Event {
         let (checksum, opening) = (self.checksum, self.take_opening());
         Event::Delta { to, changes: self.into_changes(), checksum, opening }
     }
 
-    /// What the answer to a resume tells beside rows.
+    /// What the answer to a resume contains besides rows.
     fn take_opening(&mut self) -> Option<Arc<Opening>> {
         let columns = self.columns.take()?;
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_read_exactly() {
+    fn cells_round_trip_exactly() {
         let cells = [
             Value::Null,
             Value::Integer(i64::MIN),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_of_the_wire_is_read() {
+    fn every_wire_message_is_parsed() {
         let change = wire::Change {
             id: "q1".to_owned(),
             deletes: vec![serde_json::json!(["a"])],
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_of_windows_are_read() {
+    fn window_positions_are_parsed() {
         let text = r#"{"op":"delta","from":1,"to":2,"changes":[{"id":"q",
             "deletes":[{"at":3}],"inserts":[{"at":0,"row":[1]}],"updates":[]}]}"#;
         let mut frame: Frame = serde_json::from_str(text).expect("it is read");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_server_says_is_passed_over() {
+    fn unknown_messages_of_a_newer_server_are_ignored() {
         let frame: Frame = serde_json::from_str(r#"{"op":"news","of":["tomorrow"]}"#).expect("ok");
         assert_eq!(frame.op, Op::Unknown);
     }

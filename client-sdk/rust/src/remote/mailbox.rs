@@ -1,5 +1,5 @@
-//! What waits for one subscription's consumer. Bounded: beyond that all of it is dropped, and the
-//! subscription goes on from what the consumer has taken when it asks again.
+//! Pending events of one subscription. Bounded: on overflow all of them are dropped, and the
+//! subscription resumes after the last consumed event when its consumer reads again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::actor::Command;
 use crate::Error;
 use crate::backend::{Event, Source, Start};
 
-/// Bytes of events that wait for one consumer. One event is always taken in, however large.
+/// Maximum bytes of events that wait for one consumer. One event is always accepted, however large.
 const BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -24,14 +24,14 @@ pub(crate) struct Mailbox {
 struct State {
     events: VecDeque<(Event, usize)>,
     bytes: usize,
-    /// Nothing changed up to here, after all that waits.
+    /// Nothing changed up to here, after all pending events.
     seen: Option<Seq>,
     dropped: bool,
     ended: Option<Error>,
     waker: Option<Waker>,
 }
 
-/// There was no room, and now nothing waits: the subscription must be resumed.
+/// The events overflowed and were dropped: the subscription must be resumed.
 #[derive(Debug)]
 pub(crate) struct Overflow;
 
@@ -84,7 +84,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// A bound on the memory that an event takes: an allocation a row, 24 bytes and the content a cell.
+/// A bound on the memory of an event: an allocation per row, 24 bytes plus content per cell.
 fn weight(event: &Event) -> usize {
     let of_rows = |rows: &[Row]| -> usize {
         rows.iter().map(|row| 32 + row.iter().map(|cell| 24 + cell.size()).sum::<usize>()).sum()
@@ -110,7 +110,7 @@ pub(crate) struct Inbox {
     pub(crate) key: u64,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) commands: UnboundedSender<Command>,
-    /// Where it goes on from what the consumer has taken.
+    /// Where it resumes, after what the consumer has taken.
     pub(crate) goes_on: Start,
 }
 
@@ -154,14 +154,14 @@ impl Source for Inbox {
         (state.bytes, state.seen, state.dropped) = (0, None, false);
         drop(state);
         self.goes_on = Start::Now;
-        // Where nobody listens any more, the mailbox is ended, which comes next.
+        // If the actor has ended, the mailbox is ended too and the next poll reports it.
         let _ = self.commands.send(Command::Resume { key: self.key, start: Start::Now });
     }
 }
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        // Where nobody listens any more, it has ended.
+        // If the actor has ended, so has the subscription.
         let _ = self.commands.send(Command::Unsubscribe { key: self.key });
     }
 }

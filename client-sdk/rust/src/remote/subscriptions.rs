@@ -1,14 +1,15 @@
-//! The subscriptions of one connection after the other: which frame is whose, and where each goes on.
+//! The subscriptions of a client across connections: maps frames to subscriptions and tracks where each
+//! one resumes.
 //!
-//! The rule of the protocol: a subscription at its own seq s takes a frame iff `from ≤ s < to`; what
-//! ends at or before s is a double and passed over, and what begins after s leaves a gap, so the
-//! subscription is made again from s.
+//! The rule of the protocol: a subscription at seq s accepts a frame iff `from ≤ s < to`. A frame that
+//! ends at or before s is a duplicate and is skipped; a frame that begins after s leaves a gap, so the
+//! subscription is restarted from s.
 //!
 //! One kind of frame is an exception. The answer to `subscribe` with a `from` is a delta too, but it
-//! speaks of that subscription alone: the others may still have changes to come from the same span,
-//! so it must not move them. It is known by the subscription that waits for it; where nothing changed
-//! it names none, and then it is that of the first that waits, since answers come in order. So is the
-//! delta that follows on the snapshot of a past state.
+//! concerns that subscription alone: others may still expect changes of the same span, so it must not
+//! advance them. It is recognised by the subscription that waits for it. If nothing changed it names no
+//! subscription; then it belongs to the first that waits, since answers arrive in order. The same holds
+//! for the delta that follows the snapshot of a past state.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use super::frame::{Change, Frame};
 use super::mailbox::Mailbox;
 use crate::backend::{Backoff, Event, Query, Start};
 
-/// The name of one beginning of a subscription: each has its own, so that nothing of an earlier one
-/// can be taken for it.
+/// The id of one start of a subscription: each start has a new id, so that frames of an earlier one
+/// cannot be mistaken for it.
 type Name = u64;
 
 #[derive(Debug, Default)]
@@ -31,12 +32,12 @@ pub(crate) struct Subscriptions {
     all: BTreeMap<u64, Subscription>,
     names: HashMap<Name, u64>,
     next_name: Name,
-    /// Those that were begun and not answered yet, in order, with where they begin. Those that nobody
-    /// wants any more are among them: their answers come all the same.
+    /// Starts without an answer, in order, with their positions. It includes subscriptions that were
+    /// dropped: their answers still arrive.
     unanswered: VecDeque<(Name, Start)>,
-    /// The connection was told everything up to here; nothing before its first frame.
+    /// The connection received everything up to here; `None` before its first frame.
     told: Option<Seq>,
-    /// When the first of those that wait is to be begun again.
+    /// When to restart the first of those that wait.
     retry_at: Option<Instant>,
 }
 
@@ -45,13 +46,13 @@ struct Subscription {
     query: Query,
     mailbox: Arc<Mailbox>,
     state: State,
-    /// Where it begins as long as nothing is in the mailbox.
+    /// Where it starts as long as the mailbox has received nothing.
     start: Start,
     /// Everything up to here is in the mailbox.
     seq: Option<Seq>,
-    /// What came after is not known yet: a rerun tells.
+    /// Later changes are unknown until a rerun.
     stale: bool,
-    /// The parts of a snapshot that have come.
+    /// The parts of a snapshot received so far.
     parts: Vec<Row>,
     backoff: Backoff,
 }
@@ -60,18 +61,18 @@ struct Subscription {
 enum State {
     /// There is no connection.
     Off,
-    /// Begun, not answered.
+    /// Started, not answered.
     Begun(Name),
-    /// Told of every commit.
+    /// Receives every commit.
     Live(Name),
-    /// To be begun again at this moment.
+    /// To be restarted at this time.
     Later(Instant),
-    /// Nobody reads: to be begun again when somebody does.
+    /// Its consumer does not read: to be restarted when it does.
     Dropped,
 }
 
 impl Subscription {
-    /// Up to where it was told everything, on a connection that was told so far.
+    /// The seq up to which it is complete, on a connection that has received everything up to `told`.
     fn at(&self, told: Option<Seq>) -> Option<Seq> {
         if self.stale { self.seq } else { self.seq.max(told) }
     }
@@ -102,7 +103,7 @@ impl Subscriptions {
         }
     }
 
-    /// Somebody reads again, and has everything up to a seq; or has nothing to go on from.
+    /// The consumer reads again, and has everything up to a seq, or nothing to resume from.
     pub(crate) fn resume(&mut self, key: u64, start: Start, mut line: Option<&mut Line<'_>>) {
         self.leave(key, line.as_deref_mut());
         let Some(subscription) = self.all.get_mut(&key) else { return };
@@ -112,13 +113,13 @@ impl Subscriptions {
         }
     }
 
-    /// Nobody wants it any more.
+    /// The consumer dropped it.
     pub(crate) fn remove(&mut self, key: u64, line: Option<&mut Line<'_>>) {
         self.leave(key, line);
         self.all.remove(&key);
     }
 
-    /// Begins all again, on a new connection.
+    /// Restarts all on a new connection.
     pub(crate) fn begin_again(&mut self, line: &mut Line<'_>) {
         let told = self.told.take();
         self.names.clear();
@@ -145,7 +146,7 @@ impl Subscriptions {
         self.retry_at
     }
 
-    /// Begins those again whose time has come.
+    /// Restarts those whose retry time has come.
     pub(crate) fn retry(&mut self, line: &mut Line<'_>) {
         let now = Instant::now();
         self.retry_at = None;
@@ -185,7 +186,7 @@ impl Subscriptions {
         }
     }
 
-    /// Whether a snapshot is that of a past state, which what changed since is still to follow.
+    /// Whether a snapshot is that of a past state, with the changes since still to follow.
     fn past_was_told(&mut self, name: Name, seq: Seq) -> bool {
         let waiting = self.unanswered.iter_mut().find(|(other, _)| *other == name);
         match waiting {
@@ -205,7 +206,7 @@ impl Subscriptions {
             if let Some(key) = self.names.get(&name) {
                 self.resumed(*key, from, to, change, line);
             }
-            // What the others were to hear of the time before came in front of the answer.
+            // Earlier changes for the other subscriptions arrived before the answer.
             self.told = self.told.max(Some(to));
             return;
         }
@@ -258,7 +259,7 @@ impl Subscriptions {
         }
     }
 
-    /// The server refuses a subscription or ends it; `false` where it is none of ours.
+    /// The server refuses or ends a subscription; `false` if the id is unknown.
     pub(crate) fn refused(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
         let Some(name) = id.and_then(name_of) else { return false };
         let waiting = self.unanswered.iter().find(|(other, _)| *other == name);
@@ -268,11 +269,11 @@ impl Subscriptions {
             self.unanswered.retain(|(other, _)| *other != name);
         }
         let Some(subscription) = self.names.get(&name).and_then(|key| self.all.get_mut(key)) else {
-            return true; // Nobody wants it any more.
+            return true; // The consumer dropped it.
         };
         let key = self.names[&name];
         match refusal.code {
-            // A snapshot follows; but not that of a past which is not kept.
+            // A snapshot follows, except for a past state that is no longer available.
             Code::Refetch if !as_of => subscription.parts.clear(),
             Code::Overloaded => {
                 if subscription.state == State::Live(name) {
@@ -299,7 +300,7 @@ impl Subscriptions {
         }
     }
 
-    /// Which beginning a delta is the answer to, if it is one.
+    /// The start that a delta answers, if it is an answer.
     fn answer_of(&self, from: Seq, changes: &[Change]) -> Option<Name> {
         let named = match changes {
             [] => None,
@@ -324,11 +325,11 @@ impl Subscriptions {
             return;
         }
         subscription.seq = Some(to);
-        // Also where nothing changed: it tells what the result looks like.
+        // Also without changes: it carries the shape of the result.
         self.deliver(key, change.event(to), line);
     }
 
-    /// A frame begins after what the connection was told: those that are not as far begin again.
+    /// A frame begins after the end of the previous one: subscriptions behind it restart.
     fn close_gap(&mut self, from: Seq, line: &mut Line<'_>) {
         let told = self.told;
         let behind = self.all.iter().filter(|(_, subscription)| {
@@ -336,7 +337,7 @@ impl Subscriptions {
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
-            tracing::warn!(%from, "the server left a gap: a subscription begins again");
+            tracing::warn!(%from, "the server left a gap; restarting a subscription");
             if let Some(subscription) = self.all.get_mut(&key) {
                 subscription.seq = subscription.at(told);
             }
@@ -373,7 +374,7 @@ impl Subscriptions {
     }
 
     fn answered(&mut self, name: Name) {
-        // Answers come in order: those before it will not come any more.
+        // Answers arrive in order: those before it will not arrive any more.
         if let Some(at) = self.unanswered.iter().position(|(other, _)| *other == name) {
             self.unanswered.drain(..=at);
         }
@@ -384,7 +385,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends what is begun of a subscription.
+    /// Unsubscribes the current start of a subscription.
     fn leave(&mut self, key: u64, line: Option<&mut Line<'_>>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if let State::Begun(name) | State::Live(name) = subscription.state {
@@ -396,8 +397,7 @@ impl Subscriptions {
         subscription.state = State::Off;
     }
 
-    /// Puts an event into the mailbox; where that has no room, the subscription is left until somebody
-    /// reads.
+    /// Puts an event into the mailbox; if that has no room, unsubscribes until the consumer reads again.
     fn deliver(&mut self, key: u64, event: Event, line: &mut Line<'_>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if subscription.mailbox.push(event).is_err() {

@@ -1,5 +1,5 @@
-//! The client against a server that says what the test says, over pipes and in virtual time: lost
-//! connections, gaps, doubles, silence.
+//! The client against a scripted server, over pipes and in virtual time: lost connections, gaps,
+//! duplicates, silence.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::dial::{Io, shake_hands};
 use super::*;
 use crate::{Abide, Subscription};
 
-/// Where connections arrive. While nobody is there, they are refused.
+/// Accepts connections. While it is closed, they are refused.
 #[derive(Clone)]
 struct Port {
     arrivals: UnboundedSender<DuplexStream>,
@@ -45,7 +45,7 @@ impl Port {
                     Err(Error::Unreachable { url: "test".to_owned(), why: why.to_owned() })
                 };
                 if !*port.open.lock().expect("not poisoned") {
-                    return refused("nobody is there");
+                    return refused("no server is listening");
                 }
                 let (ours, theirs) = tokio::io::duplex(1 << 16);
                 if port.arrivals.send(theirs).is_err() {
@@ -85,7 +85,7 @@ impl Peer {
         self.0.send(Said::text(message.to_string())).await.expect("the client is there");
     }
 
-    /// The next message that is no ping.
+    /// The next message that is not a ping.
     async fn hear(&mut self) -> Json {
         loop {
             let message = self.0.next().await.expect("the client is there").expect("it is sound");
@@ -97,7 +97,7 @@ impl Peer {
         }
     }
 
-    /// Hears a subscribe; its id and `from`.
+    /// Receives a subscribe; returns its id and `from`.
     async fn hear_subscribe(&mut self) -> (String, Json) {
         let message = self.hear().await;
         assert_eq!(message["op"], "subscribe", "{message}");
@@ -133,7 +133,7 @@ async fn connect(port: &Port, listener: &mut UnboundedReceiver<DuplexStream>) ->
     (Abide::remote(remote.expect("it connects"), Duration::from_secs(60)), peer)
 }
 
-/// Begins a subscription with one row at a seq.
+/// Starts a subscription with one row at a seq.
 async fn subscribe(abide: &Abide, peer: &mut Peer, seq: i64) -> (Subscription, String) {
     let server = async {
         let (id, from) = peer.hear_subscribe().await;
@@ -154,14 +154,14 @@ fn held(subscription: &Subscription) -> Vec<i64> {
     rows.into_iter().map(|(id, _)| id).collect()
 }
 
-/// Asserts that there is nothing to be told.
+/// Asserts that no update is pending.
 #[track_caller]
 fn is_quiet(subscription: &mut Subscription) {
-    assert!(subscription.next().now_or_never().is_none(), "an update too many");
+    assert!(subscription.next().now_or_never().is_none(), "no update is pending");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_answer_is_lost_is_sent_again_under_its_request_id() {
+async fn a_call_with_a_lost_answer_is_resent_with_its_request_id() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
@@ -183,7 +183,7 @@ async fn a_call_whose_answer_is_lost_is_sent_again_under_its_request_id() {
 }
 
 #[test]
-fn questions_travel_in_the_forms_of_the_wire() {
+fn requests_match_the_wire_types() {
     let (args, request_id) = (json!({"a": 1.0}), "r".to_owned());
     let call = BatchCall { reducer: "note".to_owned(), args: args.clone() };
     let params = Map::from_iter([("x".to_owned(), json!("y"))]);
@@ -204,7 +204,7 @@ fn questions_travel_in_the_forms_of_the_wire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn overload_is_asked_again_and_other_refusals_are_told() {
+async fn overload_is_retried_and_other_refusals_are_returned() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
@@ -224,7 +224,7 @@ async fn overload_is_asked_again_and_other_refusals_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_an_answer_the_deadline_passes_and_the_request_id_is_told() {
+async fn a_timeout_error_names_the_request_id() {
     let (port, mut listener) = Port::new();
     let (abide, peer) = connect(&port, &mut listener).await;
     port.set_open(false);
@@ -235,11 +235,11 @@ async fn without_an_answer_the_deadline_passes_and_the_request_id_is_told() {
     let text = error.to_string();
     let Error::TimedOut { request_id, .. } = error else { panic!("{error}") };
     assert_eq!(request_id.as_deref(), Some("mine"));
-    assert!(text.contains("nobody is there"), "{text}");
+    assert!(text.contains("no server is listening"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_goes_on_from_its_seq_over_a_new_connection() {
+async fn a_subscription_resumes_from_its_seq_on_a_new_connection() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
@@ -255,7 +255,7 @@ async fn a_subscription_goes_on_from_its_seq_over_a_new_connection() {
     let mut peer = Peer::accept(&mut listener).await;
     let (new_id, from) = peer.hear_subscribe().await;
     assert_eq!(from, 43);
-    assert_ne!(new_id, id, "nothing of the old one can be taken for the new one");
+    assert_ne!(new_id, id, "frames of the old start must not match the new one");
     peer.say_insert(&[&new_id], 43, 50, json!([3, "three"])).await;
     peer.say_insert(&[&new_id], 48, 51, json!([4, "four"])).await;
     let update = subscription.next().await.expect("what was missed, in one");
@@ -265,13 +265,13 @@ async fn a_subscription_goes_on_from_its_seq_over_a_new_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn doubles_are_passed_over_and_a_gap_begins_again_from_the_seq() {
+async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, id) = subscribe(&abide, &mut peer, 42).await;
-    peer.say_insert(&[&id], 41, 42, json!([1, "a double"])).await;
+    peer.say_insert(&[&id], 41, 42, json!([1, "a duplicate"])).await;
     peer.say_insert(&[&id], 42, 43, json!([2, "two"])).await;
-    peer.say_insert(&[&id], 42, 43, json!([2, "a double"])).await;
+    peer.say_insert(&[&id], 42, 43, json!([2, "a duplicate"])).await;
     subscription.next().await.expect("an update");
     assert_eq!(held(&subscription), [1, 2]);
 
@@ -286,10 +286,10 @@ async fn doubles_are_passed_over_and_a_gap_begins_again_from_the_seq() {
     assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
 }
 
-/// The answer to a subscribe with `from` is a delta of one subscription. Were it taken for a commit's
-/// frame, the others would count as told up to its end, and their frames from that span as doubles.
+/// The answer to a subscribe with `from` is a delta of one subscription. If it were treated as a commit's
+/// frame, the others would advance to its end and skip their frames of that span as duplicates.
 #[tokio::test(start_paused = true)]
-async fn the_answer_to_one_resume_moves_the_whole_connection() {
+async fn the_answer_to_a_resume_advances_the_connection() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut quiet, _) = subscribe(&abide, &mut peer, 40).await;
@@ -300,12 +300,12 @@ async fn the_answer_to_one_resume_moves_the_whole_connection() {
     let (first, _) = peer.hear_subscribe().await;
     let (second, _) = peer.hear_subscribe().await;
     peer.say_insert(&[&first], 40, 45, json!([2, "two"])).await;
-    // The second resumes at 47, and nothing in it has changed. What the first is still to hear of the
-    // time before stands in front of that answer.
+    // The second resumes at 47 without changes. Earlier changes for the first arrive before that
+    // answer.
     peer.say_insert(&[&first], 45, 46, json!([3, "three"])).await;
     let nothing = json!({"id": second, "deletes": [], "inserts": [], "updates": []});
     peer.say(json!({"op": "delta", "from": 40, "to": 47, "changes": [nothing]})).await;
-    // So the next frame begins there, and is no gap for anybody.
+    // The next frame begins there, so it leaves no gap for either.
     peer.say_insert(&[&first, &second], 47, 48, json!([4, "four"])).await;
     while quiet.seq() < Seq(48) {
         quiet.next().await.expect("an update");
@@ -316,7 +316,7 @@ async fn the_answer_to_one_resume_moves_the_whole_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_is_sent_whole_again_is_told_as_its_difference() {
+async fn a_repeated_snapshot_is_reported_as_a_difference() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, _) = subscribe(&abide, &mut peer, 42).await;
@@ -340,7 +340,7 @@ async fn a_result_that_is_sent_whole_again_is_told_as_its_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_read_holds_up_nobody_and_is_caught_up() {
+async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut slow, slow_id) = subscribe(&abide, &mut peer, 10).await;
@@ -356,7 +356,7 @@ async fn whoever_does_not_read_holds_up_nobody_and_is_caught_up() {
 
     let caught_up = async {
         let (id, from) = peer.hear_subscribe().await;
-        assert_eq!(from, 10, "what waited was dropped");
+        assert_eq!(from, 10, "pending events were dropped");
         peer.say_insert(&[&id], 10, 18, json!([5, "all in one"])).await;
     };
     let (update, ()) = tokio::join!(slow.next(), caught_up);
@@ -366,7 +366,7 @@ async fn whoever_does_not_read_holds_up_nobody_and_is_caught_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_is_asked_and_then_left() {
+async fn a_silent_server_is_pinged_and_then_dropped() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let begun = Instant::now();
@@ -395,7 +395,7 @@ async fn a_refused_query_is_an_error_and_overload_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_answers_everybody() {
+async fn closing_answers_all_pending_requests() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, _) = subscribe(&abide, &mut peer, 1).await;
@@ -413,7 +413,7 @@ async fn closing_answers_everybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_ends_it_and_says_why() {
+async fn an_unreadable_message_ends_the_connection_with_an_error() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let call = abide.call("note", json!({})).send();
@@ -436,14 +436,14 @@ async fn dropping_everything_closes_the_connection() {
     assert!(end.is_close(), "{end:?}");
 }
 
-/// A row as it travels and as it counts.
+/// Checksum of rows, in its wire form.
 fn checksum(rows: &[(i64, &str)]) -> Json {
     let rows = rows.iter().map(|(id, v)| [Value::Integer(*id), Value::from(*v)]);
     json!(Checksum::of(rows))
 }
 
 impl Peer {
-    /// A snapshot with what it is to add up to.
+    /// Sends a snapshot with a checksum.
     async fn say_summed(&mut self, id: &str, seq: i64, rows: Json, sum: Json) {
         self.say(json!({
             "op": "snapshot", "id": id, "seq": seq,
@@ -454,8 +454,8 @@ impl Peer {
     }
 }
 
-/// A delta was tampered with on the way: it fits, and only the checksum tells. Nothing of it is shown,
-/// and the result is asked for afresh.
+/// A delta was tampered with: it applies, and only the checksum reveals it. Nothing of it is shown,
+/// and the result is fetched again.
 #[tokio::test(start_paused = true)]
 async fn rows_that_differ_from_the_servers_are_never_shown() {
     let (port, mut listener) = Port::new();
@@ -475,22 +475,18 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     let tampered = json!([{"id": id, "inserts": [[2, "tvo"]],
         "checksum": checksum(&[(1, "one"), (2, "two")])}]);
     peer.say(json!({"op": "delta", "from": 42, "to": 43, "changes": tampered})).await;
-    // What the server still says of the old beginning is void.
+    // Later frames of the old start are ignored.
     peer.say_insert(&[&id], 43, 44, json!([3, "three"])).await;
     let server = async {
         assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
         let (id, from) = peer.hear_subscribe().await;
-        assert_eq!(
-            from,
-            Json::Null,
-            "from nothing: what is held cannot be trusted to be any state"
-        );
+        assert_eq!(from, Json::Null, "it restarts from a snapshot: the held rows are not trusted");
         let rows = [(1, "one"), (2, "two"), (3, "three")];
         peer.say_summed(&id, 44, json!(rows), checksum(&rows)).await;
         id
     };
     let (update, id) = tokio::join!(subscription.next(), server);
-    let update = update.expect("what leads from what was shown to what is right");
+    let update = update.expect("a difference to the correct rows");
     assert_eq!((update.from, update.seq, update.reset), (Seq(42), Seq(44), false));
     let came: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(came, [(2, "two".to_owned()), (3, "three".to_owned())]);
@@ -503,9 +499,9 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     assert_eq!((held(&subscription), subscription.mismatches()), (vec![1, 2, 3, 4], 1));
 }
 
-/// A server whose own sums are wrong is not asked for ever.
+/// A server whose own checksums are wrong is not retried for ever.
 #[tokio::test(start_paused = true)]
-async fn what_never_fits_is_given_up() {
+async fn repeated_mismatches_end_the_subscription() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
@@ -527,10 +523,10 @@ async fn what_never_fits_is_given_up() {
     assert_eq!(abide.mismatches(), 4);
 }
 
-/// The snapshot is older than what the connection was told, and what changed since follows: neither is
-/// a gap. A connection that is lost in between goes on from the past.
+/// The snapshot is older than what the connection has received, and the changes since follow: neither is
+/// a gap. After a lost connection in between, the subscription resumes from the past seq.
 #[tokio::test(start_paused = true)]
-async fn a_subscription_from_the_past_is_told_two_things_first() {
+async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut other, _) = subscribe(&abide, &mut peer, 45).await;
@@ -570,13 +566,13 @@ async fn a_subscription_from_the_past_is_told_two_things_first() {
     let (begun, asked) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
     begun.expect("it begins");
     let (from, none) = (|seq: i64| json!(seq), Json::Null);
-    // The connection was told everything up to 47.
+    // The connection has received everything up to 47.
     assert_eq!(asked, [(from(47), none.clone()), (from(47), none.clone()), (from(39), none)]);
 }
 
-/// Of a past that is not kept there is no result: unlike a resume, it is refused and that is all.
+/// A past state that is gone has no result: unlike a resume, the request is refused.
 #[tokio::test(start_paused = true)]
-async fn a_past_that_is_gone_is_refused() {
+async fn an_unavailable_past_state_is_refused() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {

@@ -1,4 +1,4 @@
-//! Whatever changes come, what is kept is what SQLite itself would give, in its order.
+//! After any sequence of changes, the kept rows equal SQLite's own result, in its order.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::*;
 
 const SORTED_BY: usize = 2;
 
-/// Columns `id, a, b`, ordered by `b` in some way.
+/// Columns `id, a, b`, with an optional ordering by `b`.
 fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
     let column = |name: &str| Column { name: name.to_owned(), kind: String::new(), hidden: false };
     let order = term.map(|(desc, nulls_last, collation)| OrderTerm {
@@ -29,7 +29,7 @@ fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
     }
 }
 
-/// What the server would say of these rows.
+/// The server's checksum of these rows.
 fn told<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<Checksum> {
     Some(Checksum::of(rows))
 }
@@ -55,7 +55,7 @@ fn any_term() -> impl Strategy<Value = Option<(bool, bool, &'static str)>> {
     prop::option::of((any::<bool>(), any::<bool>(), collation))
 }
 
-/// Some rows of few keys, so that the same come, change and leave again.
+/// Random rows with few keys, so that the same keys are inserted, changed and deleted again.
 fn any_rows() -> impl Strategy<Value = BTreeMap<i64, Row>> {
     vec((0..40_i64, any_value(), any_value()), 0..40).prop_map(|rows| {
         let rows = rows.into_iter();
@@ -63,7 +63,7 @@ fn any_rows() -> impl Strategy<Value = BTreeMap<i64, Row>> {
     })
 }
 
-/// What leads from one set of rows to another.
+/// The changes from one set of rows to another.
 fn between(old: &BTreeMap<i64, Row>, new: &BTreeMap<i64, Row>, keyed: bool) -> Changes {
     let mut changes = Changes::default();
     for (id, row) in old {
@@ -127,12 +127,12 @@ fn holds(rows: &Rows, expected: &BTreeMap<i64, Row>, term: Option<(bool, bool, &
     assert_eq!(exact(rows.as_slice()), exact(expected.values()));
     let sorted = sqlite_sorts(expected, term);
     if rows.layout.key.is_empty() {
-        // Ties may stand in any order: compare what is sorted by.
+        // Ties can have any order: compare the sort column.
         let Some((_, _, collation)) = term else { return };
         let collation = Collation::parse(collation).expect("it is one");
         for (row, id) in rows.as_slice().iter().zip(sorted) {
             let (held, wanted) = (&row[SORTED_BY], &expected[&id][SORTED_BY]);
-            assert!(compare(held, wanted, collation).is_eq(), "{held:?} stands for {wanted:?}");
+            assert!(compare(held, wanted, collation).is_eq(), "{held:?} instead of {wanted:?}");
         }
     } else {
         assert_eq!(ids(rows), sorted);
@@ -143,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_changes_give_what_sqlite_gives(
+    fn any_changes_lead_to_the_rows_of_sqlite(
         keyed: bool,
         term in any_term(),
         states in vec(any_rows(), 1..8),
@@ -152,8 +152,8 @@ proptest! {
         let first: Vec<Row> = states[0].values().rev().cloned().collect();
         let sum = told(&first);
         let mut rows = Rows::new(&shape, first, sum).expect("it is a snapshot");
-        // Before anything changes, what came first stands as it came; here it is sorted at once.
-        rows.apply(Changes::default(), sum).expect("nothing fits everywhere");
+        // Before the first change the snapshot keeps its order; an empty change sorts it.
+        rows.apply(Changes::default(), sum).expect("an empty change always applies");
         holds(&rows, &states[0], term);
         for pair in states.windows(2) {
             let changes = between(&pair[0], &pair[1], keyed);
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn a_newer_snapshot_is_told_as_its_difference(
+    fn a_newer_snapshot_is_reported_as_a_difference(
         keyed: bool,
         term in any_term(),
         old in any_rows(),
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// What a consumer makes of a list of rows and what it is told of a window.
+/// Applies the reported positions to a list of rows, as a consumer would.
 fn by_positions(mut rows: Vec<Row>, told: &Changes) -> Vec<Row> {
     let positions = told.positions.clone().unwrap_or_default();
     let key = |row: &Row| Row::from([row[0].clone()]);
@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_newer_window_is_told_by_positions(
+    fn a_newer_window_is_reported_by_positions(
         old in vec((0..6_i64, 0..3_i64), 0..6),
         new in vec((0..6_i64, 0..3_i64), 0..6),
     ) {
@@ -223,13 +223,13 @@ proptest! {
         let mut rows = Rows::new(&shape, old.clone(), told(&old)).expect("a snapshot");
         let fresh = Rows::new(&shape, new.clone(), told(&new)).expect("a snapshot");
         let changes = rows.become_snapshot(fresh);
-        prop_assert_eq!(rows.as_slice(), &*new, "a window stands as it came");
+        prop_assert_eq!(rows.as_slice(), &*new, "a window keeps the order received");
         prop_assert_eq!(by_positions(old, &changes), new);
     }
 }
 
 #[test]
-fn one_commit_of_many_rows_and_many_of_one_give_the_same() {
+fn one_large_commit_equals_many_small_ones() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Integer(id % 7)]);
     let shape = shape(true, Some((true, false, "BINARY")));
     let mut one = Rows::new(&shape, (0..2_000).map(row).collect(), None).expect("it is a snapshot");
@@ -250,7 +250,7 @@ fn one_commit_of_many_rows_and_many_of_one_give_the_same() {
 }
 
 #[test]
-fn a_window_stands_as_the_server_says() {
+fn a_window_has_the_order_of_the_server() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Null]);
     let mut rows =
         Rows::new(&shape(true, None), [3, 1, 2].map(row).to_vec(), None).expect("it is a snapshot");
@@ -260,7 +260,11 @@ fn a_window_stands_as_the_server_says() {
         updates: vec![Placed { at: 1, row: row(7) }],
     };
     let told = rows.apply(Changes { window, ..Changes::default() }, None).expect("it fits");
-    assert_eq!(ids(&rows), [9, 7, 8], "3, 1, 2 without its ends, with 9 before and 8 behind");
+    assert_eq!(
+        ids(&rows),
+        [9, 7, 8],
+        "3, 1, 2 without its first and last row, with 9 before and 8 after"
+    );
     assert_eq!(told.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
     assert_eq!((told.inserts.len(), told.updates.len()), (2, 1));
     let came = |ids: [i64; 3]| ids.map(row).to_vec();
@@ -268,7 +272,7 @@ fn a_window_stands_as_the_server_says() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn inconsistent_changes_are_errors() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Null]);
     let changes = |deletes: Vec<Row>, inserts: Vec<Row>, updates: Vec<Row>| Changes {
         deletes,
@@ -287,15 +291,16 @@ fn what_does_not_fit_is_an_error() {
         let held = vec![row(1)];
         let mut rows = Rows::new(&shape(true, None), held.clone(), None).expect("a snapshot");
         assert!(rows.apply(wrong.clone(), None).is_err(), "{wrong:?}");
-        assert_eq!(rows.as_slice(), held, "nothing of it is done");
-        rows.apply(changes(vec![], vec![row(2)], vec![]), None).expect("what fits still fits");
+        assert_eq!(rows.as_slice(), held, "nothing of it is applied");
+        rows.apply(changes(vec![], vec![row(2)], vec![]), None)
+            .expect("a valid change still applies");
     }
     assert!(Rows::new(&shape(true, None), vec![row(1), row(1)], None).is_err(), "a key twice");
 }
 
-/// Changes that fit, each with one cell, row or position tampered with on the way.
+/// Changes that apply, each with one cell, row or position tampered with.
 #[test]
-fn a_checksum_finds_what_fits_and_is_wrong() {
+fn a_checksum_detects_wrong_changes_that_apply() {
     let row = |id: i64, a: &str| Row::from([Value::Integer(id), Value::from(a), Value::Null]);
     let key = |id: i64| Row::from([Value::Integer(id)]);
     let placed = |at: usize, row: Row| Placed { at, row };
@@ -310,7 +315,7 @@ fn a_checksum_finds_what_fits_and_is_wrong() {
         updates,
         ..Changes::default()
     };
-    // Keyed or not; what the server meant; what came.
+    // Keyed or not; what the server sent; what arrived.
     let cases = [
         (true, rows(vec![key(1)], vec![], vec![]), rows(vec![key(2)], vec![], vec![])),
         (true, rows(vec![key(1)], vec![], vec![]), rows(vec![], vec![], vec![])),

@@ -1,4 +1,4 @@
-//! Identities and tokens made through the SDK: they let in, bound, pace, and stop counting.
+//! Identities and tokens created through the SDK: access, scope, limits, revocation.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ async fn connect(server: &Server, secret: &Secret) -> Result<Abide, Error> {
 }
 
 #[tokio::test]
-async fn a_token_counts_until_it_is_revoked() {
+async fn a_token_is_valid_until_it_is_revoked() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
@@ -53,9 +53,9 @@ async fn a_token_counts_until_it_is_revoked() {
     server.stop().await;
 }
 
-/// Where its own pace says no, the client waits as long as it is told and goes on.
+/// When its own rate limit refuses a call, the client waits as long as the server says, then retries.
 #[tokio::test]
-async fn a_client_keeps_to_its_pace() {
+async fn a_client_waits_for_its_rate_limit() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
@@ -85,7 +85,7 @@ async fn a_client_keeps_to_its_pace() {
     server.stop().await;
 }
 
-/// A driver that connects to a server narrows itself to the scope that it acts for, and the log has that scope.
+/// A driver restricts a remote handle to the scope that it acts for, and the log records that scope.
 #[tokio::test]
 async fn a_remote_handle_acts_for_a_scope() {
     let world = World::new();
@@ -108,6 +108,6 @@ async fn a_remote_handle_acts_for_a_scope() {
     let refused = acme.acting_for(&scope("zeta")).await.expect_err("it is another tenant's");
     assert_eq!(refused.code(), Some(Code::Denied));
     admin.close().await;
-    assert!(!acme.connected(), "a narrowed handle is closed with the one that made it");
+    assert!(!acme.connected(), "a derived handle is closed with its parent");
     server.stop().await;
 }

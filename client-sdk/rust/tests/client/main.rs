@@ -1,5 +1,5 @@
-//! The SDK as programs use it: the same stories over an engine in this process and over a real
-//! server, and what only a server can do to its clients.
+//! The SDK as programs use it: the same scenarios with an embedded engine and with a real server, and
+//! failures that only a server can cause.
 
 mod authority;
 #[expect(unreachable_pub, reason = "the page shows the file as a program has it")]

@@ -1,4 +1,4 @@
-//! Servers that go away and come back, and servers that do not let everybody in.
+//! Servers that restart, and servers that require a token.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::world::{Server, World, connect};
 
-/// Keeps samples one after the other until the sender is told to stop; how many.
+/// Stores samples one after the other until told to stop; returns the count.
 async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 {
     let mut kept = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -20,7 +20,7 @@ async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 
 }
 
 #[tokio::test]
-async fn everything_goes_on_when_the_server_comes_back() {
+async fn clients_continue_after_a_server_restart() {
     let world = World::new();
     let mut server = Some(world.serve(None, Access::loopback()).await);
     let address = server.as_ref().expect("it runs").address;
@@ -50,7 +50,7 @@ async fn everything_goes_on_when_the_server_comes_back() {
     };
     let (kept, ()) = tokio::join!(keep_going(&abide, &stop), restarts);
 
-    // What the last call did is told before its answer or soon after.
+    // The effect of the last call arrives before its reply or soon after.
     while (all.rows().len() as i64) < kept {
         all.next().await.expect("an update");
     }
@@ -63,14 +63,14 @@ async fn everything_goes_on_when_the_server_comes_back() {
     let truth: Vec<(i64, String)> =
         abide.sql("SELECT id, name FROM samples ORDER BY id").fetch().await.expect("read");
     assert_eq!(truth, expected, "and in the file too");
-    assert_eq!(abide.mismatches(), 0, "all that was resumed fits");
+    assert_eq!(abide.mismatches(), 0, "every resumed result matches");
     server.take().map(Server::stop).expect("it runs").await;
 }
 
-/// Many subscriptions of one connection, resumed at once while others write: each must end where the
-/// file does. (See the exception in `remote/subscriptions.rs`.)
+/// Many subscriptions of one connection resume at once while others write: each must end with the
+/// rows in the file. (See the exception in `remote/subscriptions.rs`.)
 #[tokio::test]
-async fn resumes_beside_each_other_lose_nothing() {
+async fn concurrent_resumes_lose_no_updates() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     let address = server.address;
@@ -93,12 +93,12 @@ async fn resumes_beside_each_other_lose_nothing() {
             sub.next().await.expect("an update");
         }
     }
-    assert_eq!(abide.mismatches(), 0, "all that was resumed fits");
+    assert_eq!(abide.mismatches(), 0, "every resumed result matches");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_token_lets_in_and_without_it_nobody() {
+async fn access_requires_a_token() {
     let world = World::new();
     let access = Access::bearer("open-sesame").expect("a token");
     let server = world.serve(None, access).await;
@@ -115,18 +115,18 @@ async fn a_token_lets_in_and_without_it_nobody() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_at_once() {
+async fn a_missing_server_is_reported_immediately() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     let url = format!("http://{}", server.address);
     server.stop().await;
-    let error = Abide::connect(&url).await.expect_err("nobody is there");
+    let error = Abide::connect(&url).await.expect_err("no server listens");
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert_eq!(error.hint(), Some("is it running? abide serve starts one"));
 }
 
 #[tokio::test]
-async fn whoever_does_not_read_is_caught_up_in_one() {
+async fn a_slow_consumer_gets_one_coalesced_update() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     for abide in [connect(&server).await, Abide::embed(server.engine.clone())] {
@@ -145,11 +145,11 @@ async fn whoever_does_not_read_is_caught_up_in_one() {
             updates += 1;
         }
         assert_eq!(slow.rows().len(), before + 40);
-        assert!(updates < 40, "{updates} updates: nothing was put together");
+        assert!(updates < 40, "{updates} updates: nothing was coalesced");
         abide.call("keep", json!({"name": "and on"})).await.expect("it is kept");
         slow.next().await.expect("an update");
         assert_eq!(slow.rows().len(), before + 41);
-        assert_eq!(abide.mismatches(), 0, "what was put together fits");
+        assert_eq!(abide.mismatches(), 0, "coalesced updates match");
     }
     server.stop().await;
 }
@@ -164,15 +164,15 @@ async fn a_deadline_can_be_short() {
         .await
         .expect("it connects");
     server.stop().await;
-    let late = abide.call("keep", json!({"name": "a"})).await.expect_err("nobody answers");
+    let late = abide.call("keep", json!({"name": "a"})).await.expect_err("no server answers");
     assert!(matches!(late, Error::TimedOut { request_id: Some(_), .. }), "{late}");
     let late =
-        abide.subscribe("SELECT * FROM samples").checksum().await.expect_err("nobody answers");
+        abide.subscribe("SELECT * FROM samples").checksum().await.expect_err("no server answers");
     assert!(matches!(late, Error::TimedOut { .. }), "{late}");
 }
 
 #[tokio::test]
-async fn whether_the_server_is_there() {
+async fn the_connection_state_is_reported() {
     let world = World::new();
     let server = world.serve(None, Access::loopback()).await;
     let address = server.address;

@@ -1,4 +1,4 @@
-//! The same API means the same, whichever backend is behind it.
+//! The API behaves the same with both backends.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::world::{Sample, World, connect};
 
-/// Tells a story twice: over an engine in this process, and over a server.
+/// Runs a scenario twice: with an embedded engine, and with a server.
 macro_rules! stories {
     ($($name:ident)*) => {$(
         mod $name {
@@ -25,7 +25,7 @@ macro_rules! stories {
                 let world = World::new();
                 let abide = world.embedded();
                 super::$name(&abide).await;
-                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
+                assert_eq!(abide.mismatches(), 0, "rows that differ from the server's");
                 abide.close().await;
             }
 
@@ -35,7 +35,7 @@ macro_rules! stories {
                 let server = world.serve(None, Access::loopback()).await;
                 let abide = connect(&server).await;
                 super::$name(&abide).await;
-                assert_eq!(abide.mismatches(), 0, "rows that the server does not hold");
+                assert_eq!(abide.mismatches(), 0, "rows that differ from the server's");
                 abide.close().await;
                 server.stop().await;
             }
@@ -48,21 +48,21 @@ stories! {
     a_tool_call_runs_once
     approvals_are_decided
     handoffs_go_to_one_supervisor
-    a_request_id_makes_a_call_happen_once
+    a_call_with_a_request_id_takes_effect_once
     a_batch_is_all_or_nothing
-    rows_come_as_types_and_as_they_are
+    rows_are_decoded_or_returned_unchanged
     a_subscription_holds_the_result
     a_stream_of_updates_has_no_gap
-    a_subscription_from_a_seq_tells_what_changed_since
+    a_subscription_from_a_seq_gets_the_changes_since
     refusals_keep_their_code_and_hint
-    a_query_without_a_key_is_kept_too
-    joins_and_groups_are_kept_too
-    what_only_sorts_is_not_shown
-    a_window_holds_what_is_shown
-    large_results_come_whole
-    many_at_once_share_one_client
-    a_subscription_begins_in_the_past
-    whoever_comes_back_with_a_seq_is_told_the_columns
+    a_query_without_a_key_is_maintained
+    joins_and_groups_are_maintained
+    hidden_sort_columns_are_not_returned
+    a_window_holds_the_visible_rows
+    large_results_are_complete
+    concurrent_tasks_share_one_client
+    a_subscription_can_start_as_of_a_seq
+    a_resumed_subscription_gets_the_columns
     a_query_is_explained
 }
 
@@ -229,7 +229,7 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
     assert_eq!(rejected.status, HandoffStatus::Rejected);
 }
 
-async fn a_request_id_makes_a_call_happen_once(abide: &Abide) {
+async fn a_call_with_a_request_id_takes_effect_once(abide: &Abide) {
     let keep = || abide.call("keep", json!({"name": "a"})).request_id("once");
     let first = keep().await.expect("it is kept");
     let again = keep().await.expect("it was kept");
@@ -239,7 +239,7 @@ async fn a_request_id_makes_a_call_happen_once(abide: &Abide) {
     assert_eq!(other.expect_err("it is another").code(), Some(Code::RequestIdConflict));
     let without = abide.call("keep", json!({"name": "a"})).deadline(Duration::MAX);
     let without = without.await.expect("it is kept");
-    assert_ne!(without["id"], first["id"], "each call without one is its own");
+    assert_ne!(without["id"], first["id"], "calls without a request id are distinct");
 }
 
 async fn a_batch_is_all_or_nothing(abide: &Abide) {
@@ -262,7 +262,7 @@ async fn a_batch_is_all_or_nothing(abide: &Abide) {
     assert_eq!(count, [1]);
 }
 
-async fn rows_come_as_types_and_as_they_are(abide: &Abide) {
+async fn rows_are_decoded_or_returned_unchanged(abide: &Abide) {
     let kept = abide
         .call("keep", json!({"name": "a\u{0}é", "weight": 1.0, "bytes": [0, 255]}))
         .returning::<Sample>()
@@ -320,7 +320,7 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
         let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
         rows.into_iter().map(|(_, name)| name).collect()
     };
-    assert_eq!(names(&sub), "Cba", "it is there as soon as it has begun");
+    assert_eq!(names(&sub), "Cba", "the rows are available after the start");
     assert_eq!(sub.columns().len(), 2);
     let first = sub.next().await.expect("an update");
     assert!(first.reset);
@@ -362,7 +362,7 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
     assert_eq!(seen, (1..=200).collect::<Vec<i64>>());
 }
 
-async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
+async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     let keep = |name: &str| abide.call("keep", json!({"name": name}));
     let known = keep("a").await.expect("it is kept").seq;
     keep("b").await.expect("it is kept");
@@ -377,7 +377,7 @@ async fn a_subscription_from_a_seq_tells_what_changed_since(abide: &Abide) {
     let update = sub.next().await.expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
-    // A seq that is not there yet: the whole result, marked as such.
+    // A seq beyond the end of the log: the whole result, marked as such.
     let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
@@ -411,7 +411,7 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
 }
 
-async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
+async fn a_query_without_a_key_is_maintained(abide: &Abide) {
     for name in ["a", "a", "b"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
@@ -425,7 +425,7 @@ async fn a_query_without_a_key_is_kept_too(abide: &Abide) {
     assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
 }
 
-async fn joins_and_groups_are_kept_too(abide: &Abide) {
+async fn joins_and_groups_are_maintained(abide: &Abide) {
     let session = new_session(abide).await;
     let joined = "SELECT a.id, s.id, a.content FROM agent_state AS a JOIN sessions AS s \
                   ON s.id = a.session_id ORDER BY a.id DESC";
@@ -448,7 +448,7 @@ async fn joins_and_groups_are_kept_too(abide: &Abide) {
     assert_eq!(rows, [("assistant".to_owned(), 1), ("user".to_owned(), 2)]);
 }
 
-async fn what_only_sorts_is_not_shown(abide: &Abide) {
+async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     for (name, weight) in [("a", 3.0), ("b", 2.0), ("c", 1.0)] {
         let args = json!({"name": name, "weight": weight});
         abide.call("keep", args).await.expect("it is kept");
@@ -467,7 +467,7 @@ async fn what_only_sorts_is_not_shown(abide: &Abide) {
     assert!(sub.rows().all(|row| row.len() == 2));
 }
 
-async fn a_window_holds_what_is_shown(abide: &Abide) {
+async fn a_window_holds_the_visible_rows(abide: &Abide) {
     for name in ["d", "b", "c"] {
         abide.call("keep", json!({"name": name})).await.expect("it is kept");
     }
@@ -486,7 +486,7 @@ async fn a_window_holds_what_is_shown(abide: &Abide) {
     assert_eq!(rows, [(2, "b".to_owned()), (4, "bb".to_owned())]);
 }
 
-async fn large_results_come_whole(abide: &Abide) {
+async fn large_results_are_complete(abide: &Abide) {
     let calls = (0..1_000).map(|n| Call::new("keep", json!({"name": format!("{n:04}")})));
     abide.batch(calls).await.expect("they are kept");
     let sub = abide.subscribe("SELECT id, name FROM samples ORDER BY name DESC").checksum().await;
@@ -498,7 +498,7 @@ async fn large_results_come_whole(abide: &Abide) {
     assert_eq!(kept.expect("it is kept").name, long);
 }
 
-async fn many_at_once_share_one_client(abide: &Abide) {
+async fn concurrent_tasks_share_one_client(abide: &Abide) {
     let tasks = (0..50).map(|n| {
         let abide = abide.clone();
         tokio::spawn(async move {
@@ -520,7 +520,7 @@ async fn many_at_once_share_one_client(abide: &Abide) {
     }
 }
 
-async fn a_subscription_begins_in_the_past(abide: &Abide) {
+async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
     let keep = |name: &str| abide.call("keep", json!({"name": name}));
     keep("a").await.expect("it is kept");
     let then = keep("b").await.expect("it is kept").seq;
@@ -557,7 +557,7 @@ async fn a_subscription_begins_in_the_past(abide: &Abide) {
     assert!(ahead.hint().is_some());
 }
 
-async fn whoever_comes_back_with_a_seq_is_told_the_columns(abide: &Abide) {
+async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
     let kept = abide.call("keep", json!({"name": "a"})).await.expect("it is kept").seq;
     let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
     let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
@@ -580,14 +580,14 @@ async fn a_query_is_explained(abide: &Abide) {
     let explanation = abide.explain(plain).await.expect("it is explained");
     assert_eq!(explanation.routed_by, ["samples: name"]);
     assert_eq!((&explanation.scans, &explanation.refused), (&vec![], &None));
-    assert_eq!(explanation.params, [json!(null)], "what is left out is NULL");
+    assert_eq!(explanation.params, [json!(null)], "omitted parameters are NULL");
     assert_eq!(explanation.shape.key, ["id"]);
     let sub = abide.subscribe(plain).param("name", "a").explain().await.expect("it begins");
-    assert_eq!(*sub.plan(), explanation.plan, "the same is told to who subscribes");
+    assert_eq!(*sub.plan(), explanation.plan, "a subscription gets the same plan");
     assert!(!sub.plan().statements.is_empty());
     let sub = abide.subscribe(plain).param("name", "b").await.expect("it begins");
     assert_eq!(sub.plan().rule, explanation.plan.rule);
-    assert_eq!(sub.plan().statements, [""; 0], "only where they are asked for");
+    assert_eq!(sub.plan().statements, [""; 0], "only on request");
 
     let joined = "SELECT a.id, b.id FROM samples a JOIN samples b ON b.name = a.name";
     let explanation = abide.explain(joined).await.expect("it is explained all the same");

@@ -1,4 +1,4 @@
-//! A folder with a file in it, an engine or a server over it, and a module of the test's own.
+//! A folder with a database file, an engine or a server on it, and a custom module.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A cell of every kind.
+/// A row with a cell of every type.
 #[table(name = "samples")]
 pub(crate) struct Sample {
     /// Its number.
@@ -27,7 +27,7 @@ pub(crate) struct Sample {
     pub seq: Seq,
 }
 
-/// Keeps a sample.
+/// Stores a sample.
 #[reducer]
 pub(crate) fn keep(
     ctx: &mut Context<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn rename(ctx: &mut Context<'_>, id: i64, name: String) -> Result<Sam
     Ok(sample)
 }
 
-/// Forgets a sample.
+/// Deletes a sample.
 #[reducer]
 pub(crate) fn forget(ctx: &mut Context<'_>, id: i64) -> Result<(), Abort> {
     ctx.delete::<Sample>(id)
@@ -68,7 +68,7 @@ fn open_engine(path: &PathBuf) -> Engine {
     Engine::open(path, Config::new(modules)).expect("the file opens")
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) engine: Engine,
@@ -77,7 +77,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Stops it in order, as SIGTERM does.
+    /// Stops it gracefully, as SIGTERM does.
     pub(crate) async fn stop(self) {
         self.stop.send(()).expect("it runs");
         self.served.await.expect("it stops");
@@ -86,14 +86,14 @@ impl Server {
     }
 }
 
-/// A folder.
+/// A temporary folder.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        World { folder: tempfile::tempdir().expect("there is room for a folder") }
+        World { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
     fn path(&self) -> PathBuf {
@@ -105,7 +105,7 @@ impl World {
         Abide::open_with(self.path(), vec![module()]).expect("the file opens")
     }
 
-    /// A server, at an address if it is to be at one.
+    /// A server, at the given address or at any free one.
     pub(crate) async fn serve(&self, at: Option<SocketAddr>, access: Access) -> Server {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = TcpListener::bind(at.unwrap_or(any)).await.expect("the port is free");

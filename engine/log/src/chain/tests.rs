@@ -6,12 +6,12 @@ use abide_schema::{Event, Micros, Seq};
 use super::*;
 use crate::encoding::{chained_hash, commitment};
 
-/// Events of this format.
+/// Events of the current format.
 fn log() -> Vec<Event> {
     events(|n| Some([n as u8 + 1; 16]))
 }
 
-/// Events of a log whose events have these salts.
+/// Events with these salts.
 fn events(salt: impl Fn(i64) -> Option<Salt>) -> Vec<Event> {
     let mut chain = Chain::start("log-1");
     (0..4)
@@ -44,7 +44,7 @@ fn walk(events: &[Event]) -> Result<Seq, ChainBreak> {
 }
 
 #[test]
-fn an_untouched_log_passes() {
+fn an_unmodified_log_verifies() {
     assert_eq!(walk(&log()), Ok(Seq(4)));
     assert_eq!(walk(&[]), Ok(Seq::ZERO));
 }
@@ -68,18 +68,18 @@ fn the_hashes_of_known_events_never_change() {
     .assert_eq(&last_two(events(|_| None)));
 }
 
-/// A log that was begun in format 1 and goes on in this one.
+/// A log that started in format 1 and continues in the current one.
 #[test]
-fn salts_may_begin_within_a_log() {
+fn a_log_can_start_without_salts() {
     let mut events = events(|n| (n > 1).then_some([9; 16]));
     assert_eq!(walk(&events), Ok(Seq(4)));
     events[2].salt = None;
     assert_eq!(walk(&events), Err(ChainBreak { seq: Seq(3), flaw: Flaw::Altered }));
 }
 
-/// The chain is computed from commitments, so what they commit to can be erased.
+/// The chain is computed from commitments, so the committed contents can be erased.
 #[test]
-fn the_chain_does_not_need_what_is_erased() {
+fn the_chain_verifies_without_erased_contents() {
     let mut log = log();
     let event = &mut log[2];
     let kept = commitment(event, &event.salt.expect("salted"), &Digests::of(event));
@@ -89,10 +89,10 @@ fn the_chain_does_not_need_what_is_erased() {
     assert_eq!(log[3].prev_hash, log[2].hash);
 }
 
-/// An attacker that knows an event's hash and all of it but a number in its arguments cannot find the number: the
-/// hash is that of no candidate, with no salt and with any salt that the reader can name.
+/// An attacker that knows an event's hash and everything except a number in its arguments cannot find the number: no
+/// candidate gives the hash, without a salt or with any salt that the reader can name.
 #[test]
-fn a_hash_confirms_no_guess_of_the_contents() {
+fn a_hash_does_not_confirm_guesses_of_the_contents() {
     let guess = |log: &[Event], salt: Option<Salt>| {
         (0..10_000).find(|pin| {
             let mut event = log[2].clone();
@@ -107,7 +107,7 @@ fn a_hash_confirms_no_guess_of_the_contents() {
 }
 
 #[test]
-fn every_altered_field_is_found_at_its_event() {
+fn every_altered_field_is_detected_at_its_event() {
     let alterations: [fn(&mut Event); 13] = [
         |event| event.at.0 += 1,
         |event| event.session_id = Some("s_9".to_owned()),
@@ -145,7 +145,7 @@ fn text_cannot_move_from_one_field_to_the_next() {
 }
 
 #[test]
-fn a_forged_event_breaks_the_link_of_the_next() {
+fn a_forged_event_breaks_the_next_link() {
     let mut events = log();
     events[1].arguments = "{}".to_owned();
     events[1].hash = event_hash(&events[1], &Digests::of(&events[1]));
@@ -153,7 +153,7 @@ fn a_forged_event_breaks_the_link_of_the_next() {
 }
 
 #[test]
-fn missing_and_reordered_events_are_found() {
+fn missing_and_reordered_events_are_detected() {
     let mut missing = log();
     missing.remove(1);
     let gap = Flaw::Gap { expected: Seq(2), found: Seq(3) };
@@ -165,7 +165,7 @@ fn missing_and_reordered_events_are_found() {
 }
 
 #[test]
-fn events_of_another_log_do_not_fit() {
+fn events_of_another_log_are_detected() {
     let mut chain = Chain::start("log-2");
     let broken = chain.check(&log()[0]);
     assert_eq!(broken, Err(ChainBreak { seq: Seq(1), flaw: Flaw::Unlinked }));

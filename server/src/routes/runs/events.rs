@@ -1,7 +1,7 @@
-//! `GET /v1/runs/{id}/events`: what a run tells, as server-sent events, until it is over.
+//! `GET /v1/runs/{id}/events`: the events of a run as server-sent events, until the run ends.
 //!
-//! `id:` is the event's number in the run, 1, 2, 3 …, so that `Last-Event-ID` goes on after it. Where the run is over
-//! and all of it was told the answer is 204, which ends an `EventSource` for good.
+//! `id:` is the event's number in the run, 1, 2, 3 …, so that `Last-Event-ID` resumes after it. If the run has ended
+//! and all events were sent, the response is 204, which stops an `EventSource` for good.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -29,11 +29,11 @@ use crate::{limits, unsent};
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
     WHERE run_id = :run AND number > :told ORDER BY number";
 
-/// The same for a caller from which a policy hides what the events say.
+/// The same if a policy hides the data of events from the caller.
 const WITHOUT_DATA: &str = "SELECT id, number, turn, kind, NULL AS data FROM run_events \
     WHERE run_id = :run AND number > :told ORDER BY number";
 
-/// Streams a run's events until it is over, the client leaves, or the server does.
+/// Streams a run's events until it ends, the client disconnects, or the server stops.
 pub(in crate::routes) async fn events(
     State(app): State<App>,
     Extension(pass): With,
@@ -44,11 +44,12 @@ pub(in crate::routes) async fn events(
     let id = path(id, "run")?;
     let told = last_event_id(&headers)?;
     let (_, run) = find(&app.engine, &pass.caller, &id).await?;
-    // A policy may hide the number; then any place is taken as it is.
+    // A policy may hide the number of events; then any value is accepted.
     let events = run["events"].as_i64().unwrap_or(i64::MAX);
     if told > events {
-        let detail = format!("the header Last-Event-ID is {told}, and run {id} has told {events}");
-        let hint = "send back the id of the last event of this run as it came";
+        let detail =
+            format!("the header Last-Event-ID is {told}, but run {id} has only {events} events");
+        let hint = "send the unchanged id of the last event of this run";
         return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
     }
     if told == events && !run["ended_at"].is_null() {
@@ -78,13 +79,13 @@ pub(in crate::routes) async fn events(
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response())
 }
 
-/// How much of the run the client has: nothing unless it says so.
+/// The number of the last event that the client has; 0 without the header.
 fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
     let Some(id) = headers.get("last-event-id") else { return Ok(0) };
     let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
     number.filter(|number| *number >= 0).ok_or_else(|| {
         Refusal::new(Code::BadRequest, "the header Last-Event-ID is not the number of an event")
-            .hint("send back the id of the last event as it came, or leave the header out")
+            .hint("send the unchanged id of the last event, or omit the header")
     })
 }
 
@@ -97,7 +98,7 @@ struct Events {
     hold: Option<Hold>,
     /// Done when the credentials do not count any more.
     void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
-    /// The number of the last event that was told.
+    /// The number of the last sent event.
     told: i64,
     ended: bool,
     _place: Place,
@@ -125,7 +126,7 @@ impl Events {
                 }
                 Err(_) => ": still here\n\n".to_owned(),
             };
-            // Progress, and what only says that something may have changed, is nobody's business.
+            // Progress and stale marks are not sent.
             if !text.is_empty() {
                 return Some(text);
             }
@@ -154,7 +155,7 @@ impl Events {
         }
     }
 
-    /// The rows that were not told, in order. A snapshot that comes again holds old ones too.
+    /// The new rows, in order. A repeated snapshot contains old ones too.
     fn rows(&mut self, rows: &[Row]) -> String {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by_key(|row| number(row));
@@ -178,7 +179,7 @@ impl Events {
         text
     }
 
-    /// The stream breaks off, and the run does not: the kind `problem` is none of a run's.
+    /// Ends the stream although the run continues: runs have no events of kind `problem`.
     fn end_with(&mut self, refusal: &Refusal) -> String {
         self.ended = true;
         note(refusal);
@@ -193,7 +194,7 @@ fn number(row: &Row) -> i64 {
     }
 }
 
-/// A JSON value that is stored as text, in canonical form: in one line.
+/// A JSON value stored as canonical text, on one line.
 fn json_text(cell: &Value) -> &str {
     match cell {
         Value::Text(text) => text,
