@@ -26,6 +26,7 @@ mod call;
 mod catalog;
 mod consent;
 mod contract;
+mod cycles;
 mod definition;
 mod delegate;
 mod drive;
