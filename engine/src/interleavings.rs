@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use abide_live::{Binding, BindingId, Catalog, Delta, Planner, Router};
-use abide_schema::{Seq, Table as _, Value, limits};
+use abide_schema::{Caller, Seq, Table as _, Value, limits};
 use abide_store::EventRow;
 use serde_json::Map;
 use shuttle::sync::Mutex;
