@@ -44,7 +44,15 @@ fn a_replay_past_the_end_of_the_log_is_refused() {
     check(
         folder.path(),
         &["replay a.db --to 2 --into then.db", "replay a.db --to -1 --into then.db"],
-        expect![""],
+        expect![[r#"
+            $ abide replay a.db --to 2 --into then.db
+            error: the log ends at event 1, before event 2   [not_found]
+              hint: --to 1 or less; without --to all events are replayed
+            $ abide replay a.db --to -1 --into then.db
+            error: invalid value '-1' for '--to <SEQ>': -1 is not in 0..9223372036854775807
+
+            For more information, try '--help'.
+        "#]],
     );
     assert!(!folder.path().join("then.db").exists());
 }
@@ -94,7 +102,16 @@ fn commands_that_use_a_file_do_not_create_it() {
     check(
         folder.path(),
         &["init --db a.db", "init --db b.db --json", "init --db nowhere/b.db"],
-        expect![""],
+        expect![[r#"
+            $ abide init --db a.db
+            error: a.db exists already   [conflict]
+              hint: name a file that does not exist
+            $ abide init --db b.db --json
+            {"created":"b.db"}
+            $ abide init --db nowhere/b.db
+            error: there is no folder nowhere   [not_found]
+              hint: create it with  mkdir -p nowhere
+        "#]],
     );
     let told = typed(folder.path(), "token create root --role admin --db c.db");
     assert!(told.contains("\ncreated c.db\n"), "{told}");
@@ -119,7 +136,32 @@ fn what_is_no_database_is_named() {
             "verify empty",
             "verify /dev/null",
         ],
-        expect![""],
+        expect![[r#"
+            $ abide verify folder
+            error: folder is a folder, not a database file   [bad_request]
+              hint: check the path
+            $ abide backup copy.db --db folder
+            error: folder is a folder, not a database file   [bad_request]
+              hint: check the path
+            $ abide replay folder --into copy.db
+            error: folder is a folder, not a database file   [bad_request]
+              hint: check the path
+            $ abide events --db folder
+            error: folder is a folder, not a database file   [bad_request]
+              hint: check the path
+            $ abide verify text
+            error: text is not an Abide database: it is not a SQLite file   [bad_request]
+              hint: name another file; this one was not changed
+            $ abide backup copy.db --db text
+            error: text is not an Abide database: it is not a SQLite file   [bad_request]
+              hint: name another file; this one was not changed
+            $ abide verify empty
+            error: empty is empty, not a database file   [bad_request]
+              hint: check the path
+            $ abide verify /dev/null
+            error: /dev/null is a device or a pipe, not a database file   [bad_request]
+              hint: check the path
+        "#]],
     );
 }
 
@@ -146,7 +188,55 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
             "call set_policy table=sessions role=app condition=random()>1 --db a.db",
             "call set_policy table=approvals role=app hidden=[\"x\"] --db a.db",
         ],
-        expect![""],
+        expect![[r#"
+            $ abide role set clerk --may apend_message --db a.db
+            error: there is no reducer "apend_message"   [unknown_reducer]
+              hint: did you mean append_message?
+            $ abide role set clerk --may append_message,pay --db a.db
+            error: there is no reducer "pay"   [unknown_reducer]
+              hint: GET /v1/schema lists them
+            $ abide role set clerk --may append_message --db a.db --json
+            {"seq":1,"result":{"capabilities":"[]","created_at":1795451349221972,"description":null,"limits":null,"name":"clerk","reducers":"[\"append_message\"]","seq":1,"updated_at":1795451349221972},"duplicate":false}
+            $ abide role remove admin --db a.db
+            error: admin is a built-in role and cannot be changed   [conflict]
+              hint: only roles of your own can be removed
+            $ abide role remove clrk --db a.db
+            error: there is no role clrk   [not_found]
+              hint: did you mean clerk?
+            $ abide role remove nothing --db a.db
+            error: there is no role nothing   [not_found]
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
+            $ abide role set app --may append_message --db a.db
+            error: app is a built-in role and cannot be changed   [conflict]
+              hint: choose another name for a role of your own
+            $ abide identity create ann --role clrk --db a.db
+            error: there is no role clrk   [not_found]
+              hint: did you mean clerk?
+            $ abide token create ann --role admn --db a.db
+            error: there is no role admn   [not_found]
+              hint: did you mean admin?
+            $ abide token create ann --db a.db
+            error: there is no identity ann   [not_found]
+              hint: abide identity create  creates one
+            $ abide token revoke x --db a.db
+            error: there is no token x   [not_found]
+              hint: abide token list  lists them
+            $ abide call set_policy table=session role=app --db a.db
+            error: there is no table session   [bad_arguments]
+              hint: did you mean sessions?
+            $ abide call set_policy table=sessions role=ap --db a.db
+            error: there is no role ap   [not_found]
+              hint: did you mean app?
+            $ abide call set_policy table=sessions role=readers --db a.db
+            error: there is no role readers   [not_found]
+              hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
+            $ abide call set_policy table=sessions role=app condition=random()>1 --db a.db
+            error: a policy's condition must be able to be part of a live query: random() gives another result each time   [unsupported_sql]
+              hint: write a condition that depends only on stored rows and on the caller
+            $ abide call set_policy table=approvals role=app hidden=["x"] --db a.db
+            error: table approvals has no column x   [bad_arguments]
+              hint: its columns are id, call_id, session_id, tool_name, status, arguments, arguments_hash, approved_arguments, prompt, defaults, required_capability, decided_by, comment, expires_at, created_at, updated_at, seq
+        "#]],
     );
 }
 
@@ -158,7 +248,16 @@ fn what_is_empty_is_said_to_be() {
         told.ends_with("\nauditor     nothing; it only reads\n\nno roles of your own\n"),
         "{told}"
     );
-    check(folder.path(), &["token list --db a.db", "identity list --db a.db"], expect![""]);
+    check(
+        folder.path(),
+        &["token list --db a.db", "identity list --db a.db"],
+        expect![[r#"
+        $ abide token list --db a.db
+        no tokens
+        $ abide identity list --db a.db
+        no identities
+    "#]],
+    );
 }
 
 /// It was a raw log line, with the time and the module.
@@ -192,7 +291,11 @@ fn events_of_a_session_take_its_short_id() {
         assert!(told.contains("create_session") && told.lines().count() == 1, "{told}");
     }
     let ended = asked(&["events", "--session", "s"]);
-    expect![""].assert_eq(&ended.stderr);
+    expect![[r#"
+        error: there is no session s   [not_found]
+          hint: abide sql 'SELECT id FROM sessions'  lists them
+    "#]]
+    .assert_eq(&ended.stderr);
 }
 
 /// It was silent, as if nothing had changed.
