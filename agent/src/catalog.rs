@@ -10,7 +10,7 @@ use abide_tools::Tools;
 
 use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
-use crate::{native, texts};
+use crate::{folder_texts, native};
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside it.
 pub struct Catalog {
@@ -30,7 +30,7 @@ pub struct Problem {
 
 /// The content of the folder at one point in time.
 #[derive(Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct CatalogSnapshot {
     /// All definitions, resolved and sorted by name, including the native ones.
     pub(crate) definitions: Vec<AgentDefinition>,
     /// The agents that each file defines: its own agent and its inline subagents.
@@ -60,19 +60,19 @@ impl Catalog {
     /// native agent of the same name.
     #[must_use]
     pub fn read(&self) -> (Vec<AgentDefinition>, Vec<Problem>) {
-        let Reading { definitions, problems, .. } = self.reading();
+        let CatalogSnapshot { definitions, problems, .. } = self.reading();
         (definitions, problems)
     }
 
     /// As [`Catalog::read`], with the agents of each file.
-    pub(crate) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> CatalogSnapshot {
         let mut found = BTreeMap::new();
         for native in native::definitions(&self.tools.declarations()) {
             if let Ok(native) = self.ready(native) {
                 found.insert(native.name.clone(), native);
             }
         }
-        let mut reading = Reading::default();
+        let mut reading = CatalogSnapshot::default();
         let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
         for path in self.files() {
             let read = read(&self.folder, &path).and_then(|definition| self.ready(definition));
@@ -148,7 +148,7 @@ const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 
 /// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
 fn refuse_cycles(
-    reading: &mut Reading,
+    reading: &mut CatalogSnapshot,
     definitions: Vec<AgentDefinition>,
     files: &BTreeMap<String, PathBuf>,
 ) {
@@ -194,7 +194,7 @@ fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
 }
 
 fn read(folder: &Path, path: &Path) -> Result<AgentDefinition, DefinitionError> {
-    let text = texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
+    let text = folder_texts::read(folder, path.strip_prefix(folder).unwrap_or(path), &ENDINGS)?;
     let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
     if path.extension().is_some_and(|it| it == "md") {
         return AgentDefinition::from_markdown(name, &text);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::guardrail::Guardrail;
-use crate::{plan, texts};
+use crate::{folder_texts, plan};
 
 /// Maximum length of a name, in characters.
 const NAME_CHARS: usize = 100;
@@ -335,7 +335,7 @@ impl AgentDefinition {
             None => {}
         }
         for path in &self.memory {
-            parts.push(texts::read(folder, path, &["md"])?);
+            parts.push(folder_texts::read(folder, path, &["md"])?);
         }
         for skill in &self.skills {
             parts.push(format!("## Skill: {skill}\n\n{}", text_of(folder, "skills", skill)?));
@@ -459,7 +459,7 @@ fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionE
         let why = "the name must not contain a path".to_owned();
         return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
     }
-    texts::read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
+    folder_texts::read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
 }
 
 fn stored(store: Option<&dyn PromptStore>, name: &str) -> Result<String, DefinitionError> {

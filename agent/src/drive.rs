@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, Hold, Json, Message, Run, RunStatus, Scope, Session,
-    SessionStatus, Spent, ToolCall,
+    Abide, AgentState, Call, Code, Error, Json, Message, ModelUsage, Run, RunLease, RunStatus,
+    Scope, Session, SessionStatus, ToolCall,
 };
 use abide_models::Models;
 use abide_tools::{Environment, ToolContext, Tools};
@@ -15,27 +15,27 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
+use crate::next_step::{self, NextStep};
 use crate::runtime::{RuntimeError, Settings};
-use crate::stage::{self, Stage};
-use crate::structured::{self, Judged};
-use crate::transcript::{self, AskedCall};
-use crate::trusted::Trusted;
-use crate::{ask, call, program};
+use crate::structured::{self, StructuredAnswer};
+use crate::transcript::{self, RequestedCall};
+use crate::trusted_programs::TrustedPrograms;
+use crate::{model_call, program, tool_calls};
 
 /// State shared by all drivers of a runtime.
-pub(crate) struct Shop {
+pub(crate) struct RuntimeContext {
     pub(crate) abide: Abide,
     /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
-    pub(crate) holds: Mutex<BTreeMap<String, Hold>>,
+    pub(crate) run_leases: Mutex<BTreeMap<String, RunLease>>,
     pub(crate) tools: Tools,
     pub(crate) models: Models,
     pub(crate) settings: Settings,
-    pub(crate) trusted: Trusted,
+    pub(crate) trusted_programs: TrustedPrograms,
     /// The environment variables that programs may inherit.
     pub(crate) environment: Environment,
 }
 
-impl Shop {
+impl RuntimeContext {
     /// A client whose scope is that of a session.
     pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
@@ -57,10 +57,10 @@ impl Shop {
 
 /// The driver of one run.
 pub(crate) struct Driver {
-    pub(crate) shop: Arc<Shop>,
+    pub(crate) shared: Arc<RuntimeContext>,
     /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
     pub(crate) abide: Abide,
-    pub(crate) hold: Hold,
+    pub(crate) run_lease: RunLease,
     pub(crate) definition: Arc<AgentDefinition>,
     /// The run as it was last read.
     pub(crate) run: Run,
@@ -72,7 +72,7 @@ pub(crate) struct Driver {
 
 /// How a driver's work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Driven {
+pub(crate) enum DriveResult {
     /// The run is over.
     Ended,
     /// The run waits for a decision.
@@ -94,7 +94,7 @@ impl Failure {
 }
 
 /// Why a step did not complete.
-pub(crate) enum Halt {
+pub(crate) enum StepError {
     /// The run fails.
     Failed(Failure),
     /// The run was aborted.
@@ -103,42 +103,42 @@ pub(crate) enum Halt {
     Refused(Error),
 }
 
-impl From<Error> for Halt {
-    fn from(error: Error) -> Halt {
-        Halt::Refused(error)
+impl From<Error> for StepError {
+    fn from(error: Error) -> StepError {
+        StepError::Refused(error)
     }
 }
 
-pub(crate) type Step<T = ()> = Result<T, Halt>;
+pub(crate) type Step<T = ()> = Result<T, StepError>;
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
-    pub(crate) async fn drive(mut self) -> Result<Driven, RuntimeError> {
+    pub(crate) async fn drive(mut self) -> Result<DriveResult, RuntimeError> {
         let halted = match self.go_on().await {
             Ok(driven) => return Ok(driven),
             Err(halted) => halted,
         };
         let ended = match halted {
-            Halt::Failed(Failure { code, message }) => self.hold.failed(&code, &message),
-            Halt::Aborted => self.hold.aborted(&self.why_aborted().await?),
-            Halt::Refused(error) => match error.code() {
-                Some(Code::LeaseLost) => return Ok(Driven::Lost),
+            StepError::Failed(Failure { code, message }) => self.run_lease.failed(&code, &message),
+            StepError::Aborted => self.run_lease.aborted(&self.why_aborted().await?),
+            StepError::Refused(error) => match error.code() {
+                Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 // The same request would be refused again, so the run fails with that error.
-                Some(code) => self.hold.failed(code.as_str(), &error.to_string()),
+                Some(code) => self.run_lease.failed(code.as_str(), &error.to_string()),
                 None => return Err(error.into()),
             },
         };
         match self.abide.batch([ended]).await {
-            Ok(_) => Ok(Driven::Ended),
+            Ok(_) => Ok(DriveResult::Ended),
             // `Denied` means that a runtime with another identity has claimed the run.
             Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
-                Ok(Driven::Lost)
+                Ok(DriveResult::Lost)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn go_on(&mut self) -> Step<Driven> {
+    async fn go_on(&mut self) -> Step<DriveResult> {
         if self.definition.cli.is_some() {
             return program::drive(self).await;
         }
@@ -146,31 +146,33 @@ impl Driver {
             let (session, calls) = self.look().await?;
             if let Some(reason) = rests(&session) {
                 if self.wait(&[], reason).await? {
-                    return Ok(Driven::Waits);
+                    return Ok(DriveResult::Waits);
                 }
                 continue;
             }
-            match stage::next(&self.run, &self.entries, &calls) {
-                Stage::Ask => {
+            match next_step::next(&self.run, &self.entries, &calls) {
+                NextStep::Ask => {
                     self.check_limits()?;
-                    ask::ask(self).await?;
+                    model_call::ask(self).await?;
                 }
-                Stage::Request(missing) => self.request(missing).await?,
-                Stage::Run(ready) => call::run_all(self, &session, ready).await?,
-                Stage::Await => self.wait_for_calls().await?,
-                Stage::Interrupt(undecided) => {
+                NextStep::Request(missing) => self.request(missing).await?,
+                NextStep::Run(ready) => tool_calls::run_all(self, &session, ready).await?,
+                NextStep::Await => self.wait_for_calls().await?,
+                NextStep::Interrupt(undecided) => {
                     if self.wait(&undecided, "approval").await? {
-                        return Ok(Driven::Waits);
+                        return Ok(DriveResult::Waits);
                     }
                 }
-                Stage::Deliver(ended) => self.deliver(ended).await?,
-                Stage::Finish(text) => match structured::judge(self, &text) {
-                    Judged::Misfit(why) if structured::repairs(self) < structured::REPAIRS => {
+                NextStep::Deliver(ended) => self.deliver(ended).await?,
+                NextStep::Finish(text) => match structured::judge(self, &text) {
+                    StructuredAnswer::Misfit(why)
+                        if structured::repairs(self) < structured::REPAIRS =>
+                    {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
                     }
                     judged => return self.finish(&text, judged).await,
                 },
-                Stage::Stop(text) => return self.stop_calling(&text).await,
+                NextStep::Stop(text) => return self.stop_calling(&text).await,
             }
         }
     }
@@ -183,23 +185,23 @@ impl Driver {
     /// Reads the current state: the run, its session, its new messages, and the calls of its last answer.
     async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
         if self.stop.is_cancelled() {
-            return Err(Halt::Aborted);
+            return Err(StepError::Aborted);
         }
         let abide = &self.abide;
         let runs: Vec<Run> = abide
             .sql("SELECT * FROM runs WHERE id = :id")
-            .param("id", &self.hold.run_id)
+            .param("id", &self.run_lease.run_id)
             .fetch()
             .await?;
         self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
         // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
         // lease.
-        let token = self.run.fencing_token.unwrap_or(self.hold.fencing_token);
-        if token != self.hold.fencing_token {
-            return Err(Halt::Refused(Error::Refused(lost(&self.hold))));
+        let token = self.run.fencing_token.unwrap_or(self.run_lease.fencing_token);
+        if token != self.run_lease.fencing_token {
+            return Err(StepError::Refused(Error::Refused(lost(&self.run_lease))));
         }
         if self.run.abort_requested_at.is_some() {
-            return Err(Halt::Aborted);
+            return Err(StepError::Aborted);
         }
         let sessions: Vec<Session> = abide
             .sql("SELECT * FROM sessions WHERE id = :id")
@@ -215,7 +217,7 @@ impl Driver {
             .fetch()
             .await?;
         self.entries.extend(new);
-        let calls = match stage::last_answer(&self.run, &self.entries) {
+        let calls = match next_step::last_answer(&self.run, &self.entries) {
             Some((_, said)) if !said.calls.is_empty() => {
                 let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
@@ -233,7 +235,8 @@ impl Driver {
     /// Checks the run's limits before the model is asked again.
     fn check_limits(&self) -> Step {
         let (limits, config, run) = (&self.definition.limits, &self.definition.config, &self.run);
-        let over = |code: &str, message: String| Err(Halt::Failed(Failure::new(code, message)));
+        let over =
+            |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
         // One answer per call, some spare, and at least forty.
         let default = (3 * limits.tool_calls() + 10).max(40);
         let iterations = config.recursion_limit.unwrap_or(default);
@@ -249,7 +252,7 @@ impl Driver {
         if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
             return over("cost_limit", format!("the run has reached its limit of {most} dollars"));
         }
-        let now = self.shop.settings.now();
+        let now = self.shared.settings.now();
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             return Err(overtime());
         }
@@ -265,9 +268,9 @@ impl Driver {
     }
 
     /// Requests the missing calls one by one, because the batch of all of them was refused.
-    async fn request(&mut self, missing: Vec<AskedCall>) -> Step {
+    async fn request(&mut self, missing: Vec<RequestedCall>) -> Step {
         for asked in missing {
-            let request = match call::to_request(self, &asked) {
+            let request = match tool_calls::to_request(self, &asked) {
                 Ok(request) => request,
                 Err(text) => {
                     self.tell_result(&asked, &text, true, 1).await?;
@@ -276,7 +279,9 @@ impl Driver {
             };
             match self.record(&[], None, vec![request]).await {
                 Ok(()) => {}
-                Err(Halt::Refused(error)) if error.code().is_some_and(call::is_for_the_model) => {
+                Err(StepError::Refused(error))
+                    if error.code().is_some_and(tool_calls::is_for_the_model) =>
+                {
                     self.tell_result(&asked, &error.to_string(), true, 1).await?;
                 }
                 Err(halt) => return Err(halt),
@@ -286,10 +291,10 @@ impl Driver {
     }
 
     /// Gives the model the results of its calls, in the order in which it requested them.
-    async fn deliver(&mut self, ended: Vec<(AskedCall, ToolCall)>) -> Step {
+    async fn deliver(&mut self, ended: Vec<(RequestedCall, ToolCall)>) -> Step {
         let (mut events, mut calls) = (Vec::new(), Vec::new());
         for (asked, row) in ended {
-            let (text, is_error, exit_code) = call::outcome(self, &row);
+            let (text, is_error, exit_code) = tool_calls::outcome(self, &row);
             let (event, call) = self.result(&asked, &text, is_error, exit_code);
             events.push(event);
             calls.push(call);
@@ -297,7 +302,13 @@ impl Driver {
         self.record(&events, None, calls).await
     }
 
-    async fn tell_result(&self, asked: &AskedCall, text: &str, is_error: bool, code: i32) -> Step {
+    async fn tell_result(
+        &self,
+        asked: &RequestedCall,
+        text: &str,
+        is_error: bool,
+        code: i32,
+    ) -> Step {
         let (event, call) = self.result(asked, text, is_error, code);
         self.record(&[event], None, vec![call]).await
     }
@@ -305,14 +316,14 @@ impl Driver {
     /// The event and the message for the result of a call.
     pub(crate) fn result(
         &self,
-        asked: &AskedCall,
+        asked: &RequestedCall,
         text: &str,
         is_error: bool,
         exit_code: i32,
     ) -> (Value, Call) {
         let event = json!({"kind": "tool_result", "data": {
             "tool_call_id": asked.call_id, "output": text, "exit_code": exit_code}});
-        let result = transcript::Result {
+        let result = transcript::ToolEntry {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
             name: asked.name.clone(),
@@ -332,11 +343,11 @@ impl Driver {
     pub(crate) async fn record(
         &self,
         events: &[Value],
-        spent: Option<&Spent>,
+        spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
-        let lease = self.shop.settings.lease;
-        let mut batch = vec![self.hold.record(events, spent, lease)];
+        let lease = self.shared.settings.lease;
+        let mut batch = vec![self.run_lease.record(events, spent, lease)];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())
@@ -346,7 +357,7 @@ impl Driver {
     /// meantime.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let interrupt = interrupt(&self.run.session_id, undecided, reason);
-        let told = self.abide.batch([self.hold.wait(&interrupt)]).await?;
+        let told = self.abide.batch([self.run_lease.wait(&interrupt)]).await?;
         let status = told.value.first().map(|it| it.result["status"].clone());
         Ok(status == Some(json!(RunStatus::Waiting.as_str())))
     }
@@ -361,15 +372,15 @@ impl Driver {
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
-        if stage::next(&self.run, &self.entries, &calls) != Stage::Await {
+        if next_step::next(&self.run, &self.entries, &calls) != NextStep::Await {
             return Ok(());
         }
         tokio::select! {
             update = changes.next() => match update {
                 Some(_) => Ok(()),
-                None => Err(Halt::Refused(Error::Closed)),
+                None => Err(StepError::Refused(Error::Closed)),
             },
-            () = self.stop.cancelled() => Err(Halt::Aborted),
+            () = self.stop.cancelled() => Err(StepError::Aborted),
             () = self.until_deadline() => Err(overtime()),
         }
     }
@@ -378,7 +389,7 @@ impl Driver {
     pub(crate) async fn until_deadline(&self) {
         match self.deadline() {
             Some(deadline) => {
-                let left = (deadline - self.shop.settings.now()).max(0).unsigned_abs();
+                let left = (deadline - self.shared.settings.now()).max(0).unsigned_abs();
                 tokio::time::sleep(Duration::from_micros(left)).await;
             }
             None => std::future::pending().await,
@@ -387,7 +398,7 @@ impl Driver {
 
     /// Ends a run whose model keeps calling tools beyond the limit. The text of its last answer, if any, is the
     /// result.
-    async fn stop_calling(&self, text: &str) -> Step<Driven> {
+    async fn stop_calling(&self, text: &str) -> Step<DriveResult> {
         if !text.trim().is_empty() {
             return self.finish(text, structured::judge(self, text)).await;
         }
@@ -395,27 +406,27 @@ impl Driver {
         let why = format!(
             "the run has reached its limit of {most} tool calls, and the model gave no answer"
         );
-        Err(Halt::Failed(Failure::new("tool_call_limit", why)))
+        Err(StepError::Failed(Failure::new("tool_call_limit", why)))
     }
 
-    async fn finish(&self, text: &str, judged: Judged) -> Step<Driven> {
+    async fn finish(&self, text: &str, judged: StructuredAnswer) -> Step<DriveResult> {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
         }
         match judged {
-            Judged::Free => {}
-            Judged::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            Judged::Misfit(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Free => {}
+            StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
         }
-        self.abide.batch([self.hold.done(&output)]).await?;
-        Ok(Driven::Ended)
+        self.abide.batch([self.run_lease.done(&output)]).await?;
+        Ok(DriveResult::Ended)
     }
 
     async fn why_aborted(&self) -> Result<String, RuntimeError> {
         let sql = "SELECT reason FROM runs WHERE id = :id";
         let found: Vec<(Option<String>,)> =
-            self.abide.sql(sql).param("id", &self.hold.run_id).fetch().await?;
+            self.abide.sql(sql).param("id", &self.run_lease.run_id).fetch().await?;
         let reason = found.into_iter().next().and_then(|(reason,)| reason);
         Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
@@ -465,15 +476,15 @@ fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<Stri
 }
 
 /// The failure of a run that has reached its deadline.
-pub(crate) fn overtime() -> Halt {
-    Halt::Failed(Failure::new("execution_timeout", "the run has reached its time limit"))
+pub(crate) fn overtime() -> StepError {
+    StepError::Failed(Failure::new("execution_timeout", "the run has reached its time limit"))
 }
 
-fn gone(what: &str) -> Halt {
-    Halt::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
+fn gone(what: &str) -> StepError {
+    StepError::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
 }
 
-fn lost(hold: &Hold) -> abide_client::Refusal {
-    let detail = format!("another driver holds run {}", hold.run_id);
+fn lost(run_lease: &RunLease) -> abide_client::Refusal {
+    let detail = format!("another driver holds run {}", run_lease.run_id);
     abide_client::Refusal::new(Code::LeaseLost, detail)
 }

@@ -6,14 +6,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use abide_client::{Abide, AgentRevision, Call, Code, Hold, Run};
+use abide_client::{Abide, AgentRevision, Call, Code, Run, RunLease};
 use futures_util::FutureExt as _;
 use serde::Deserialize as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
-use crate::drive::{Driver, Shop};
+use crate::drive::{Driver, RuntimeContext};
 use crate::runtime::RuntimeError;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
@@ -31,14 +31,14 @@ const UNTRUSTED: &str = "program_not_trusted";
 
 /// The drivers of a runtime.
 pub(crate) struct Drivers {
-    shop: Arc<Shop>,
-    tasks: JoinSet<Ended>,
-    driven: HashMap<String, Driven>,
+    shared: Arc<RuntimeContext>,
+    tasks: JoinSet<DriverExit>,
+    driven: HashMap<String, ActiveDriver>,
 }
 
 /// A run with a driver.
 #[derive(Default)]
-struct Driven {
+struct ActiveDriver {
     /// Stops the driver.
     stop: CancellationToken,
     /// How often the driver has panicked.
@@ -46,12 +46,12 @@ struct Driven {
 }
 
 /// The result of a driver.
-struct Ended {
+struct DriverExit {
     run: String,
-    how: How,
+    how: ExitReason,
 }
 
-enum How {
+enum ExitReason {
     /// The run needs no further work.
     Well,
     /// The connection failed.
@@ -61,8 +61,8 @@ enum How {
 }
 
 impl Drivers {
-    pub(crate) fn new(shop: Arc<Shop>) -> Drivers {
-        Drivers { shop, tasks: JoinSet::new(), driven: HashMap::new() }
+    pub(crate) fn new(shared: Arc<RuntimeContext>) -> Drivers {
+        Drivers { shared, tasks: JoinSet::new(), driven: HashMap::new() }
     }
 
     /// Starts a driver for a run, unless there is one.
@@ -94,16 +94,16 @@ impl Drivers {
         self.tasks.shutdown().await;
     }
 
-    fn after(&mut self, Ended { run, how }: Ended) {
+    fn after(&mut self, DriverExit { run, how }: DriverExit) {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
-        self.shop.holds.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+        self.shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
         match how {
-            How::Well => {}
-            How::Unreached(error) => {
+            ExitReason::Well => {}
+            ExitReason::Unreached(error) => {
                 tracing::warn!(run, %error, "a run could not be driven; it will be retried");
                 self.drive(run, panics, AGAIN);
             }
-            How::Panicked => {
+            ExitReason::Panicked => {
                 tracing::error!(run, times = panics + 1, "the driver of a run panicked");
                 self.drive(run, panics + 1, AGAIN);
             }
@@ -112,8 +112,8 @@ impl Drivers {
 
     fn drive(&mut self, run: String, panics: u32, wait: Duration) {
         let stop = CancellationToken::new();
-        self.driven.insert(run.clone(), Driven { stop: stop.clone(), panics });
-        let shop = Arc::clone(&self.shop);
+        self.driven.insert(run.clone(), ActiveDriver { stop: stop.clone(), panics });
+        let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -121,24 +121,24 @@ impl Drivers {
             // `AssertUnwindSafe` is sound: a driver shares no state that a panic could leave inconsistent.
             let drives = async {
                 match panics < PANICS {
-                    true => drive(shop, &run, stop).await,
-                    false => give_up(&shop, &run).await,
+                    true => drive(shared, &run, stop).await,
+                    false => give_up(&shared, &run).await,
                 }
             };
             let how = match AssertUnwindSafe(drives).catch_unwind().await {
-                Ok(Ok(())) => How::Well,
-                Ok(Err(error)) => How::Unreached(error),
-                Err(_) => How::Panicked,
+                Ok(Ok(())) => ExitReason::Well,
+                Ok(Err(error)) => ExitReason::Unreached(error),
+                Err(_) => ExitReason::Panicked,
             };
-            Ended { run, how }
+            DriverExit { run, how }
         });
     }
 }
 
 /// Claims a run. Returns `None` if another driver was faster, or the run is over.
-async fn claim(shop: &Shop, id: &str) -> Result<Option<Run>, RuntimeError> {
-    let settings = &shop.settings;
-    match shop.abide.claim_run(id, &settings.driver, settings.lease).await {
+async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, RuntimeError> {
+    let settings = &shared.settings;
+    match shared.abide.claim_run(id, &settings.driver, settings.lease).await {
         Ok(run) => Ok(Some(run.into_inner())),
         Err(error) => match error.code() {
             Some(Code::Conflict | Code::BadTransition | Code::NotFound) => Ok(None),
@@ -148,38 +148,42 @@ async fn claim(shop: &Shop, id: &str) -> Result<Option<Run>, RuntimeError> {
 }
 
 /// Fails a run whose driver panics repeatedly.
-async fn give_up(shop: &Shop, id: &str) -> Result<(), RuntimeError> {
-    let Some(run) = claim(shop, id).await? else { return Ok(()) };
-    let Some(hold) = Hold::of(&run) else { return Ok(()) };
+async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> {
+    let Some(run) = claim(shared, id).await? else { return Ok(()) };
+    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let why = format!("the run's driver panicked {PANICS} times; this is a bug in the runtime");
-    end(&shop.abide, hold.failed(BROKEN, &why)).await
+    end(&shared.abide, run_lease.failed(BROKEN, &why)).await
 }
 
 /// Claims a run and drives it.
-async fn drive(shop: Arc<Shop>, id: &str, stop: CancellationToken) -> Result<(), RuntimeError> {
-    let Some(run) = claim(&shop, id).await? else { return Ok(()) };
-    let Some(hold) = Hold::of(&run) else { return Ok(()) };
-    let held = hold.clone();
-    shop.holds.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), held);
-    let definition = match definition(&shop.abide, &run).await {
+async fn drive(
+    shared: Arc<RuntimeContext>,
+    id: &str,
+    stop: CancellationToken,
+) -> Result<(), RuntimeError> {
+    let Some(run) = claim(&shared, id).await? else { return Ok(()) };
+    let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
+    let held = run_lease.clone();
+    shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), held);
+    let definition = match definition(&shared.abide, &run).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
-            let failed = hold.failed("malformed_definition", &unreadable.to_string());
-            return end(&shop.abide, failed).await;
+            let failed = run_lease.failed("malformed_definition", &unreadable.to_string());
+            return end(&shared.abide, failed).await;
         }
     };
-    if !shop.trusted.allows(&run.agent, &definition) {
-        let failed = hold.failed(
+    if !shared.trusted_programs.allows(&run.agent, &definition) {
+        let failed = run_lease.failed(
             UNTRUSTED,
             "the agent runs a program that is not configured in this runtime's agent folder",
         );
-        return end(&shop.abide, failed).await;
+        return end(&shared.abide, failed).await;
     }
     let driver = Driver {
-        shop: Arc::clone(&shop),
-        abide: shop.acting_for(&run.session_id).await?,
-        hold,
+        shared: Arc::clone(&shared),
+        abide: shared.acting_for(&run.session_id).await?,
+        run_lease,
         definition: Arc::new(definition),
         run,
         entries: Vec::new(),

@@ -14,37 +14,37 @@
 //! ```
 //!
 //! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
-//! messages for the model · `stage` the next step, computed from rows · `drive` the loop · `ask` model requests,
-//! `call` tool calls, `plan` the planning tool, `structured` answers · `program` foreign agents, `heard` their
-//! output, `noted` their plans, `consent` their permission requests · `drivers` one task per run, `beat` lease
-//! renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `workshop` the runtime's
-//! folder, `texts` the files in it · `posted` definitions received over the network.
+//! messages for the model · `next_step` the next step, computed from rows · `drive` the loop · `model_call` model requests,
+//! `tool_calls` tool calls, `plan` the planning tool, `structured` answers · `program` foreign agents, `program_output` their
+//! output, `program_plan` their plans, `program_approvals` their permission requests · `drivers` one task per run, `heartbeat` lease
+//! renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project` the runtime's
+//! folder, `folder_texts` the files in it · `submitted` definitions received over the network.
 
-mod ask;
-mod beat;
-mod call;
 mod catalog;
-mod consent;
 mod contract;
 mod cycles;
 mod definition;
 mod delegate;
 mod drive;
 mod drivers;
+mod folder_texts;
 mod guardrail;
-mod heard;
+mod heartbeat;
+mod model_call;
 mod native;
-mod noted;
+mod next_step;
 mod plan;
-mod posted;
 mod program;
+mod program_approvals;
+mod program_output;
+mod program_plan;
+mod project;
 mod runtime;
-mod stage;
 mod structured;
-mod texts;
+mod submitted;
+mod tool_calls;
 mod transcript;
-mod trusted;
-mod workshop;
+mod trusted_programs;
 
 pub use abide_tools::{Environment, McpServer, Tools};
 pub use catalog::{Catalog, Problem};
@@ -57,5 +57,5 @@ pub use definition::{
     PromptStore, Subagent,
 };
 pub use guardrail::{Guardrail, GuardrailAt};
+pub use project::{AgentProject, ProjectError};
 pub use runtime::{Runtime, RuntimeError, Settings};
-pub use workshop::{Workshop, WorkshopError};

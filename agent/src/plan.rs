@@ -33,13 +33,13 @@ pub(crate) struct Plan {
     /// Number of changes.
     version: i64,
     /// The steps, in order.
-    todos: Vec<Item>,
+    todos: Vec<PlanItem>,
 }
 
 /// A step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Item {
+struct PlanItem {
     /// 1, 2, 3 … in order.
     id: i64,
     /// The task of the step.
@@ -64,7 +64,7 @@ enum Status {
 /// A partial change of a step.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Patch {
+struct PlanItemPatch {
     /// The step's id. With write: 1, 2, 3 … in order.
     id: i64,
     /// The task of the step.
@@ -78,12 +78,12 @@ struct Patch {
 /// The arguments of the tool.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct PlanArguments {
     /// write replaces the whole plan, update changes the given steps, read changes nothing.
     operation: Operation,
     /// The steps: complete ones for write, changed fields only for update.
     #[serde(default)]
-    todos: Vec<Patch>,
+    todos: Vec<PlanItemPatch>,
     /// The version that the change is based on. If the plan has another version, the change is refused.
     expected_version: Option<i64>,
 }
@@ -98,7 +98,7 @@ enum Operation {
 
 /// The declaration to register.
 pub(crate) fn declaration() -> ToolDeclaration {
-    let schema = schemars::schema_for!(Wish).to_value();
+    let schema = schemars::schema_for!(PlanArguments).to_value();
     let description = "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
     let mut declaration = ToolDeclaration::new(TOOL, description, schema);
     // The call's only effect is its result, so a repeated call is harmless.
@@ -125,7 +125,7 @@ pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
 }
 
 /// The outcome of a call, and the events to publish.
-pub(crate) struct Planned {
+pub(crate) struct PlanUpdate {
     pub(crate) outcome: ToolOutcome,
     pub(crate) events: Vec<Value>,
 }
@@ -134,9 +134,9 @@ pub(crate) struct Planned {
 ///
 /// # Errors
 /// [`Error`] if the plan cannot be read.
-pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<Planned, Error> {
+pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<PlanUpdate, Error> {
     let before = current(driver).await?;
-    let wish: Result<Wish, _> = serde_json::from_value(claimed.arguments.value());
+    let wish: Result<PlanArguments, _> = serde_json::from_value(claimed.arguments.value());
     let after = match wish {
         Ok(wish) => {
             let operation = wish.operation;
@@ -145,12 +145,12 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<Planned, 
         Err(why) => Err(format!("the arguments cannot be read: {why}")),
     };
     Ok(match after {
-        Ok((after, operation)) => Planned {
+        Ok((after, operation)) => PlanUpdate {
             outcome: ToolOutcome::json(json!(after)),
             events: after.told(&before, operation),
         },
         Err(why) => {
-            Planned { outcome: ToolOutcome::failed(Failure::Tool, why), events: Vec::new() }
+            PlanUpdate { outcome: ToolOutcome::failed(Failure::Tool, why), events: Vec::new() }
         }
     })
 }
@@ -167,7 +167,7 @@ async fn current(driver: &Driver) -> Result<Plan, Error> {
 }
 
 impl Plan {
-    fn changed(&self, wish: Wish) -> Result<Plan, String> {
+    fn changed(&self, wish: PlanArguments) -> Result<Plan, String> {
         if wish.operation == Operation::Read {
             return Ok(self.clone());
         }
@@ -191,7 +191,7 @@ impl Plan {
         Ok(Plan { version: self.version + 1, todos })
     }
 
-    fn updated(&self, patches: Vec<Patch>) -> Result<Vec<Item>, String> {
+    fn updated(&self, patches: Vec<PlanItemPatch>) -> Result<Vec<PlanItem>, String> {
         if self.todos.is_empty() {
             return Err("there is no plan yet: write one first".to_owned());
         }
@@ -208,10 +208,10 @@ impl Plan {
 
     /// The events for a change: the whole plan, and the steps that are now completed.
     fn told(&self, before: &Plan, operation: Operation) -> Vec<Value> {
-        let was_done = |item: &Item| {
+        let was_done = |item: &PlanItem| {
             let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);
             // In a rewritten plan, the same number may belong to another step.
-            let same = |it: &Item| it.title == item.title || operation != Operation::Write;
+            let same = |it: &PlanItem| it.title == item.title || operation != Operation::Write;
             done.any(|it| it.id == item.id && same(it))
         };
         let titles: Vec<&str> = self.todos.iter().map(|it| it.title.as_str()).collect();
@@ -228,7 +228,7 @@ impl Plan {
     }
 }
 
-fn written(patches: Vec<Patch>) -> Result<Vec<Item>, String> {
+fn written(patches: Vec<PlanItemPatch>) -> Result<Vec<PlanItem>, String> {
     let whole = patches.into_iter().zip(1..).map(|(patch, id)| {
         if patch.id != id {
             return Err(format!(
@@ -237,7 +237,7 @@ fn written(patches: Vec<Patch>) -> Result<Vec<Item>, String> {
             ));
         }
         match (patch.title, patch.status) {
-            (Some(title), status) => Ok(Item {
+            (Some(title), status) => Ok(PlanItem {
                 id,
                 title,
                 status: status.unwrap_or(Status::NotStarted),

@@ -4,7 +4,7 @@
 //! A program cannot be continued in the middle. If its driver crashed, the program is resumed if it reported a
 //! session id. Otherwise the run fails: the program is not restarted, because its effects are unknown.
 
-use abide_client::{Error, Message, RunEvent, Spent};
+use abide_client::{Error, Message, ModelUsage, RunEvent};
 use abide_programs::{
     Answer, CliConfig, Decision, InheritEnv, InputFormat, Prompt, Running, Usage, run,
 };
@@ -13,11 +13,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, json};
 
-use crate::consent::{self, Open};
-use crate::drive::{Driven, Driver, Failure, Halt, Step, overtime};
-use crate::heard::Heard;
-use crate::structured::{self, Judged};
-use crate::transcript::{self, Said};
+use crate::drive::{DriveResult, Driver, Failure, Step, StepError, overtime};
+use crate::program_approvals::{self, OpenApprovals};
+use crate::program_output::ProgramOutput;
+use crate::structured::{self, StructuredAnswer};
+use crate::transcript::{self, AssistantEntry};
 use abide_models::ModelMessage;
 use abide_tools::Environment;
 
@@ -28,21 +28,21 @@ const LINES: usize = 200;
 type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, Error>)>>;
 
 /// Runs the program to its end.
-pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
+pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     driver.look_at_messages().await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let mut config = resumed(driver, config).await?;
-    inherit(&driver.shop.environment, &mut config);
-    consent::take_back_all(driver).await?;
+    inherit(&driver.shared.environment, &mut config);
+    program_approvals::take_back_all(driver).await?;
     let deaf = config.input_format == InputFormat::Text;
-    let (mut heard, mut open) = (Heard::default(), Open::default());
+    let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
     let mut running = run(config, prompt(driver), None);
-    while heard.answer.is_none() {
+    while output.answer.is_none() {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                return Err(leave(driver, running, open, Halt::Aborted).await);
+                return Err(leave(driver, running, open, StepError::Aborted).await);
             }
             () = driver.until_deadline() => {
                 return Err(leave(driver, running, open, overtime()).await);
@@ -53,29 +53,31 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<Driven> {
                 let _ = running.answer(&request_id, decision?);
             }
             line = running.next() => match line {
-                Some(line) => heard.line(&driver.definition.name, line),
+                Some(line) => output.line(&driver.definition.name, line),
                 None => break,
             },
         }
-        gather(driver, &mut running, &mut heard);
-        if heard.is_pending() {
-            driver.record(&std::mem::take(&mut heard.told), None, Vec::new()).await?;
-            consent(driver, &running, &mut heard, (&mut open, &mut decisions), deaf).await?;
+        gather(driver, &mut running, &mut output);
+        if output.is_pending() {
+            driver.record(&std::mem::take(&mut output.told), None, Vec::new()).await?;
+            consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
         }
     }
     open.close(driver).await?;
-    match heard.answer {
-        Some(Ok(answer)) => finish(driver, *answer, heard.tool_calls).await,
-        Some(Err(failure)) => Err(Halt::Failed(failure)),
-        None => Err(Halt::Failed(Failure::new("bad_model_output", "the program gave no answer"))),
+    match output.answer {
+        Some(Ok(answer)) => finish(driver, *answer, output.tool_calls).await,
+        Some(Err(failure)) => Err(StepError::Failed(failure)),
+        None => {
+            Err(StepError::Failed(Failure::new("bad_model_output", "the program gave no answer")))
+        }
     }
 }
 
 /// Collects the lines that are already available, so that one write covers many lines.
-fn gather(driver: &Driver, running: &mut Running, heard: &mut Heard) {
-    while heard.told.len() < LINES && heard.answer.is_none() {
+fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
+    while output.told.len() < LINES && output.answer.is_none() {
         match running.next().now_or_never() {
-            Some(Some(line)) => heard.line(&driver.definition.name, line),
+            Some(Some(line)) => output.line(&driver.definition.name, line),
             _ => break,
         }
     }
@@ -85,11 +87,11 @@ fn gather(driver: &Driver, running: &mut Running, heard: &mut Heard) {
 async fn consent(
     driver: &Driver,
     running: &Running,
-    heard: &mut Heard,
-    (open, decisions): (&mut Open, &mut Decisions),
+    output: &mut ProgramOutput,
+    (open, decisions): (&mut OpenApprovals, &mut Decisions),
     deaf: bool,
 ) -> Step {
-    for asked in std::mem::take(&mut heard.asked) {
+    for asked in std::mem::take(&mut output.asked) {
         if deaf {
             // Its stdin is closed, so the request cannot be answered. It is published as a status.
             let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
@@ -99,27 +101,32 @@ async fn consent(
         let request_id = asked.request_id.clone();
         match open.ask(driver, asked).await? {
             Ok(call_id) => {
-                let (abide, settings) = (driver.abide.clone(), driver.shop.settings.clone());
-                let decision = consent::decision(abide, settings, call_id);
+                let (abide, settings) = (driver.abide.clone(), driver.shared.settings.clone());
+                let decision = program_approvals::decision(abide, settings, call_id);
                 decisions.push(decision.map(|decided| (request_id, decided)).boxed());
             }
             Err(denied) => drop(running.answer(&request_id, denied)),
         }
     }
-    for request_id in std::mem::take(&mut heard.withdrawn) {
+    for request_id in std::mem::take(&mut output.withdrawn) {
         open.withdraw(driver, &request_id).await?;
     }
     Ok(())
 }
 
 /// Stops the program. Its output up to its exit is recorded.
-async fn leave(driver: &Driver, mut running: Running, open: Open, why: Halt) -> Halt {
+async fn leave(
+    driver: &Driver,
+    mut running: Running,
+    open: OpenApprovals,
+    why: StepError,
+) -> StepError {
     running.cancel();
-    let mut heard = Heard::default();
+    let mut output = ProgramOutput::default();
     while let Some(line) = running.next().await {
-        heard.line(&driver.definition.name, line);
+        output.line(&driver.definition.name, line);
     }
-    for told in heard.told.chunks(LINES) {
+    for told in output.told.chunks(LINES) {
         if let Err(halt) = driver.record(told, None, Vec::new()).await {
             return halt;
         }
@@ -149,7 +156,7 @@ async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
         (true, None) => {
             let why =
                 "the runtime ended while the program ran, and the program has no session to resume";
-            Err(Halt::Failed(Failure::new("runtime_crash", why)))
+            Err(StepError::Failed(Failure::new("runtime_crash", why)))
         }
     }
 }
@@ -174,13 +181,13 @@ fn prompt(driver: &Driver) -> Prompt {
     Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
 }
 
-async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<Driven> {
+async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
-            Judged::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            Judged::Misfit(why) => return Err(structured::failed(&why)),
-            Judged::Free => {}
+            StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
+            StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Free => {}
         }
     }
     let spent = spent(&answer, tool_calls);
@@ -188,16 +195,19 @@ async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<Driven
     output.insert("usage".to_owned(), json!(answer.usage));
     output.insert("program_session".to_owned(), json!(answer.session_id));
     output.insert("exit".to_owned(), json!(answer.exit));
-    let said =
-        Said { run_id: driver.run.id.clone(), provider: "cli".to_owned(), ..Said::default() };
+    let said = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        provider: "cli".to_owned(),
+        ..AssistantEntry::default()
+    };
     let message = driver.message(Message::assistant(&answer.text), &said);
-    let done = driver.hold.done(&output);
+    let done = driver.run_lease.done(&output);
     driver.record(&[], Some(&spent), vec![message, done]).await?;
-    Ok(Driven::Ended)
+    Ok(DriveResult::Ended)
 }
 
 /// The usage that the program reports.
-fn spent(answer: &Answer, tool_calls: i64) -> Spent {
+fn spent(answer: &Answer, tool_calls: i64) -> ModelUsage {
     let usage = answer.usage.as_ref();
     let count = |of: fn(&Usage) -> Option<u64>| {
         usage.and_then(of).and_then(|tokens| i64::try_from(tokens).ok())
@@ -205,7 +215,7 @@ fn spent(answer: &Answer, tool_calls: i64) -> Spent {
     // The reported cost, rounded to microdollars. An invalid number is ignored.
     let micros = answer.cost_usd.map(|dollars| (dollars * 1e6).round());
     let micros = micros.filter(|micros| (0.0..=f64::from(u32::MAX)).contains(micros));
-    Spent {
+    ModelUsage {
         iteration: true,
         tool_calls,
         input_tokens: count(|usage| usage.input_tokens),

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use abide_client::{Abide, Error, Hold, Subscription};
+use abide_client::{Abide, Error, RunLease, Subscription};
 use abide_models::{Models, Retry};
 use abide_tools::{Environment, Tools};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::{Catalog, Problem, Reading, Signature};
+use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::definition::AgentDefinition;
-use crate::drive::Shop;
+use crate::drive::RuntimeContext;
 use crate::drivers::Drivers;
-use crate::trusted::Trusted;
-use crate::{beat, consent, delegate, plan};
+use crate::trusted_programs::TrustedPrograms;
+use crate::{delegate, heartbeat, plan, program_approvals};
 
 /// Settings of a runtime.
 #[derive(Clone, Debug)]
@@ -76,10 +76,10 @@ pub enum RuntimeError {
 
 /// Drives runs.
 pub struct Runtime {
-    shop: Arc<Shop>,
+    shared: Arc<RuntimeContext>,
     catalog: Catalog,
     /// The last registration.
-    registered: Mutex<Registered>,
+    registered: Mutex<RegisteredDefinitions>,
     problems: watch::Sender<Vec<Problem>>,
 }
 
@@ -96,24 +96,25 @@ impl Runtime {
         catalog: Catalog,
         settings: Settings,
     ) -> Runtime {
-        let shop = Arc::new(Shop {
+        let shared = Arc::new(RuntimeContext {
             abide,
-            holds: Mutex::default(),
+            run_leases: Mutex::default(),
             tools,
             models,
             settings,
-            trusted: Trusted::default(),
+            trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
         });
         let (problems, _) = watch::channel(Vec::new());
-        Runtime { shop, catalog, registered: Mutex::default(), problems }
+        Runtime { shared, catalog, registered: Mutex::default(), problems }
     }
 
     /// Sets the environment variables that programs inherit; the default is that of this process.
     #[must_use]
     pub fn environment(mut self, environment: Environment) -> Runtime {
-        let shop = Arc::get_mut(&mut self.shop).expect("the runtime is not shared before it runs");
-        shop.environment = environment;
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.environment = environment;
         self
     }
 
@@ -126,7 +127,7 @@ impl Runtime {
     /// Permits the programs (`cli`) of a definition and its inline subagents to run. Programs in the folder's
     /// definitions are permitted without this call. All other programs do not run on this machine.
     pub fn trust(&self, definition: &AgentDefinition) {
-        self.shop.trusted.learn(definition);
+        self.shared.trusted_programs.learn(definition);
     }
 
     /// Registers the tools and the definitions. Returns the invalid files. If the file of an agent was removed
@@ -136,16 +137,16 @@ impl Runtime {
     /// # Errors
     /// [`Error`] of a call.
     pub async fn register(&self) -> Result<Vec<Problem>, Error> {
-        let abide = &self.shop.abide;
+        let abide = &self.shared.abide;
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
-        let declared = self.shop.tools.declarations();
-        let own = [delegate::declaration(), plan::declaration(), consent::declaration()];
+        let declared = self.shared.tools.declarations();
+        let own = [delegate::declaration(), plan::declaration(), program_approvals::declaration()];
         for declaration in declared.into_iter().chain(own) {
             abide.register_tool(declaration.manifest()).await?;
         }
-        let Changes { reading, gone, files } = self.changes();
-        reading.definitions.iter().for_each(|it| self.shop.trusted.learn(it));
+        let CatalogChanges { reading, gone, files } = self.changes();
+        reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
         for name in gone {
             match abide.retire_agent(&name).await {
@@ -155,13 +156,13 @@ impl Runtime {
                 Err(error) => return Err(error),
             }
         }
-        *self.registered() = Registered { of, files };
+        *self.registered() = RegisteredDefinitions { of, files };
         self.problems.send_replace(reading.problems.clone());
         Ok(reading.problems)
     }
 
     /// The folder's content, compared with the last registration.
-    fn changes(&self) -> Changes {
+    fn changes(&self) -> CatalogChanges {
         let mut reading = self.catalog.reading();
         let registered = self.registered();
         let before = &registered.files;
@@ -179,16 +180,16 @@ impl Runtime {
         let native = |name: &String| reading.definitions.iter().any(|it| it.name == *name);
         let gone = before.values().flatten().filter(|it| !there.contains(it) && !native(it));
         let gone = gone.cloned().collect();
-        Changes { reading, gone, files }
+        CatalogChanges { reading, gone, files }
     }
 
     /// The current versions of everything that definitions depend on.
-    fn sources(&self) -> Sources {
-        let tools = *self.shop.tools.revision().borrow();
-        Sources { tools, files: self.catalog.signature() }
+    fn sources(&self) -> DefinitionSources {
+        let tools = *self.shared.tools.revision().borrow();
+        DefinitionSources { tools, files: self.catalog.signature() }
     }
 
-    fn registered(&self) -> MutexGuard<'_, Registered> {
+    fn registered(&self) -> MutexGuard<'_, RegisteredDefinitions> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,15 +199,15 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
-        let mut drivers = Drivers::new(Arc::clone(&self.shop));
+        let mut drivers = Drivers::new(Arc::clone(&self.shared));
         let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
         for id in self.left_behind().await? {
             drivers.begin(id);
         }
         let mut look = tokio::time::interval(LOOK);
-        let mut beat = tokio::time::interval(self.shop.settings.lease / 3);
+        let mut beat = tokio::time::interval(self.shared.settings.lease / 3);
         let mut beating: Option<JoinHandle<()>> = None;
-        let mut tools = self.shop.tools.revision();
+        let mut tools = self.shared.tools.revision();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -238,33 +239,35 @@ impl Runtime {
     /// A subscription to the runs without a driver.
     async fn free(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE status = 'running' AND driver IS NULL";
-        self.shop.abide.subscribe(sql).await
+        self.shared.abide.subscribe(sql).await
     }
 
     /// A subscription to this driver's runs that are to be aborted.
     async fn unwanted(&self) -> Result<Subscription, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
                    abort_requested_at IS NOT NULL";
-        self.shop.abide.subscribe(sql).param("me", &self.shop.settings.driver).await
+        self.shared.abide.subscribe(sql).param("me", &self.shared.settings.driver).await
     }
 
     /// The runs that this driver held when it ended.
     async fn left_behind(&self) -> Result<Vec<String>, Error> {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running'";
         let held: Vec<(String,)> =
-            self.shop.abide.sql(sql).param("me", &self.shop.settings.driver).fetch().await?;
+            self.shared.abide.sql(sql).param("me", &self.shared.settings.driver).fetch().await?;
         Ok(held.into_iter().map(|(id,)| id).collect())
     }
 
     /// Renews the leases of all runs.
     fn beat(&self) -> JoinHandle<()> {
-        let shop = Arc::clone(&self.shop);
-        let holds: Vec<Hold> = {
-            let holds = shop.holds.lock().unwrap_or_else(PoisonError::into_inner);
-            holds.values().cloned().collect()
+        let shared = Arc::clone(&self.shared);
+        let run_leases: Vec<RunLease> = {
+            let run_leases = shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner);
+            run_leases.values().cloned().collect()
         };
         tokio::spawn(async move {
-            if let Err(error) = beat::prolong(&shop.abide, &holds, shop.settings.lease).await {
+            if let Err(error) =
+                heartbeat::prolong(&shared.abide, &run_leases, shared.settings.lease).await
+            {
                 tracing::warn!(%error, "leases could not be renewed");
             }
         })
@@ -288,23 +291,23 @@ impl Runtime {
 
 /// The last registration.
 #[derive(Default)]
-struct Registered {
+struct RegisteredDefinitions {
     /// The versions it was based on; `None` before the first registration.
-    of: Option<Sources>,
+    of: Option<DefinitionSources>,
     /// The agents of each file, when the file was last readable.
     files: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
 /// The versions of everything that definitions depend on.
 #[derive(PartialEq)]
-struct Sources {
+struct DefinitionSources {
     tools: u64,
     files: Signature,
 }
 
 /// The folder's content, compared with the last registration.
-struct Changes {
-    reading: Reading,
+struct CatalogChanges {
+    reading: CatalogSnapshot,
     /// Agents that no file defines any more.
     gone: BTreeSet<String>,
     /// The agents of each file, when the file was last readable.

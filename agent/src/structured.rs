@@ -7,15 +7,15 @@ use abide_json_integers as integers;
 use abide_tools::Parameters;
 use serde_json::Value;
 
-use crate::drive::{Driver, Failure, Halt};
-use crate::stage;
-use crate::transcript::{REPAIR, Repair, data};
+use crate::drive::{Driver, Failure, StepError};
+use crate::next_step;
+use crate::transcript::{REPAIR, RepairEntry, data};
 
 /// How often a model may correct its answer in one run.
 pub(crate) const REPAIRS: usize = 1;
 
 /// An answer, checked against the schema.
-pub(crate) enum Judged {
+pub(crate) enum StructuredAnswer {
     /// There is no schema, or a guardrail has replaced the answer.
     Free,
     /// It matches.
@@ -25,49 +25,51 @@ pub(crate) enum Judged {
 }
 
 /// Checks the run's last answer.
-pub(crate) fn judge(driver: &Driver, text: &str) -> Judged {
-    let Some(schema) = &driver.definition.response_format else { return Judged::Free };
-    let of_the_model = stage::last_answer(&driver.run, &driver.entries)
+pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
+    let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
+    let of_the_model = next_step::last_answer(&driver.run, &driver.entries)
         .is_some_and(|(_, said)| said.iteration > 0 && said.original.is_none());
     if !of_the_model {
-        return Judged::Free;
+        return StructuredAnswer::Free;
     }
     of_text(schema, text)
 }
 
 /// Checks the answer of a foreign program: its structured output if it has one, else its text.
-pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> Judged {
+pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> StructuredAnswer {
     match told {
         Some(value) => held_to(schema, value),
         None => of_text(schema, text),
     }
 }
 
-fn of_text(schema: &Value, text: &str) -> Judged {
+fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
     let text = unfenced(text);
     match serde_json::from_str(text) {
         Ok(value) => match integers::check(text) {
             Ok(()) => held_to(schema, value),
-            Err(found) => Judged::Misfit(format!("{found}: use a string")),
+            Err(found) => StructuredAnswer::Misfit(format!("{found}: use a string")),
         },
-        Err(why) => Judged::Misfit(format!("it is not JSON: {why}")),
+        Err(why) => StructuredAnswer::Misfit(format!("it is not JSON: {why}")),
     }
 }
 
 /// Checks a value against a schema.
-fn held_to(schema: &Value, value: Value) -> Judged {
+fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
     match Parameters::of(schema) {
-        Ok(schema) => schema.wrong_with(&value).map_or(Judged::Fits(value), Judged::Misfit),
-        Err(why) => {
-            Judged::Misfit(format!("the response_format is not a valid JSON Schema: {why}"))
-        }
+        Ok(schema) => schema
+            .wrong_with(&value)
+            .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Misfit),
+        Err(why) => StructuredAnswer::Misfit(format!(
+            "the response_format is not a valid JSON Schema: {why}"
+        )),
     }
 }
 
 /// How many corrections this run has already requested.
 pub(crate) fn repairs(driver: &Driver) -> usize {
     let told = driver.entries.iter().filter(|entry| entry.kind == REPAIR);
-    told.filter(|entry| data::<Repair>(entry).run_id == driver.run.id).count()
+    told.filter(|entry| data::<RepairEntry>(entry).run_id == driver.run.id).count()
 }
 
 /// The call that asks the model for a correction.
@@ -76,14 +78,14 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
         "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
          nothing else."
     );
-    let told = Repair { run_id: driver.run.id.clone() };
+    let told = RepairEntry { run_id: driver.run.id.clone() };
     driver.message(Message::system(text).kind(REPAIR), &told)
 }
 
 /// The failure of a run without a matching answer.
-pub(crate) fn failed(why: &str) -> Halt {
+pub(crate) fn failed(why: &str) -> StepError {
     let message = format!("the answer does not match the response_format: {why}");
-    Halt::Failed(Failure::new("response_format_mismatch", message))
+    StepError::Failed(Failure::new("response_format_mismatch", message))
 }
 
 /// The text without the code fence that many models add.

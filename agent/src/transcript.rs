@@ -11,14 +11,14 @@ use serde_json::Value;
 /// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Said {
+pub(crate) struct AssistantEntry {
     /// The run that the message belongs to.
     pub(crate) run_id: String,
     /// The number of the answer in the run, from 1.
     pub(crate) iteration: i64,
     /// The tool calls that it requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) calls: Vec<AskedCall>,
+    pub(crate) calls: Vec<RequestedCall>,
     /// The model's reasoning, if the provider returns it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
@@ -46,7 +46,7 @@ fn is_zero(number: &i64) -> bool {
 /// A tool call that a model requested.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct AskedCall {
+pub(crate) struct RequestedCall {
     /// Our id: derived from run, iteration and position, so a repeated request has the same id.
     pub(crate) call_id: String,
     /// The tool.
@@ -60,7 +60,7 @@ pub(crate) struct AskedCall {
 /// The data of a tool message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Result {
+pub(crate) struct ToolEntry {
     /// The call.
     pub(crate) call_id: String,
     /// The provider's id of the call.
@@ -82,7 +82,7 @@ pub(crate) const REPAIR: &str = "repair";
 /// The data of such a message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Repair {
+pub(crate) struct RepairEntry {
     /// The run of the answer.
     pub(crate) run_id: String,
 }
@@ -96,10 +96,10 @@ pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -
 /// The conversation for a model.
 pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
     let mut told = Vec::new();
-    let mut open: Vec<AskedCall> = Vec::new();
+    let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
         if entry.role == "tool" && entry.kind == "message" {
-            let result: Result = data(entry);
+            let result: ToolEntry = data(entry);
             open.retain(|call| call.call_id != result.call_id);
             told.push(ModelMessage::Tool {
                 call_id: result.provider_call_id,
@@ -119,14 +119,14 @@ pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
 /// Adds a message that is not a tool result. Calls that are still open get a placeholder result first.
 fn of(
     entry: &AgentState,
-    open: &mut Vec<AskedCall>,
+    open: &mut Vec<RequestedCall>,
     told: &mut Vec<ModelMessage>,
 ) -> Option<ModelMessage> {
     let text = entry.content.clone().unwrap_or_default();
     let message = match (entry.role.as_str(), entry.kind.as_str()) {
         ("user", "message") => ModelMessage::User { text },
         ("assistant", "message" | PARTIAL) => {
-            let said: Said = data(entry);
+            let said: AssistantEntry = data(entry);
             give_up(open, told);
             open.clone_from(&said.calls);
             let calls = said.calls.into_iter().map(|call| ModelCall {
@@ -153,7 +153,7 @@ fn of(
     Some(message)
 }
 
-fn give_up(open: &mut Vec<AskedCall>, told: &mut Vec<ModelMessage>) {
+fn give_up(open: &mut Vec<RequestedCall>, told: &mut Vec<ModelMessage>) {
     for call in open.drain(..) {
         told.push(ModelMessage::Tool {
             call_id: call.provider_call_id,

@@ -1,8 +1,8 @@
 //! The overhead of an agent besides its model: the time of a step, many concurrent runs in one process, and the
 //! latency of a token from the model to a subscriber. Real time, a real file, and a model that only waits.
 
-pub(crate) mod crowd;
-mod house;
+pub(crate) mod concurrent_runs;
+mod fixture;
 mod model;
 mod steps;
 mod tokens;
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options) {
     eprintln!("steps …");
     let steps = steps::measure(options);
     eprintln!("crowd …");
-    let crowd = crowd::in_a_process(options, crowd);
+    let crowd = concurrent_runs::in_a_process(options, crowd);
     eprintln!("tokens …");
     let tokens = tokens::measure(options);
     let text = format!(

@@ -3,7 +3,7 @@
 pub(crate) mod child;
 mod database;
 mod delivery;
-mod desk;
+mod help_desk;
 pub(crate) mod listener;
 mod memory;
 mod operators;

@@ -41,7 +41,7 @@ enum Bench {
     Agents(agents::Options),
     /// A child process of `agents`.
     #[command(hide = true)]
-    AgentsCrowd(agents::crowd::Options),
+    AgentsCrowd(agents::concurrent_runs::Options),
     /// A child process of `live`.
     #[command(hide = true)]
     LiveRouting(live::routing::Options),
@@ -62,7 +62,7 @@ fn main() {
         Bench::Authority(options) => authority::run(&options),
         Bench::Writer(options) => writer::run(&options),
         Bench::Agents(options) => agents::run(&options),
-        Bench::AgentsCrowd(options) => agents::crowd::measure(&options),
+        Bench::AgentsCrowd(options) => agents::concurrent_runs::measure(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
         Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use abide_engine::{Config, Engine, Wanted};
+use abide_engine::{Config, Engine, SubscribeRequest};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Scope};
 use clap::Args;
@@ -127,7 +127,7 @@ async fn commits(engine: &Engine, options: &Options) {
             let params = named(nth);
             let sql = format!("{} -- {listener}", QUERIES[listener % 2].1);
             let id = format!("q{listener}");
-            let wanted = Wanted::new(&id, &sql, &params);
+            let wanted = SubscribeRequest::new(&id, &sql, &params);
             connection.subscribe(&wanted).await.expect("the subscription starts");
         }
         connections.push(connection);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use abide_client::Abide;
 use abide_engine::{Config, Engine};
-use abide_server::Access;
+use abide_server::AccessConfig;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value as JsonValue, json};
@@ -156,9 +156,10 @@ async fn ours(dir: &Path, contender: &Contender, turns: usize) -> Run {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = abide_server::serve(engine.clone(), listener, Access::loopback(), async {
-            let _ = stopped.await;
-        });
+        let served =
+            abide_server::serve(engine.clone(), listener, AccessConfig::loopback(), async {
+                let _ = stopped.await;
+            });
         server = Some((stop, tokio::spawn(served)));
         for _ in 0..contender.sessions {
             clients.push(Abide::connect(&format!("http://{address}")).await.expect("connects"));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use abide_engine::{Config, Engine, Point, Stage, Turns};
+use abide_engine::{Config, Engine, EngineThread, FaultPoint, StepScheduler};
 use abide_json_schema::{Failure, Schema};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, limits};
@@ -118,18 +118,18 @@ fn taken(schema: &Schema, arguments: &JsonValue) -> Option<u64> {
 
 /// Measures each transaction from its start to its commit.
 #[derive(Debug, Default)]
-struct Held(Mutex<(Option<Instant>, Vec<Duration>)>);
+struct LockTimes(Mutex<(Option<Instant>, Vec<Duration>)>);
 
-impl Turns for Held {
-    fn wait(&self, _: Stage) -> bool {
+impl StepScheduler for LockTimes {
+    fn wait(&self, _: EngineThread) -> bool {
         false
     }
 
-    fn reach(&self, point: Point) {
+    fn at_fault_point(&self, point: FaultPoint) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match point {
-            Point::Begun => held.0 = Some(Instant::now()),
-            Point::Committed => {
+            FaultPoint::Begun => held.0 = Some(Instant::now()),
+            FaultPoint::Committed => {
                 let since = held.0.take();
                 held.1.extend(since.map(|since| since.elapsed()));
             }
@@ -140,9 +140,9 @@ impl Turns for Held {
 
 async fn cancellation(options: &Options) {
     let folder = TempDir::new_in(&options.dir).expect("a folder can be made");
-    let held = Arc::new(Held::default());
+    let held = Arc::new(LockTimes::default());
     let mut config = Config::new(abide_reducers::modules());
-    config.turns = Arc::clone(&held) as Arc<dyn Turns>;
+    config.scheduler = Arc::clone(&held) as Arc<dyn StepScheduler>;
     let engine = Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
     let admin = Caller::local();
     let create = |id: String, parent: Option<String>| BatchCall {

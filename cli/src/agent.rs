@@ -1,15 +1,15 @@
 //! `abide agent`: agents of a folder, run from the terminal. A run is rows: the same command again, with the same
 //! `--id`, goes on where the last one was killed.
 
-mod doors;
 mod hint;
+mod registry;
 mod run;
 mod view;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use abide_agent::{AgentDefinition, Runtime, RuntimeError, Settings, Workshop};
+use abide_agent::{AgentDefinition, AgentProject, Runtime, RuntimeError, Settings};
 use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::doors::Doors;
+use self::registry::CatalogRegistry;
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
@@ -29,7 +29,7 @@ use crate::printable::one_line;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Agent {
     #[command(subcommand)]
-    what: What,
+    what: AgentCommand,
 
     /// The folder that has abide.yaml (models and tools) and agents/
     #[arg(long, global = true, value_name = "FOLDER", default_value = FOLDER)]
@@ -37,7 +37,7 @@ pub(crate) struct Agent {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum AgentCommand {
     /// Run an agent with an input, and show its events
     Run(run::Run),
     /// List the agents
@@ -64,7 +64,7 @@ exit code is 5. With --json stdout has one JSON object for each event of the run
 impl Agent {
     /// Whether the runs are driven by this process.
     pub(crate) fn drives_agents(&self, options: &Options) -> bool {
-        matches!(self.what, What::Run(_)) && options.db.is_some()
+        matches!(self.what, AgentCommand::Run(_)) && options.db.is_some()
     }
 }
 
@@ -74,15 +74,15 @@ impl Agent {
 /// The folder, the file or the server cannot be worked with.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
-        What::List => list(options, &args.agents).await,
-        What::Check => check(options, &args.agents).await,
-        What::Run(run) => run::start(options, &args.agents, run).await,
+        AgentCommand::List => list(options, &args.agents).await,
+        AgentCommand::Check => check(options, &args.agents).await,
+        AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
     }
 }
 
-async fn open(options: &Options, folder: &Path) -> Result<Workshop, Failure> {
+async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
-    Workshop::open_in(folder, &options.environment).await.map_err(|why| {
+    AgentProject::open_in(folder, &options.environment).await.map_err(|why| {
         let hint = "docs/agents.md describes the folder of agents";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
@@ -146,16 +146,16 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
 }
 
 /// A runtime at work beside whatever else this process does.
-pub(crate) struct Household {
+pub(crate) struct AgentHost {
     abide: Abide,
-    doors: Arc<dyn abide_server::Agents>,
+    registry: Arc<dyn abide_server::AgentRegistry>,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// They live as long as their tools are called.
     _servers: Vec<abide_agent::McpServer>,
 }
 
-impl Household {
+impl AgentHost {
     /// Drives the runs of an engine in this process.
     ///
     /// # Errors
@@ -164,24 +164,24 @@ impl Household {
         options: &Options,
         folder: &Path,
         engine: &Engine,
-    ) -> Result<Household, Failure> {
-        let workshop = open(options, folder).await?;
-        Household::over(options, folder, workshop, Abide::embed(engine.clone())).await
+    ) -> Result<AgentHost, Failure> {
+        let project = open(options, folder).await?;
+        AgentHost::over(options, folder, project, Abide::embed(engine.clone())).await
     }
 
     /// What the doors have to know of it.
-    pub(crate) fn doors(&self) -> Arc<dyn abide_server::Agents> {
-        Arc::clone(&self.doors)
+    pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
+        Arc::clone(&self.registry)
     }
 
     async fn over(
         options: &Options,
         folder: &Path,
-        workshop: Workshop,
+        project: AgentProject,
         abide: Abide,
-    ) -> Result<Household, Failure> {
-        let Workshop { models, tools, catalog, servers } = workshop;
-        let doors = Arc::new(Doors::new(folder, tools.clone()));
+    ) -> Result<AgentHost, Failure> {
+        let AgentProject { models, tools, catalog, servers } = project;
+        let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
         // One file has one process, so the name is free whenever this begins.
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
@@ -193,7 +193,7 @@ impl Household {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
-        Ok(Household { abide, doors, stop, runtime, _servers: servers })
+        Ok(AgentHost { abide, registry, stop, runtime, _servers: servers })
     }
 
     /// Lets the runs go; they go on when the next one opens.

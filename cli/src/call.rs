@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::{fs, io};
 
-use abide_client::{Called, Seq};
+use abide_client::{Committed, Seq};
 use abide_schema::{Code, Refusal, integers};
 use clap::Args;
 use serde::Serialize;
@@ -49,7 +49,7 @@ Examples:
 
 /// The answer as the server gives it.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct CallOutput<'a> {
     seq: Seq,
     result: &'a JsonValue,
     duplicate: bool,
@@ -76,10 +76,10 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The output cannot be written.
-pub(crate) fn show(options: &Options, called: &Called<JsonValue>) -> Result<(), Failure> {
-    let Called { seq, duplicate, value } = called;
+pub(crate) fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
+    let Committed { seq, duplicate, value } = called;
     if options.json {
-        let answer = Answer { seq: *seq, result: value, duplicate: *duplicate };
+        let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };
         return say_json(&answer);
     }
     let terminal = Terminal::of_stdout();

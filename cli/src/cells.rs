@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_read_in_threes() {
+    fn counts_have_thousands_separators() {
         let texts = [0, 999, 1_000, 18_204, 1_204_551].map(count);
         assert_eq!(texts, ["0", "999", "1,000", "18,204", "1,204,551"]);
         assert_eq!(counted(1, "event"), "1 event");

@@ -7,6 +7,7 @@
 
 mod app;
 mod audit;
+mod context;
 mod fixture;
 mod ledger;
 mod progress;
@@ -14,7 +15,6 @@ mod recording;
 mod report;
 mod script;
 mod server;
-mod stage;
 mod supervisor;
 mod worker;
 
@@ -35,12 +35,12 @@ use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::signals;
 use crate::terminal::Terminal;
+use context::DemoContext;
 use ledger::Counts;
 use progress::Progress;
 use report::Report;
 use script::Script;
 use server::Server;
-use stage::Stage;
 
 /// What `abide demo` is given.
 #[derive(Args, Debug)]
@@ -77,7 +77,7 @@ const WORKERS: usize = 4;
 const APPS: usize = 64;
 
 /// What happened at the kill.
-struct Kill {
+struct KillReport {
     at_event: i64,
     back_after_ms: u64,
 }
@@ -130,24 +130,24 @@ async fn perform(
     db: &Path,
 ) -> Result<Report, Failure> {
     let mut server = Server::start(db).await?;
-    let stage = Arc::new(Stage::new(Script::of(recordings), server.url()));
-    let progress = Progress::new(stage.script.parts.len() as u64, options.json);
-    let shown = tokio::spawn(progress.clone().follow(stage.ledger.counts()));
+    let context = Arc::new(DemoContext::new(Script::of(recordings), server.url()));
+    let progress = Progress::new(context.script.parts.len() as u64, options.json);
+    let shown = tokio::spawn(progress.clone().follow(context.ledger.counts()));
 
     let began = Instant::now();
-    let played = play(&stage, &mut server, &progress).await;
+    let played = play(&context, &mut server, &progress).await;
     let played_ms = millis(began);
     shown.abort();
     let kill = played?;
     progress.comparing();
 
-    let (clients, clients_resumed) = stage.clients_resumed();
-    stage.close().await;
+    let (clients, clients_resumed) = context.clients_resumed();
+    context.close().await;
     server.stop().await?;
-    let counts = *stage.ledger.counts().borrow();
-    let audit = audit::audit(db, &stage.script, stage.ledger.acknowledged()).await?;
+    let counts = *context.ledger.counts().borrow();
+    let audit = audit::audit(db, &context.script, context.ledger.acknowledged()).await?;
     progress.clear();
-    let (tool_calls_run, tool_calls_run_twice) = stage.ledger.runs();
+    let (tool_calls_run, tool_calls_run_twice) = context.ledger.runs();
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
         data: args.data.as_ref().map_or("built in".to_owned(), |data| data.display().to_string()),
@@ -176,20 +176,20 @@ async fn perform(
 
 /// Lets all players play, and kills the server when half of all events are acknowledged.
 async fn play(
-    stage: &Arc<Stage>,
+    context: &Arc<DemoContext>,
     server: &mut Server,
     progress: &Progress,
-) -> Result<Kill, Failure> {
-    register_tools(stage).await?;
-    let mut helpers = helpers(stage);
-    let mut apps = apps(stage);
-    let half = (stage.script.expected_events() / 2).max(1);
-    let mut counts = stage.ledger.counts();
+) -> Result<KillReport, Failure> {
+    register_tools(context).await?;
+    let mut helpers = helpers(context);
+    let mut apps = apps(context);
+    let half = (context.script.expected_events() / 2).max(1);
+    let mut counts = context.ledger.counts();
     let mut kill = None;
     loop {
         tokio::select! {
             () = reached(&mut counts, half), if kill.is_none() => {
-                kill = Some(kill_and_restart(stage, server, progress).await?);
+                kill = Some(kill_and_restart(context, server, progress).await?);
             }
             app = apps.join_next() => match app {
                 Some(ended) => end_of(ended)??,
@@ -203,7 +203,7 @@ async fn play(
     match kill {
         Some(kill) => Ok(kill),
         // It was over before anybody looked.
-        None => kill_and_restart(stage, server, progress).await,
+        None => kill_and_restart(context, server, progress).await,
     }
 }
 
@@ -215,24 +215,24 @@ async fn reached(counts: &mut watch::Receiver<Counts>, acknowledged: u64) {
 }
 
 async fn kill_and_restart(
-    stage: &Stage,
+    context: &DemoContext,
     server: &mut Server,
     progress: &Progress,
-) -> Result<Kill, Failure> {
-    let at_event = stage.ledger.counts().borrow().head.0;
+) -> Result<KillReport, Failure> {
+    let at_event = context.ledger.counts().borrow().head.0;
     progress.killed(at_event, None);
     let killed = Instant::now();
     server.kill().await?;
     server.start_again().await?;
-    stage.started_again();
+    context.started_again();
     let back_after_ms = millis(killed);
     progress.killed(at_event, Some(back_after_ms));
-    Ok(Kill { at_event, back_after_ms })
+    Ok(KillReport { at_event, back_after_ms })
 }
 
-async fn register_tools(stage: &Stage) -> Result<(), Failure> {
-    let client = stage.connect().await?;
-    for tool in &stage.script.tools {
+async fn register_tools(context: &DemoContext) -> Result<(), Failure> {
+    let client = context.connect().await?;
+    for tool in &context.script.tools {
         let arguments = json!({"name": tool, "effect": "at_most_once"});
         client.call::<JsonValue>("register_tool", arguments).await?;
     }
@@ -240,26 +240,26 @@ async fn register_tools(stage: &Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-fn helpers(stage: &Arc<Stage>) -> JoinSet<Result<Infallible, Failure>> {
+fn helpers(context: &Arc<DemoContext>) -> JoinSet<Result<Infallible, Failure>> {
     let mut helpers = JoinSet::new();
     for number in 1..=WORKERS {
-        let stage = Arc::clone(stage);
-        helpers.spawn(async move { worker::run(&stage, &format!("worker-{number}")).await });
+        let context = Arc::clone(context);
+        helpers.spawn(async move { worker::run(&context, &format!("worker-{number}")).await });
     }
-    let stage = Arc::clone(stage);
-    helpers.spawn(async move { supervisor::run(&stage).await });
+    let context = Arc::clone(context);
+    helpers.spawn(async move { supervisor::run(&context).await });
     helpers
 }
 
-fn apps(stage: &Arc<Stage>) -> JoinSet<Result<(), Failure>> {
+fn apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
     let room = Arc::new(Semaphore::new(APPS));
     let mut apps = JoinSet::new();
-    for number in 0..stage.script.parts.len() {
-        let (stage, room) = (Arc::clone(stage), Arc::clone(&room));
+    for number in 0..context.script.parts.len() {
+        let (context, room) = (Arc::clone(context), Arc::clone(&room));
         apps.spawn(async move {
             // The semaphore is never closed.
             let _place = room.acquire().await;
-            app::run(&stage, &stage.script.parts[number]).await
+            app::run(&context, &context.script.parts[number]).await
         });
     }
     apps

@@ -159,7 +159,7 @@ mod tests {
 
     /// As a server answers it to whoever has a scope.
     #[tokio::test]
-    async fn whose_sight_is_bounded_is_told_no_statements() {
+    async fn restricted_callers_get_no_statements() {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
         let told = text(Terminal { size: None, styled: false }, &explanation);

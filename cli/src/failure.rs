@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_no_error_and_says_how_it_goes_on() {
+    fn a_waiting_run_is_no_error_and_has_a_hint() {
         let refusal = Refusal::new(Code::BadTransition, "awaiting_approval refund {}");
         let waits = || Failure::Waits(refusal.clone().hint("abide call decide_approval"));
         check(
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_said_has_no_status() {
+    fn errors_without_a_server_have_no_status() {
         let refusal = Refusal::new(Code::Internal, "nobody answers");
         check(
             Failure::Unreachable(refusal),

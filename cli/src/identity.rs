@@ -5,7 +5,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::granted::Granted;
+use crate::grants::GrantOptions;
 use crate::options::Options;
 use crate::{call, sql};
 
@@ -14,11 +14,11 @@ use crate::{call, sql};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Identity {
     #[command(subcommand)]
-    what: What,
+    what: IdentityCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum IdentityCommand {
     /// Create an identity; `abide token create` creates its tokens
     Create(Create),
     /// List the identities
@@ -28,7 +28,7 @@ enum What {
     /// Disable an identity immediately; its connections are closed
     Disable(Disable),
     /// Enable a disabled identity, with the rights that it had
-    Enable(Which),
+    Enable(IdentityArgument),
 }
 
 #[derive(Args, Debug)]
@@ -41,7 +41,7 @@ struct Create {
     role: String,
 
     #[command(flatten)]
-    granted: Granted,
+    grants: GrantOptions,
 }
 
 #[derive(Args, Debug)]
@@ -54,7 +54,7 @@ struct Change {
     role: Option<String>,
 
     #[command(flatten)]
-    granted: Granted,
+    grants: GrantOptions,
 }
 
 #[derive(Args, Debug)]
@@ -68,7 +68,7 @@ struct Disable {
 }
 
 #[derive(Args, Debug)]
-struct Which {
+struct IdentityArgument {
     /// The id of the identity
     id: String,
 }
@@ -87,17 +87,19 @@ Examples:
 /// It is refused.
 pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure> {
     let (reducer, args) = match args.what {
-        What::List => {
+        IdentityCommand::List => {
             let identities = "SELECT id, role, capabilities, scope, limits, disabled_at,
                 disabled_reason, created_by, created_at FROM identities ORDER BY id";
             return sql::list(options, identities, "no identities").await;
         }
-        What::Create(args) => {
-            ("create_identity", json!(args.granted.identity(&args.id, &args.role)))
+        IdentityCommand::Create(args) => {
+            ("create_identity", json!(args.grants.identity(&args.id, &args.role)))
         }
-        What::Change(args) => ("change_identity", changed(args)),
-        What::Disable(args) => ("disable_identity", json!({"id": args.id, "reason": args.reason})),
-        What::Enable(args) => ("enable_identity", json!({"id": args.id})),
+        IdentityCommand::Change(args) => ("change_identity", changed(args)),
+        IdentityCommand::Disable(args) => {
+            ("disable_identity", json!({"id": args.id, "reason": args.reason}))
+        }
+        IdentityCommand::Enable(args) => ("enable_identity", json!({"id": args.id})),
     };
     let abide = connect(options, Access::Write).await?;
     let called = abide.call(reducer, args).await;
@@ -106,18 +108,18 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
 }
 
 fn changed(args: Change) -> JsonValue {
-    let Change { id, role, granted } = args;
+    let Change { id, role, grants } = args;
     let mut changed = Map::from_iter([("id".to_owned(), json!(id))]);
     if let Some(role) = role {
         changed.insert("role".to_owned(), json!(role));
     }
-    if !granted.can.is_empty() {
-        changed.insert("capabilities".to_owned(), json!(granted.capabilities()));
+    if !grants.can.is_empty() {
+        changed.insert("capabilities".to_owned(), json!(grants.capabilities()));
     }
-    if !granted.scope.is_empty() {
-        changed.insert("scope".to_owned(), json!(granted.scope()));
+    if !grants.scope.is_empty() {
+        changed.insert("scope".to_owned(), json!(grants.scope()));
     }
-    if let Some(limits) = granted.limits() {
+    if let Some(limits) = grants.limits() {
         changed.insert("limits".to_owned(), json!(limits));
     }
     changed.into()

@@ -1,6 +1,6 @@
 //! The log, read in pages: an answer is bounded, the log is not.
 
-use abide_client::{Abide, Answer, Code, Error, Seq};
+use abide_client::{Abide, Code, Error, QueryResult, Seq};
 
 /// Events of ordinary size in one page.
 const PAGE_EVENTS: i64 = 1_000;
@@ -32,7 +32,7 @@ impl LogPages {
     ///
     /// # Errors
     /// [`Error`].
-    pub(crate) async fn next(&mut self) -> Result<Option<Answer>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<QueryResult>, Error> {
         loop {
             let answer = match self.ask().await {
                 // Events of a megabyte fill an answer sooner.
@@ -57,7 +57,7 @@ impl LogPages {
         }
     }
 
-    async fn ask(&self) -> Result<Answer, Error> {
+    async fn ask(&self) -> Result<QueryResult, Error> {
         let of_session = if self.session.is_some() { "AND session_id = :session" } else { "" };
         let columns = &self.columns;
         let mut query = self.abide.sql(format!(

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_drives_a_terminal_is_written_out() {
+    fn terminal_escapes_are_escaped() {
         let cases = [
             ("\u{1b}]0;title\u{7}\u{1b}[2J", "\\u{1b}]0;title\\u{7}\\u{1b}[2J"),
             ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),

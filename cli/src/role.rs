@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{Allowance, CallLimits, NewRole};
+use abide_client::{CallLimits, NewRole, RateLimit};
 use abide_reducers::role::BUILT_IN;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::granted::allowance;
+use crate::grants::allowance;
 use crate::options::Options;
 use crate::output::say;
 use crate::terminal::Terminal;
@@ -20,11 +20,11 @@ use crate::{call, sql};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Role {
     #[command(subcommand)]
-    what: What,
+    what: RoleCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum RoleCommand {
     /// Create or change a role of your own
     Set(Set),
     /// List the built-in roles, and your own
@@ -49,11 +49,11 @@ struct Set {
 
     /// The rate limit of each of its identities that has no rate of its own: 100/1s
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
-    rate: Option<Allowance>,
+    rate: Option<RateLimit>,
 
     /// The quota of each of its identities: 10000/1d
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
-    quota: Option<Allowance>,
+    quota: Option<RateLimit>,
 
     /// A description, for people
     #[arg(long, value_name = "TEXT")]
@@ -78,9 +78,9 @@ Examples:
 /// It is refused.
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
     let (reducer, args) = match args.what {
-        What::List => return list(options).await,
-        What::Remove(args) => ("remove_role", json!({"name": args.name})),
-        What::Set(args) => {
+        RoleCommand::List => return list(options).await,
+        RoleCommand::Remove(args) => ("remove_role", json!({"name": args.name})),
+        RoleCommand::Set(args) => {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
             let role = NewRole {
                 name: args.name,

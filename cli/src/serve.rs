@@ -8,18 +8,18 @@ use std::time::Duration;
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Config, Engine, Retention};
 use abide_schema::{Code, Refusal, limits};
-use abide_server::{Access, Jwt, check_listens};
+use abide_server::{AccessConfig, Jwt, check_listens};
 use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::agent::Household;
+use crate::agent::AgentHost;
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
 use crate::options::{DEFAULT_LISTEN, Options};
 use crate::output::{say, say_json};
-use crate::{signals, size, span};
+use crate::{duration, signals, size};
 
 /// What `abide serve` is given.
 #[derive(Args, Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Serve {
     keep_changes: Option<u64>,
 
     /// Keep the change log for so long: 90s, 30m, 12h, 7d, 4w; with both, the smaller span applies
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     keep_changes_for: Option<Duration>,
 
     /// Accept JSON Web Tokens of an issuer; the JSON file has its name, its keys and the meaning of its
@@ -128,8 +128,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         ..options.clone()
     };
     let mut access = match &options.token {
-        Some(token) => Access::bearer(token.clone())?,
-        None => Access::loopback(),
+        Some(token) => AccessConfig::bearer(token.clone())?,
+        None => AccessConfig::loopback(),
     };
     if let Some(file) = &args.jwt {
         access = access.with_jwt(Jwt::open(file)?);
@@ -158,7 +158,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     };
 
     let agents = match &args.agents {
-        Some(folder) => match Household::open(options, folder, &engine).await {
+        Some(folder) => match AgentHost::open(options, folder, &engine).await {
             Ok(agents) => Some(agents),
             Err(failure) => {
                 close(&engine).await;
@@ -168,8 +168,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         None => None,
     };
     greet(options, &engine, address, &db, asks)?;
-    let doors = agents.as_ref().map(Household::doors);
-    let served = abide_server::serve_with(engine.clone(), listener, access, doors, stop).await;
+    let registry = agents.as_ref().map(AgentHost::registry);
+    let served = abide_server::serve_with(engine.clone(), listener, access, registry, stop).await;
     if let Some(agents) = agents {
         agents.close().await;
     }

@@ -1,7 +1,7 @@
 //! `abide sql`: one read-only statement, once.
 
-use abide_client::Answer;
-use abide_schema::wire::QueryAnswer;
+use abide_client::QueryResult;
+use abide_schema::wire::QueryResponse;
 use clap::Args;
 
 use crate::cells;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
-use crate::table::{self, MarkedRow, Shown};
+use crate::table::{self, MarkedRow, RenderedTable};
 use crate::terminal::Terminal;
 
 /// What `abide sql` is given.
@@ -74,15 +74,15 @@ pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(),
     if answer.rows.is_empty() && !options.json { say(none) } else { show(options, answer) }
 }
 
-fn show(options: &Options, answer: Answer) -> Result<(), Failure> {
-    let Answer { seq, columns, rows } = answer;
+fn show(options: &Options, answer: QueryResult) -> Result<(), Failure> {
+    let QueryResult { seq, columns, rows } = answer;
     let rows = rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json).collect());
     if options.json {
-        return say_json(&QueryAnswer { seq, columns, rows: rows.collect() });
+        return say_json(&QueryResponse { seq, columns, rows: rows.collect() });
     }
     let terminal = Terminal::of_stdout();
     let rows: Vec<MarkedRow> = rows.map(|row| (row, None)).collect();
-    let Shown { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
+    let RenderedTable { text, left_out } = table::table(terminal, &table::named(&columns), &rows);
     say(text)?;
     let mut foot = format!("{}  ·  as of {seq}", cells::counted(rows.len() as u64, "row"));
     if left_out > 0 {

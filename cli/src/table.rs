@@ -10,7 +10,7 @@ use crate::terminal::Terminal;
 
 /// What just happened to a row that is being watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum RowMark {
     /// It came.
     Came,
     /// It changed.
@@ -18,11 +18,11 @@ pub(crate) enum Mark {
 }
 
 /// A row, and what just happened to it.
-pub(crate) type MarkedRow = (Vec<JsonValue>, Option<Mark>);
+pub(crate) type MarkedRow = (Vec<JsonValue>, Option<RowMark>);
 
 /// Rows as a person sees them.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct RenderedTable {
     /// The table.
     pub(crate) text: Printable,
     /// How many columns are left out because nothing is in them and there is no room.
@@ -30,7 +30,7 @@ pub(crate) struct Shown {
 }
 
 /// The rows as a table, as wide as the terminal at most; on a pipe nothing is cut. A row is one line.
-pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> Shown {
+pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> RenderedTable {
     let mut table = Table::new();
     // What stdout is was found out before; the library's own look would be a second opinion.
     table.force_no_tty().load_style(presets::NOTHING);
@@ -63,7 +63,7 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
         table.add_row(line);
     }
     let text = Printable::of_printable_parts(table.trim_fmt());
-    Shown { text, left_out: all - shown.len() }
+    RenderedTable { text, left_out: all - shown.len() }
 }
 
 /// How wide the table would be if nothing were cut, but for what nobody expects to see whole.
@@ -82,15 +82,15 @@ fn says_something(value: &JsonValue) -> bool {
     !value.is_null() && value.as_str() != Some("{}")
 }
 
-fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<Mark>) -> Cell {
+fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMark>) -> Cell {
     let mut text = cells::show(column, value);
     if let Some(width) = terminal.columns() {
         text = cells::cut(&text, width.into());
     }
     let cell = Cell::new(text);
     let cell = match mark {
-        Some(Mark::Came) => cell.fg(Color::Green),
-        Some(Mark::Changed) => cell.fg(Color::Yellow),
+        Some(RowMark::Came) => cell.fg(Color::Green),
+        Some(RowMark::Changed) => cell.fg(Color::Yellow),
         None if value.is_null() => cell.add_attribute(Attribute::Dim),
         None => cell,
     };
@@ -139,7 +139,7 @@ mod tests {
         let names: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
         let rows: Vec<Vec<JsonValue>> = serde_json::from_value(rows).expect("rows are lists");
         let rows: Vec<MarkedRow> = rows.into_iter().map(|row| (row, None)).collect();
-        let Shown { text, left_out } = table(terminal, &named(&names), &rows);
+        let RenderedTable { text, left_out } = table(terminal, &named(&names), &rows);
         expected.assert_eq(&format!("{text}\n({left_out} left out)"));
     }
 

@@ -9,21 +9,21 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::granted::Granted;
+use crate::grants::GrantOptions;
 use crate::options::Options;
 use crate::output::{note, say, say_json};
-use crate::{call, span, sql};
+use crate::{call, duration, sql};
 
 /// What `abide token` is given.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Token {
     #[command(subcommand)]
-    what: What,
+    what: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TokenCommand {
     /// Create a token and print it once, alone on stdout
     Create(Create),
     /// List the tokens, without their secrets
@@ -43,10 +43,10 @@ struct Create {
     role: Option<String>,
 
     #[command(flatten)]
-    granted: Granted,
+    grants: GrantOptions,
 
     /// When it expires: after 12h, 30d; without this, never
-    #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     expires: Option<Duration>,
 
     /// A label, for people
@@ -78,14 +78,14 @@ the file is access to everything in it.";
 /// It is refused.
 pub(crate) async fn run(options: &Options, args: Token) -> Result<(), Failure> {
     match args.what {
-        What::Create(args) => create(options, args).await,
-        What::List => list(options).await,
-        What::Revoke(args) => revoke(options, args).await,
+        TokenCommand::Create(args) => create(options, args).await,
+        TokenCommand::List => list(options).await,
+        TokenCommand::Revoke(args) => revoke(options, args).await,
     }
 }
 
 async fn create(options: &Options, args: Create) -> Result<(), Failure> {
-    if args.role.is_none() && !args.granted.is_empty() {
+    if args.role.is_none() && !args.grants.is_empty() {
         let hint =
             "add --role to create the identity;  abide identity change  changes one that exists";
         return Err(Failure::usage(
@@ -124,7 +124,7 @@ async fn make(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue
     let identity = args
         .role
         .as_ref()
-        .map(|role| Call::new("create_identity", args.granted.identity(&args.identity, role)));
+        .map(|role| Call::new("create_identity", args.grants.identity(&args.identity, role)));
     let calls: Vec<Call> = identity.into_iter().chain([token]).collect();
     let mut done = abide.batch(calls).await?.into_inner();
     Ok(done.pop().map(|done| done.result).unwrap_or_default())

@@ -60,7 +60,7 @@ Examples:
   abide watch 'SELECT * FROM tool_calls' --json | jq .changes[0].inserts";
 
 /// How updates are shown.
-enum Show {
+enum Display {
     Screen(Screen),
     Lines(Lines),
     Frames(Frames),
@@ -87,9 +87,9 @@ pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     }
     let subscription = subscribe.await.map_err(|error| pairs::explain_parameter(error.into()))?;
     let show = match Terminal::of_stdout().size {
-        _ if options.json => Show::Frames(Frames::default()),
-        None => Show::Lines(Lines::default()),
-        Some(_) => Show::Screen(Screen::open(&abide, &args.sql)?),
+        _ if options.json => Display::Frames(Frames::default()),
+        None => Display::Lines(Lines::default()),
+        Some(_) => Display::Screen(Screen::open(&abide, &args.sql)?),
     };
     let stop = signals::asked_to_stop()?;
     let watched = tokio::select! {
@@ -104,11 +104,11 @@ async fn watch(
     abide: &Abide,
     options: &Options,
     subscription: Subscription,
-    show: Show,
+    show: Display,
     count: Option<u64>,
 ) -> Result<(), Failure> {
     // A screen shows the state of the connection itself.
-    let on_screen = matches!(show, Show::Screen(_));
+    let on_screen = matches!(show, Display::Screen(_));
     let followed = follow(abide, subscription, show, count);
     if on_screen { followed.await } else { telling(abide.link(), options, followed).await }
 }
@@ -116,13 +116,13 @@ async fn watch(
 async fn follow(
     abide: &Abide,
     mut subscription: Subscription,
-    mut show: Show,
+    mut show: Display,
     count: Option<u64>,
 ) -> Result<(), Failure> {
     let mut left = count.unwrap_or(u64::MAX);
     while left > 0 {
         let update = match &mut show {
-            Show::Screen(screen) => {
+            Display::Screen(screen) => {
                 tokio::select! {
                     update = subscription.next() => update,
                     () = screen.due() => {
@@ -135,14 +135,14 @@ async fn follow(
         };
         let Some(update) = update else { break };
         match &mut show {
-            Show::Screen(screen) => {
+            Display::Screen(screen) => {
                 screen.take(&update);
                 screen.draw(abide, &subscription)?;
             }
-            Show::Lines(lines) => {
+            Display::Lines(lines) => {
                 lines.take(&subscription, &update).into_iter().try_for_each(say)?;
             }
-            Show::Frames(frames) => say_json(&frames.take(&subscription, &update))?,
+            Display::Frames(frames) => say_json(&frames.take(&subscription, &update))?,
         }
         left -= 1;
     }

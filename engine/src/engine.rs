@@ -4,89 +4,49 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use abide_live::{Binding, Budget, Catalog, Planner, Router, TemplateWork, Viewer};
+use abide_live::{Binding, Budget, Catalog, Planner, QueryPrincipal, Router, TemplateWork};
 use abide_log::Chain;
-use abide_schema::reducer::{Caller, Directory};
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::reducer::{Caller, CredentialQueries};
+use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::wire::{BatchCall, Explanation};
-use abide_schema::{Code, Micros, Module, Refusal, Seq, TableSpec, Value, limits};
+use abide_schema::{Code, Micros, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{
-    Checkpointer, Head, Layout, OpenError, Reader, Store, StoreError, Tuning, WalSync, Writer,
+    Checkpointer, Layout, LogHead, OpenError, Reader, Store, StoreError, WalSync, Writer,
 };
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::allowances::Allowances;
-use crate::bounds::Bounds;
-use crate::buffers::{BufferLimits, Buffers};
-use crate::checkpointer::{CheckpointConduct, Checkpoints};
-use crate::connection::Connection;
-use crate::credentials::Credentials;
-use crate::denials::{Denial, Denials};
-use crate::durable::{self, Commit, Published, Syncer, UnitDone, publish};
-use crate::execute::Executor;
-use crate::explain::{self, Blueprint};
+use crate::access::credentials::CredentialChecker;
+use crate::access::denials::{Denial, Denials};
+use crate::access::policies::{Policies, PolicyValidator, TransactionPolicies, is_outdated};
+use crate::access::rate_limiter::RateLimiter;
+use crate::access::scope_rules::ScopeRules;
+use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
+use crate::commit::durable::{self, Commit, Publication, Syncer, UnitResult, publish};
+use crate::commit::execute::Executor;
+use crate::commit::queue::{Queue, Rejected};
+use crate::commit::registry::{PreparedCall, Registry};
+use crate::commit::request_ids::Request;
+use crate::commit::retention::{ChangeLog, Retention};
+use crate::commit::table_watchers::TableWatchers;
+use crate::commit::timers::Timers;
+use crate::commit::unit::Unit;
+use crate::commit::writer::{WriterJob, WriterThread};
+use crate::config::Config;
 use crate::health::Health;
-use crate::hub::Hub;
 use crate::metrics::Metrics;
-use crate::policies::{Judge, Policies, Renewed, is_outdated};
-use crate::ports::{Clock, Entropy, FreeTurns, Stage, SystemClock, SystemEntropy, Turns, Waiting};
-use crate::query;
-use crate::queue::{Queue, Rejected};
-use crate::readers::{OpenReader, Readers, closing, open_reader};
-use crate::registry::{ReadyCall, Registry};
-use crate::requests::Request;
-use crate::rerun::Reruns;
-use crate::results::{Answer, BatchDone, Done};
-use crate::resume;
-use crate::retention::{ChangeLog, Retention};
-use crate::shared_results::{ResultCache, SharedResults};
+use crate::ports::{Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler};
+use crate::queries::explain::{self, PlanningDb};
+use crate::queries::query;
+use crate::queries::readers::{OpenReader, Readers, closing, open_reader};
+use crate::results::{CommittedBatch, CommittedCall, QueryResult};
+use crate::subscriptions::buffers::{BufferLimits, Buffers};
+use crate::subscriptions::connection::Connection;
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::rerun::SharedReruns;
+use crate::subscriptions::resume;
+use crate::subscriptions::shared_results::{ResultCache, SharedResults};
 use crate::threads::Threads;
-use crate::timers::Timers;
-use crate::unit::Unit;
-use crate::watches::Watches;
-use crate::writer::{Job, WriterThread};
-
-/// Configuration of an engine.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Tables and reducers: built-in and custom modules alike.
-    pub modules: Vec<Module>,
-    /// The source of time.
-    pub clock: Arc<dyn Clock>,
-    /// The source of event salts, from which generated ids are derived.
-    pub entropy: Arc<dyn Entropy>,
-    /// SQLite settings.
-    pub tuning: Tuning,
-    /// The cost budget for the delta of one live query in a commit. A reader runs more expensive queries
-    /// again instead.
-    pub live_budget: Budget,
-    /// How long the change log is kept: the limit for resumes and queries on the past.
-    pub retention: Retention,
-    /// Limits of memory buffered for clients.
-    pub buffers: BufferLimits,
-    /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
-    pub timers: bool,
-    /// Schedules each thread's steps; by default unrestricted.
-    pub turns: Arc<dyn Turns>,
-}
-
-impl Config {
-    /// These modules, the machine's clock, the default tuning.
-    #[must_use]
-    pub fn new(modules: Vec<Module>) -> Config {
-        let live_budget = Budget {
-            average: limits::LIVE_DELTA_STEPS,
-            most: limits::LIVE_DELTA_MOST_STEPS,
-            commit: limits::LIVE_COMMIT_STEPS,
-        };
-        let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
-        let retention = Retention::default();
-        let (entropy, turns) = (Arc::new(SystemEntropy), Arc::new(FreeTurns));
-        let (buffers, timers) = (BufferLimits::default(), true);
-        Config { modules, clock, entropy, tuning, live_budget, retention, buffers, timers, turns }
-    }
-}
 
 /// A running engine. Clones share it; it stops when the last one is dropped or it is closed.
 #[derive(Clone, Debug)]
@@ -96,9 +56,9 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    jobs: Arc<Queue<Job>>,
+    jobs: Arc<Queue<WriterJob>>,
     commits: Arc<Queue<Commit>>,
-    to_publish: Arc<Queue<Published>>,
+    to_publish: Arc<Queue<Publication>>,
     readers: Readers,
     /// A separate reader for credentials.
     lookups: Readers,
@@ -107,16 +67,16 @@ pub(crate) struct Inner {
     policies: Arc<Policies>,
     /// The tables that can be queried live.
     pub(crate) tables: Arc<[&'static TableSpec]>,
-    pub(crate) reruns: Reruns,
+    pub(crate) reruns: SharedReruns,
     pub(crate) hub: Arc<Hub>,
     durable: watch::Receiver<Seq>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointThread,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    blueprint: Arc<Blueprint>,
-    watches: Arc<Watches>,
-    allowances: Allowances,
+    planning_db: Arc<PlanningDb>,
+    watchers: Arc<TableWatchers>,
+    rate_limiter: RateLimiter,
     buffers: Buffers,
     results: Arc<ResultCache>,
     clock: Arc<dyn Clock>,
@@ -132,9 +92,11 @@ impl Engine {
         let (path, layout) = (path.as_ref(), Layout { modules: config.modules.clone() });
         let store = Store::open(path, layout, config.tuning.clone())?;
         let path = store.path().to_owned();
-        let Config { clock, entropy, live_budget, retention, buffers, timers, turns, .. } = config;
-        let conduct = Conduct { clock, entropy, live_budget, retention, buffers, timers, turns };
-        start(store, conduct).map_err(|why| OpenError::Store { path, why })
+        let Config { clock, entropy, live_budget, retention, buffers, timers, scheduler, .. } =
+            config;
+        let config =
+            WriterConfig { clock, entropy, live_budget, retention, buffers, timers, scheduler };
+        start(store, config).map_err(|why| OpenError::Store { path, why })
     }
 
     /// Runs a reducer. When this returns, its effects are durable.
@@ -147,13 +109,17 @@ impl Engine {
         reducer: &str,
         args: &JsonValue,
         request_id: Option<&str>,
-    ) -> Result<Done, Refusal> {
+    ) -> Result<CommittedCall, Refusal> {
         self.inner.allow(caller, 1)?;
         let call = self.inner.registry.ready(reducer, args)?;
         let done = self.inner.submit(caller, vec![call], request_id).await?;
         let duplicate = done.duplicate;
         let call = done.calls.into_iter().next().expect("one call has one answer");
-        Ok(Done { seq: call.seq, result: call.result, duplicate: duplicate || call.duplicate })
+        Ok(CommittedCall {
+            seq: call.seq,
+            result: call.result,
+            duplicate: duplicate || call.duplicate,
+        })
     }
 
     /// Whether a call of this size would be accepted now: lets a server refuse a request before reading its
@@ -175,7 +141,7 @@ impl Engine {
         caller: &Caller,
         calls: &[BatchCall],
         request_id: Option<&str>,
-    ) -> Result<BatchDone, Refusal> {
+    ) -> Result<CommittedBatch, Refusal> {
         if calls.is_empty() {
             return Err(Refusal::new(Code::BadRequest, "the batch is empty"));
         }
@@ -193,14 +159,14 @@ impl Engine {
         });
         let ready = ready.collect::<Result<Vec<_>, _>>()?;
         let done = self.inner.submit(caller, ready, request_id).await?;
-        let results = done.calls.into_iter().map(|call| Done {
+        let results = done.calls.into_iter().map(|call| CommittedCall {
             seq: call.seq,
             result: call.result,
             duplicate: call.duplicate,
         });
-        let results: Vec<Done> = results.collect();
+        let results: Vec<CommittedCall> = results.collect();
         let seq = results.iter().map(|done| done.seq).max().unwrap_or(Seq::ZERO);
-        Ok(BatchDone { seq, results, duplicate: done.duplicate })
+        Ok(CommittedBatch { seq, results, duplicate: done.duplicate })
     }
 
     /// Runs due deadlines immediately instead of waiting for the engine's timer. When this returns,
@@ -223,10 +189,10 @@ impl Engine {
         sql: &str,
         params: &Map<String, JsonValue>,
         as_of: Option<Seq>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<QueryResult, Refusal> {
         self.inner.allow(caller, 1)?;
-        if let Some(viewer) = self.inner.policies.viewer(caller) {
-            return self.query_bounded(caller, viewer, (sql, params), as_of).await;
+        if let Some(principal) = self.inner.policies.principal(caller) {
+            return self.query_bounded(caller, principal, (sql, params), as_of).await;
         }
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.inner.store.layout().clone();
@@ -234,7 +200,7 @@ impl Engine {
         let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
         let answer = self.inner.readers.run(caller.reader_key(), weight, read).await??;
-        if !makes(Bug::QueryBeforeSync) {
+        if !makes(SeededBug::QueryBeforeSync) {
             self.inner.wait_durable(answer.seq).await?;
         }
         self.inner.metrics.queries_total.add(1);
@@ -250,7 +216,7 @@ impl Engine {
         &self,
         sql: &str,
         params: &Map<String, JsonValue>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<QueryResult, Refusal> {
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.inner.store.layout().clone();
         let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, None);
@@ -271,15 +237,15 @@ impl Engine {
         params: &Map<String, JsonValue>,
     ) -> Result<Explanation, Refusal> {
         self.inner.allow(caller, 1)?;
-        let viewer = self.inner.policies.viewer(caller);
-        let (planner, blueprint) =
-            (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.blueprint));
+        let principal = self.inner.policies.principal(caller);
+        let (planner, planning_db) =
+            (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.planning_db));
         let (sql, params) = (sql.to_owned(), params.clone());
         let explain = move |_: &mut Reader| {
-            let binding = planner.bind_some(&sql, &params, viewer.as_ref())?;
-            match viewer {
-                Some(viewer) => blueprint.explain_bounded(&binding, &viewer),
-                None => blueprint.explain(&binding),
+            let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
+            match principal {
+                Some(principal) => planning_db.explain_bounded(&binding, &principal),
+                None => planning_db.explain(&binding),
             }
         };
         self.inner.read(caller.reader_key(), explain).await
@@ -290,10 +256,10 @@ impl Engine {
     async fn query_bounded(
         &self,
         caller: &Caller,
-        mut viewer: Viewer,
+        mut principal: QueryPrincipal,
         (sql, params): (&str, &Map<String, JsonValue>),
         as_of: Option<Seq>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<QueryResult, Refusal> {
         query::prepare(sql, params)?;
         let params: Map<String, JsonValue> = params
             .iter()
@@ -305,7 +271,7 @@ impl Engine {
         let (binding, (seq, rows)) = loop {
             let (planner, tables) =
                 (Arc::clone(&self.inner.planner), Arc::clone(&self.inner.tables));
-            let (asked, asker) = (Arc::clone(&asked), viewer.clone());
+            let (asked, asker) = (Arc::clone(&asked), principal.clone());
             // Planned on the reader: a long text may take some milliseconds.
             let read = move |reader: &mut _| {
                 let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
@@ -314,8 +280,9 @@ impl Engine {
             };
             match self.inner.read(caller.reader_key(), read).await {
                 Err(refusal) if is_outdated(&refusal) => {
-                    let now = self.inner.policies.viewer(caller);
-                    viewer = now.expect("whether a sight is bounded does not depend on policies");
+                    let now = self.inner.policies.principal(caller);
+                    principal =
+                        now.expect("whether a sight is bounded does not depend on policies");
                 }
                 answer => break answer?,
             }
@@ -335,13 +302,13 @@ impl Engine {
     /// any reply to that commit: checking it before each use keeps a cache exact.
     #[must_use]
     pub fn watch_tables(&self, tables: &'static [&'static str]) -> watch::Receiver<Seq> {
-        self.inner.watches.add(tables)
+        self.inner.watchers.add(tables)
     }
 
     /// How to look up tokens, if a module declares it.
     #[must_use]
-    pub fn directory(&self) -> Option<Directory> {
-        self.inner.store.layout().modules.iter().find_map(|module| module.directory)
+    pub fn credential_queries(&self) -> Option<CredentialQueries> {
+        self.inner.store.layout().modules.iter().find_map(|module| module.credential_queries)
     }
 
     /// Records a denied request that was not a reducer call, within the limits for recorded attempts
@@ -349,7 +316,7 @@ impl Engine {
     pub fn note_denied(&self, caller: &Caller, what: &str, why: &str) {
         let (what, why) = (what.to_owned(), why.to_owned());
         let denial = Denial { caller: caller.clone(), what, why };
-        let (job, weight) = (Job::Denied(denial), limits::CALL_OVERHEAD_BYTES);
+        let (job, weight) = (WriterJob::Denied(denial), limits::CALL_OVERHEAD_BYTES);
         // If the engine accepts nothing any more, no attempt succeeds either.
         let _ = self.inner.send(Some(caller.quota_key()), job, weight);
     }
@@ -398,7 +365,7 @@ impl Engine {
     /// The engine is closing or poisoned.
     pub async fn live_templates(&self) -> Result<Vec<TemplateWork>, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.inner.send(None, Job::Templates(reply), 0)?;
+        self.inner.send(None, WriterJob::Templates(reply), 0)?;
         answer.await.map_err(|_| self.inner.health.dropped())
     }
 
@@ -408,10 +375,10 @@ impl Engine {
         self.inner.jobs.weight()
     }
 
-    /// Queue lengths of the threads. For a scheduler ([`Turns`]).
+    /// Queue lengths of the threads. For a scheduler ([`StepScheduler`]).
     #[must_use]
-    pub fn waiting(&self) -> Waiting {
-        Waiting {
+    pub fn waiting(&self) -> Backlog {
+        Backlog {
             jobs: self.inner.jobs.len(),
             commits: self.inner.commits.len(),
             publications: self.inner.to_publish.len(),
@@ -461,7 +428,7 @@ struct Recovered {
     /// The writer's own.
     reader: Reader,
     wal: WalSync,
-    head: Head,
+    head: LogHead,
     chain: Chain,
     change_log_floor: Seq,
     policies: Arc<Policies>,
@@ -503,21 +470,21 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
 }
 
 /// Parameters of the writer; see [`Config`].
-struct Conduct {
+struct WriterConfig {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     live_budget: Budget,
     retention: Retention,
     buffers: BufferLimits,
     timers: bool,
-    turns: Arc<dyn Turns>,
+    scheduler: Arc<dyn StepScheduler>,
 }
 
-fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
+fn start(store: Store, config: WriterConfig) -> Result<Engine, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
     let (store, set_up) = (Arc::new(store), catalog.setup_sql());
     let found = recover(&store, &set_up)?;
-    let blueprint = Arc::new(Blueprint::new(store.layout().clone(), set_up.clone()));
+    let planning_db = Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone()));
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let hub = Arc::new(Hub::starting_at(found.head.seq));
     let (health, metrics) = (Arc::new(Health::new(Arc::clone(&hub))), Arc::new(Metrics::default()));
@@ -529,47 +496,47 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
         to_publish: Arc::clone(&to_publish),
-        turns: Arc::clone(&conduct.turns),
+        scheduler: Arc::clone(&config.scheduler),
     };
     let again = Arc::clone(&store);
     let open: Arc<OpenReader> = Arc::new(move || open_reader(&again, &set_up));
     let (readers, mut threads) = Readers::start("reader", found.readers, &open, &shared);
-    let undirected = Threads { turns: Arc::new(FreeTurns), ..shared.clone() };
+    let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.clone() };
     let (lookups, thread) = Readers::start("credentials", vec![found.lookups], &open, &undirected);
     threads.extend(thread);
     let live_tables: Arc<[&'static TableSpec]> = store.layout().live_tables().into();
     let modules = &store.layout().modules;
     let registry = Arc::new(Registry::new(modules));
-    let watches = Arc::new(Watches::new(modules));
-    let ports = (Arc::clone(&conduct.clock), Arc::clone(&conduct.entropy));
-    let (bounds, credentials) = (Bounds::new(modules), Credentials::new(modules));
+    let watchers = Arc::new(TableWatchers::new(modules));
+    let ports = (Arc::clone(&config.clock), Arc::clone(&config.entropy));
+    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
     let (writer, chain, at) = (found.writer, found.chain, found.head.at);
     let former = writer.last_before(modules)?;
-    let executor = Executor::new(writer, chain, at, ports, bounds, credentials).knowing(former);
+    let executor = Executor::new(writer, chain, at, ports, rules, credentials).knowing(former);
     let writer = WriterThread {
-        timers: Timers::new(if conduct.timers { modules } else { &[] }),
+        timers: Timers::new(if config.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),
-        executor: executor.judging(judge(&store, &catalog, &blueprint)),
-        policies: Renewed::new(&found.policies),
-        router: Router::with_budget(Arc::clone(&catalog), conduct.live_budget),
+        executor: executor.with_policy_validator(policy_validator(&store, &catalog, &planning_db)),
+        policies: TransactionPolicies::new(&found.policies),
+        router: Router::with_budget(Arc::clone(&catalog), config.live_budget),
         jobs: Arc::clone(&jobs),
         commits: Arc::clone(&commits),
         hub: Arc::clone(&hub),
         health: Arc::clone(&health),
         metrics: Arc::clone(&metrics),
         denials: Denials::new(modules),
-        watches: Arc::clone(&watches),
+        watchers: Arc::clone(&watchers),
         gate,
         tables: store.layout().tables().collect(),
-        change_log: ChangeLog::new(conduct.retention, found.change_log_floor),
+        change_log: ChangeLog::new(config.retention, found.change_log_floor),
         attached: 0,
         reader: found.reader,
         fillers: Arc::clone(readers.queue()),
         live_tables: Arc::clone(&live_tables),
-        turns: Arc::clone(&conduct.turns),
+        scheduler: Arc::clone(&config.scheduler),
     };
-    let checkpoints = CheckpointConduct::beside(&writer, &durable_seen, store.checkpoint_bytes());
-    let checkpoints = Checkpoints::start(found.checkpointer, checkpoints, &shared);
+    let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, &shared);
     let syncer = syncer_behind(&writer, found.wal, durable, &to_publish);
     threads.extend(spawn_all(&shared, writer, syncer));
     let inner = Inner {
@@ -582,19 +549,19 @@ fn start(store: Store, conduct: Conduct) -> Result<Engine, StoreError> {
         planner: Arc::new(Planner::new(catalog)),
         policies: found.policies,
         tables: live_tables,
-        reruns: Reruns::default(),
+        reruns: SharedReruns::default(),
         hub,
         durable: durable_seen,
         health,
         metrics,
         checkpoints,
         threads: Mutex::new(threads),
-        blueprint,
-        watches,
-        allowances: Allowances::default(),
-        buffers: Buffers::new(conduct.buffers),
+        planning_db,
+        watchers,
+        rate_limiter: RateLimiter::default(),
+        buffers: Buffers::new(config.buffers),
         results: Arc::default(),
-        clock: conduct.clock,
+        clock: config.clock,
         store,
     };
     Ok(Engine { inner: Arc::new(inner) })
@@ -605,7 +572,7 @@ fn syncer_behind(
     writer: &WriterThread,
     wal: WalSync,
     durable: watch::Sender<Seq>,
-    to_publish: &Arc<Queue<Published>>,
+    to_publish: &Arc<Queue<Publication>>,
 ) -> Syncer {
     Syncer {
         commits: Arc::clone(&writer.commits),
@@ -615,7 +582,7 @@ fn syncer_behind(
         hub: Arc::clone(&writer.hub),
         health: Arc::clone(&writer.health),
         metrics: Arc::clone(&writer.metrics),
-        turns: Arc::clone(&writer.turns),
+        scheduler: Arc::clone(&writer.scheduler),
     }
 }
 
@@ -625,21 +592,27 @@ fn unsynced<T>() -> Arc<Queue<T>> {
 }
 
 /// The validator of policies.
-fn judge(store: &Store, catalog: &Arc<Catalog>, blueprint: &Arc<Blueprint>) -> Judge {
+fn policy_validator(
+    store: &Store,
+    catalog: &Arc<Catalog>,
+    planning_db: &Arc<PlanningDb>,
+) -> PolicyValidator {
     let planner = Planner::new(Arc::clone(catalog));
     let layout = store.layout();
     let reducers = Registry::new(&layout.modules).names();
-    Judge::new(layout.live_tables(), reducers, planner, Arc::clone(blueprint))
+    PolicyValidator::new(layout.live_tables(), reducers, planner, Arc::clone(planning_db))
 }
 
 /// Starts the threads of the commit pipeline.
 fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
     let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
-    let (to_publish, turns) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.turns));
+    let (to_publish, scheduler) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.scheduler));
     [
-        threads.spawn(Stage::Writer, move || writer.run()),
-        threads.spawn(Stage::Sync, move || syncer.run()),
-        threads.spawn(Stage::Publish, move || publish(&to_publish, &listeners, &counted, &*turns)),
+        threads.spawn(EngineThread::Writer, move || writer.run()),
+        threads.spawn(EngineThread::Sync, move || syncer.run()),
+        threads.spawn(EngineThread::Publish, move || {
+            publish(&to_publish, &listeners, &counted, &*scheduler)
+        }),
     ]
 }
 
@@ -652,11 +625,11 @@ impl Inner {
     async fn submit(
         &self,
         caller: &Caller,
-        calls: Vec<ReadyCall>,
+        calls: Vec<PreparedCall>,
         request_id: Option<&str>,
-    ) -> Result<UnitDone, Refusal> {
+    ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
-        let weigh = |call: &ReadyCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
+        let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {
@@ -664,7 +637,7 @@ impl Inner {
             return Err(Refusal::new(Code::Denied, detail));
         }
         let unit = Unit::new(caller.clone(), calls, request, reply);
-        self.send(Some(caller.quota_key()), Job::Unit(unit), weight)?;
+        self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
         let done = answer.await.map_err(|_| self.health.dropped())??;
         // A recorded refusal is returned as a refusal.
         let refused = done.calls.iter().find_map(|call| call.refusal.clone());
@@ -673,7 +646,7 @@ impl Inner {
 
     /// Charges calls to the caller's limits.
     pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
-        self.allowances.take(caller, calls, self.clock.now()).inspect_err(|_| {
+        self.rate_limiter.take(caller, calls, self.clock.now()).inspect_err(|_| {
             self.metrics.limited_total.add(1);
         })
     }
@@ -685,7 +658,12 @@ impl Inner {
     }
 
     /// Queues a job for the writer, for a caller or for the engine itself.
-    pub(crate) fn send(&self, by: Option<&str>, job: Job, weight: usize) -> Result<(), Refusal> {
+    pub(crate) fn send(
+        &self,
+        by: Option<&str>,
+        job: WriterJob,
+        weight: usize,
+    ) -> Result<(), Refusal> {
         self.health.check()?;
         self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => overloaded(),
@@ -709,32 +687,34 @@ impl Inner {
         sql: &str,
         params: &Map<String, JsonValue>,
     ) -> Result<Binding, Refusal> {
-        let viewer = self.policies.viewer(caller);
-        let told = |refusal: Refusal, binding: &Binding, viewer: Option<&Viewer>| match viewer {
-            Some(viewer) => explain::bounded(refusal, binding, viewer),
-            None => refusal,
+        let principal = self.policies.principal(caller);
+        let told = |refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>| {
+            match principal {
+                Some(principal) => explain::bounded(refusal, binding, principal),
+                None => refusal,
+            }
         };
-        if let Some(known) = self.planner.bind_known(sql, params, viewer.as_ref()) {
+        if let Some(known) = self.planner.bind_known(sql, params, principal.as_ref()) {
             let binding = known?;
             if let Some(verdict) = binding.verdict() {
                 let verdict = verdict.clone();
                 return match verdict {
                     Ok(()) => Ok(binding),
-                    Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
+                    Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
                 };
             }
         }
-        let (planner, blueprint) = (Arc::clone(&self.planner), Arc::clone(&self.blueprint));
+        let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
         let (sql, params) = (sql.to_owned(), params.clone());
         // Parsing a long text may take some milliseconds, and SQLite's planning more.
         let plan = move |_: &mut Reader| {
-            let binding = match &viewer {
-                Some(viewer) => planner.bind_within(&sql, &params, viewer)?,
+            let binding = match &principal {
+                Some(principal) => planner.bind_within(&sql, &params, principal)?,
                 None => planner.bind(&sql, &params)?,
             };
-            match blueprint.judge(&binding) {
+            match planning_db.check_plan(&binding) {
                 Ok(()) => Ok(binding),
-                Err(refusal) => Err(told(refusal, &binding, viewer.as_ref())),
+                Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
             }
         };
         self.read(caller.reader_key(), plan).await

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use abide_schema::{Code, Refusal};
 
-use crate::hub::Hub;
+use crate::subscriptions::hub::Hub;
 
 /// Why the engine is poisoned.
 #[derive(Debug)]

@@ -12,13 +12,15 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
-use crate::buffers::{BufferLimits, Buffers};
-use crate::durable::{self, Answer, Commit, Syncer, UnitDone};
+use crate::commit::durable::{self, Commit, ReplyEnvelope, Syncer, UnitResult};
+use crate::commit::queue::{Queue, Rejected};
 use crate::health::Health;
-use crate::hub::{Frame, HeldDelta, Hub, Mail, Outbox, SharedDelta, SubscriptionKey};
 use crate::metrics::Metrics;
-use crate::ports::FreeTurns;
-use crate::queue::{Queue, Rejected};
+use crate::ports::FreeRunning;
+use crate::subscriptions::buffers::{BufferLimits, Buffers};
+use crate::subscriptions::hub::{
+    Frame, HeldDelta, Hub, Outbox, OutboxItem, SharedDelta, SubscriptionKey,
+};
 
 /// Number of interleavings per test.
 const ORDERS: usize = 20_000;
@@ -88,18 +90,18 @@ fn a_slow_client_is_caught_up() {
             let mut at = 0;
             while at < COMMITS {
                 match outbox.take() {
-                    Mail::Frame(frame) if frame.to.0 <= at => {}
-                    Mail::Frame(frame) => {
+                    OutboxItem::Frame(frame) if frame.to.0 <= at => {}
+                    OutboxItem::Frame(frame) => {
                         assert_eq!(frame.to.0, at + 1, "a gap");
                         at = frame.to.0;
                     }
-                    Mail::Lagging => {
+                    OutboxItem::Lagging => {
                         let seen = *state.lock().expect("no thread panics");
                         assert!(seen >= at, "a state of before");
                         at = seen;
                     }
-                    Mail::Empty => thread::yield_now(),
-                    Mail::Ended(why) => panic!("{why}"),
+                    OutboxItem::Empty => thread::yield_now(),
+                    OutboxItem::Ended(why) => panic!("{why}"),
                 }
             }
             publisher.join().expect("it publishes");
@@ -117,7 +119,7 @@ enum Job {
 
 /// The threads of a subscription's start, and their shared state. The locks are the engine's; the
 /// file holds a number that each commit increments.
-struct House {
+struct Fixture {
     jobs: Queue<Job>,
     commits: Queue<(Seq, BindingId)>,
     hub: Hub,
@@ -126,7 +128,7 @@ struct House {
     attached: Mutex<[Option<BindingId>; 2]>,
 }
 
-impl House {
+impl Fixture {
     /// Attaches subscriptions between two commits. Commits with subscribers produce deltas.
     fn write(&self, binding: &Binding, mut router: Router) {
         let (mut jobs, mut bound) = (Vec::new(), None);
@@ -182,13 +184,13 @@ impl House {
         let mut held = *self.file.lock().expect("no thread panics");
         while held < until {
             match self.outboxes[at].take() {
-                Mail::Frame(frame) if frame.to.0 <= held => {}
-                Mail::Frame(frame) => {
+                OutboxItem::Frame(frame) if frame.to.0 <= held => {}
+                OutboxItem::Frame(frame) => {
                     assert_eq!(frame.to.0, held + 1, "a gap");
                     held = frame.to.0;
                 }
-                Mail::Empty => thread::yield_now(),
-                mail @ (Mail::Lagging | Mail::Ended(_)) => panic!("{mail:?}"),
+                OutboxItem::Empty => thread::yield_now(),
+                mail @ (OutboxItem::Lagging | OutboxItem::Ended(_)) => panic!("{mail:?}"),
             }
         }
         self.hub.unlisten(id, connection, SubscriptionKey(0));
@@ -206,7 +208,7 @@ fn a_subscription_begins_without_a_gap() {
             let binding =
                 Planner::new(Arc::clone(&catalog)).bind("SELECT seq FROM events", &Map::new());
             let (binding, router) = (binding.expect("it can be live"), Router::new(catalog));
-            let house = Arc::new(House {
+            let house = Arc::new(Fixture {
                 jobs: Queue::new(4),
                 commits: Queue::new(4),
                 hub: Hub::starting_at(Seq(0)),
@@ -214,12 +216,12 @@ fn a_subscription_begins_without_a_gap() {
                 outboxes: [Arc::new(outbox()), Arc::new(outbox())],
                 attached: Mutex::new([None; 2]),
             });
-            let spawn = |work: Box<dyn FnOnce(&House) + Send>| {
+            let spawn = |work: Box<dyn FnOnce(&Fixture) + Send>| {
                 let house = Arc::clone(&house);
                 thread::spawn(move || work(&house))
             };
             let writer = spawn(Box::new(move |house| house.write(&binding, router)));
-            let publisher = spawn(Box::new(House::publish));
+            let publisher = spawn(Box::new(Fixture::publish));
             let listeners = [
                 spawn(Box::new(|house| house.listen(0, COMMITS))),
                 spawn(Box::new(|house| house.listen(1, 1))),
@@ -236,13 +238,13 @@ fn a_subscription_begins_without_a_gap() {
 }
 
 /// The disk: what was written, and how much of it was synced. The sync with the given number fails.
-struct Platter {
+struct FakeDisk {
     written: Mutex<i64>,
     synced: Mutex<(i64, u32)>,
     fails: u32,
 }
 
-impl Platter {
+impl FakeDisk {
     fn sync(&self) -> std::io::Result<()> {
         let written = *self.written.lock().expect("no thread panics");
         // Concurrent writes are not part of this sync.
@@ -263,13 +265,13 @@ impl Platter {
 
 /// A waiter for durability, and its view.
 #[derive(Clone)]
-struct Desk {
-    platter: Arc<Platter>,
+struct DurabilityWaiter {
+    platter: Arc<FakeDisk>,
     durable: watch::Receiver<Seq>,
     health: Arc<Health>,
 }
 
-impl Desk {
+impl DurabilityWaiter {
     /// Waits for a state, or for the last written one, as a query does.
     fn read(self, state: Option<i64>) {
         let written = || *self.platter.written.lock().expect("no thread panics");
@@ -284,9 +286,9 @@ impl Desk {
     /// Writes a commit, for a caller that then waits for the answer.
     fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
         let (reply, answer) = oneshot::channel();
-        let outcome = Ok(UnitDone { calls: Vec::new(), duplicate: false, deferred: Vec::new() });
+        let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false, deferred: Vec::new() });
         *self.platter.written.lock().expect("no thread panics") = seq;
-        let answers = vec![Answer { reply, outcome }];
+        let answers = vec![ReplyEnvelope { reply, outcome }];
         commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);
         let platter = Arc::clone(&self.platter);
         thread::spawn(move || match shuttle::future::block_on(answer) {
@@ -310,7 +312,7 @@ fn no_answer_precedes_durability() {
 fn commit_and_listen(fails: u32) {
     const COMMITS: i64 = 3;
     let (written, synced) = (Mutex::new(0), Mutex::new((0, 0)));
-    let platter = Arc::new(Platter { written, synced, fails });
+    let platter = Arc::new(FakeDisk { written, synced, fails });
     let hub = Arc::new(Hub::starting_at(Seq(0)));
     let health = Arc::new(Health::new(Arc::clone(&hub)));
     let (told, durable) = watch::channel(Seq(0));
@@ -324,10 +326,10 @@ fn commit_and_listen(fails: u32) {
         hub,
         health: Arc::clone(&health),
         metrics: Arc::default(),
-        turns: Arc::new(FreeTurns),
+        scheduler: Arc::new(FreeRunning),
     };
     let syncer = thread::spawn(move || syncer.run());
-    let desk = Desk { platter: Arc::clone(&platter), durable, health };
+    let desk = DurabilityWaiter { platter: Arc::clone(&platter), durable, health };
     let readers = [None, Some(COMMITS)].map(|state| {
         let desk = desk.clone();
         thread::spawn(move || desk.read(state))

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! In reading order: [`Engine`] the handle · `registry` preparation of calls · `queue` · `writer` the
-//! commit pipeline · `timers` deadlines · `execute` a call in the transaction · `bounds` row access by scope,
-//! `reach` row access by policies, `denials` and `allowances` · `overlay` the transaction's rows · `durable` the
-//! sync thread · `hub` subscribers, `pace` the rate of wake-ups · [`Connection`] a client's subscriptions ·
+//! commit pipeline · `timers` deadlines · `execute` a call in the transaction · `scope_rules` row access by scope,
+//! `row_policies` row access by policies, `denials` and `rate_limiter` · `overlay` the transaction's rows · `durable` the
+//! sync thread · `hub` subscribers, `wakeups` the rate of wake-ups · [`Connection`] a client's subscriptions ·
 //! `resume` their start · `rerun` expensive queries · `explain` query costs ·
 //! `retention` of the change log.
 //!
@@ -21,61 +21,40 @@
 //! affects only its caller.
 //! *Invariant:* every queue is bounded; an item that does not fit is refused.
 
-mod allowances;
-mod as_of;
-mod bounds;
-pub mod buffers;
-mod checkpointer;
-mod connection;
-pub mod credentials;
-mod deferred;
-mod denials;
-mod durable;
+mod access;
+mod commit;
+mod config;
 mod engine;
-mod execute;
-mod explain;
 mod health;
-mod hub;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
-mod lanes;
 mod locks;
 mod metrics;
-mod outcome;
-mod overlay;
-mod pace;
-mod policies;
 mod ports;
-mod query;
-mod queue;
-mod reach;
-mod readers;
-mod registry;
+mod queries;
 mod replay;
-mod requests;
-mod rerun;
 mod results;
-mod resume;
-mod retention;
-mod shared_results;
+mod subscriptions;
 mod threads;
-mod timers;
-mod unit;
-mod watches;
-mod writer;
 
-pub use abide_live::{Budget, Delta, Placed, Spent, TemplateWork, Window};
+pub use abide_live::{Budget, Cost, Delta, PositionedRow, TemplateWork, WindowDelta};
 pub use abide_store::{
     Disk, Layout, OpenError, StoreError, SyncData, SystemDisk, Tuning, Verified, VerifyError,
     backup, sqlite_version, verify_file,
 };
-pub use connection::{Change, Connection, SnapshotPart, Start, Update, Wanted};
-pub use engine::{Config, Engine};
-pub use hub::{HeldDelta, SharedDelta};
+pub use access::credentials;
+pub use commit::retention::Retention;
+pub use config::Config;
+pub use engine::Engine;
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
-    Clock, Entropy, FreeTurns, Point, Stage, SystemClock, SystemEntropy, Turns, Waiting,
+    Backlog, Clock, EngineThread, Entropy, FaultPoint, FreeRunning, StepScheduler, SystemClock,
+    SystemEntropy,
 };
 pub use replay::{ReplayError, replay};
-pub use results::{Answer, BatchDone, Done};
-pub use retention::Retention;
+pub use results::{CommittedBatch, CommittedCall, QueryResult};
+pub use subscriptions::buffers;
+pub use subscriptions::connection::{
+    Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,
+};
+pub use subscriptions::hub::{HeldDelta, SharedDelta};

@@ -1,5 +1,5 @@
 //! Interfaces to the environment. Time comes only from the [`Clock`], randomness only from
-//! [`Entropy`]; a replay takes both from the log. [`Turns`] let a test schedule the threads.
+//! [`Entropy`]; a replay takes both from the log. [`StepScheduler`] let a test schedule the threads.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
@@ -44,7 +44,7 @@ impl Entropy for SystemEntropy {
 
 /// A thread of the engine that processes a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stage {
+pub enum EngineThread {
     /// Runs queued calls in one transaction.
     Writer,
     /// Makes commits durable, and answers.
@@ -59,22 +59,22 @@ pub enum Stage {
 
 /// Schedules the steps of each thread, for a simulator that runs the engine step by step: the
 /// same choices give the same run.
-pub trait Turns: Send + Sync + fmt::Debug {
+pub trait StepScheduler: Send + Sync + fmt::Debug {
     /// Returns when the thread may process its queue. `false` if it is no longer
     /// scheduled.
-    fn wait(&self, stage: Stage) -> bool;
+    fn wait(&self, stage: EngineThread) -> bool;
 
     /// Called when a thread reaches a named point within a step. A test panics here to test the
     /// consequences.
-    fn reach(&self, _: Point) {}
+    fn at_fault_point(&self, _: FaultPoint) {}
 
     /// Called when a thread has ended, normally or by a panic, and its waiters have replies.
-    fn ended(&self, _: Stage) {}
+    fn ended(&self, _: EngineThread) {}
 }
 
 /// A point within a step of a thread, where a test can make it panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Point {
+pub enum FaultPoint {
     /// Writer: before it looks up what is due.
     Due,
     /// Writer: before it attaches a subscription.
@@ -84,7 +84,7 @@ pub enum Point {
     /// Writer: before it ends a subscription.
     Detach,
     /// Writer: before it adopts accumulators.
-    Adopt,
+    Backfill,
     /// Writer: before it records a denied attempt.
     Denied,
     /// Writer: a transaction is open and nothing is written.
@@ -114,7 +114,7 @@ pub enum Point {
     /// Checkpointer: before it checkpoints the WAL.
     Checkpoint,
     /// Checkpointer: while it blocks the writer.
-    Gate,
+    CheckpointLock,
     /// Reader: between two queries.
     Read,
     /// Reader: during a query, with an open snapshot.
@@ -123,54 +123,54 @@ pub enum Point {
     Fill,
 }
 
-impl Point {
+impl FaultPoint {
     /// All points.
-    pub const ALL: [Point; 23] = [
-        Point::Due,
-        Point::Attach,
-        Point::Attached,
-        Point::Detach,
-        Point::Adopt,
-        Point::Denied,
-        Point::Begun,
-        Point::Ran,
-        Point::Delta,
-        Point::Commit,
-        Point::Committed,
-        Point::Prune,
-        Point::Sync,
-        Point::Synced,
-        Point::Durable,
-        Point::Answered,
-        Point::Publish,
-        Point::Frames,
-        Point::Checkpoint,
-        Point::Gate,
-        Point::Read,
-        Point::Query,
-        Point::Fill,
+    pub const ALL: [FaultPoint; 23] = [
+        FaultPoint::Due,
+        FaultPoint::Attach,
+        FaultPoint::Attached,
+        FaultPoint::Detach,
+        FaultPoint::Backfill,
+        FaultPoint::Denied,
+        FaultPoint::Begun,
+        FaultPoint::Ran,
+        FaultPoint::Delta,
+        FaultPoint::Commit,
+        FaultPoint::Committed,
+        FaultPoint::Prune,
+        FaultPoint::Sync,
+        FaultPoint::Synced,
+        FaultPoint::Durable,
+        FaultPoint::Answered,
+        FaultPoint::Publish,
+        FaultPoint::Frames,
+        FaultPoint::Checkpoint,
+        FaultPoint::CheckpointLock,
+        FaultPoint::Read,
+        FaultPoint::Query,
+        FaultPoint::Fill,
     ];
 
     /// Whether a panic here affects only the current query.
     #[must_use]
     pub fn is_contained(self) -> bool {
-        matches!(self, Point::Query | Point::Fill)
+        matches!(self, FaultPoint::Query | FaultPoint::Fill)
     }
 }
 
 /// No scheduling: every thread runs freely.
 #[derive(Debug)]
-pub struct FreeTurns;
+pub struct FreeRunning;
 
-impl Turns for FreeTurns {
-    fn wait(&self, _: Stage) -> bool {
+impl StepScheduler for FreeRunning {
+    fn wait(&self, _: EngineThread) -> bool {
         false
     }
 }
 
 /// Queue lengths of the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct Backlog {
     /// Calls and subscriptions, for the writer.
     pub jobs: usize,
     /// Commits, for the sync.

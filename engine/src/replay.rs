@@ -17,12 +17,12 @@ use abide_store::{
     Layout, LogFile, OpenError, RequestIdRow, Store, StoreError, Tuning, VerifyError,
 };
 
-use crate::bounds::Bounds;
-use crate::credentials::Credentials;
-use crate::execute::{Executor, Recorded, refusal_of};
+use crate::access::credentials::CredentialChecker;
+use crate::access::scope_rules::ScopeRules;
+use crate::commit::execute::{Executor, ReplayedEvent, refusal_of};
+use crate::commit::registry::Registry;
+use crate::commit::request_ids::{self, RequestIdRebuilder};
 use crate::ports::{SystemClock, SystemEntropy};
-use crate::registry::Registry;
-use crate::requests::{self, Rebuilding};
 
 /// Events in one transaction of a replay.
 const EVENTS_PER_COMMIT: i64 = 1_000;
@@ -102,15 +102,15 @@ pub fn replay(
     let layout = Layout { modules };
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
     let chain = Chain::start(log.log_id());
-    let bounds = Bounds::new(&store.layout().modules);
+    let scope_rules = ScopeRules::new(&store.layout().modules);
     let ports = (Arc::new(SystemClock) as _, Arc::new(SystemEntropy) as _);
-    let credentials = Credentials::new(&store.layout().modules);
+    let credentials = CredentialChecker::new(&store.layout().modules);
     let writer = store.writer()?;
     let former = log.last_before(&store.layout().modules)?;
     former.iter().try_for_each(|it| writer.set_last_before(it))?;
-    let executor = Executor::new(writer, chain, Micros(0), ports, bounds, credentials);
+    let executor = Executor::new(writer, chain, Micros(0), ports, scope_rules, credentials);
     let mut executor = executor.knowing(former);
-    let (mut requests, mut unsalted) = (Rebuilding::default(), Seq::ZERO);
+    let (mut requests, mut unsalted) = (RequestIdRebuilder::default(), Seq::ZERO);
     executor.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
@@ -157,20 +157,20 @@ fn run_again(
     executor: &mut Executor,
     registry: &Registry,
     event: &Event,
-    requests: &mut Rebuilding,
+    requests: &mut RequestIdRebuilder,
 ) -> Result<(), ReplayError> {
     let (seq, reducer) = (event.seq, event.reducer.clone());
     let refused = |refusal| ReplayError::Refused { seq, reducer: reducer.clone(), refusal };
     let arguments = serde_json::from_str(&event.arguments).unwrap_or_default();
     let caller = Caller::recorded(&event.caller, event.authority.as_deref());
-    let recorded = Recorded { at: event.at, salt: event.salt };
+    let recorded = ReplayedEvent { at: event.at, salt: event.salt };
     let request_id = event.request_id.as_deref();
     let call = match event.reducer.as_str() {
-        requests::RECORD => requests::recorded(&arguments),
+        request_ids::RECORD => request_ids::recorded(&arguments),
         reducer => registry.ready_any(reducer, &arguments).map_err(refused)?,
     };
     let done = match call.reducer {
-        requests::RECORD => {
+        request_ids::RECORD => {
             executor.record_again(recorded, &caller, request_id.unwrap_or_default(), &call)
         }
         _ => executor.run_again(recorded, &caller, request_id, &call).map(drop),
@@ -186,7 +186,7 @@ fn run_again(
     Ok(())
 }
 
-/// Copies rows of request ids that the log does not determine; see [`requests::may_be_kept`].
+/// Copies rows of request ids that the log does not determine; see [`request_ids::may_be_kept`].
 fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<(), ReplayError> {
     let (table, mut failed) = (RequestIdRow::SPEC, None);
     log.rows(table, &mut |row| {
@@ -201,7 +201,7 @@ fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(),
     let key = table.key_of(row);
     let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
     let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
-    if requests::may_be_kept(&found, &rebuilt, unsalted) {
+    if request_ids::may_be_kept(&found, &rebuilt, unsalted) {
         store.delete(table, &key)?;
         store.remember_request(found)?;
     }

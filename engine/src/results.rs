@@ -4,7 +4,7 @@ use abide_schema::{Row, Seq};
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct CommittedCall {
     /// Its position in the log, or that of the original call if it is a duplicate.
     pub seq: Seq,
     /// What the reducer returned, as JSON text.
@@ -15,18 +15,18 @@ pub struct Done {
 
 /// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchDone {
+pub struct CommittedBatch {
     /// The seq of its last event.
     pub seq: Seq,
     /// One for each call.
-    pub results: Vec<Done>,
+    pub results: Vec<CommittedCall>,
     /// Whether an earlier batch with the same request id already took effect.
     pub duplicate: bool,
 }
 
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct QueryResult {
     /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.

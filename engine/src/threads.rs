@@ -2,18 +2,18 @@
 //!
 //! *Invariant:* every waiter gets a reply when a thread panics. The engine is poisoned, the queues of the commit
 //! pipeline are abandoned, so that its other threads end and drop every reply in them; a waiter whose
-//! reply is dropped gets `poisoned`. A reader catches the panic of a query itself (`readers.rs`).
+//! reply is dropped gets `poisoned`. A reader catches the panic of a query itself (`queries/readers.rs`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use crate::durable::{Commit, Published};
+use crate::commit::durable::{Commit, Publication};
+use crate::commit::queue::Queue;
+use crate::commit::writer::WriterJob;
 use crate::health::Health;
-use crate::ports::{Stage, Turns};
-use crate::queue::Queue;
-use crate::writer::Job;
+use crate::ports::{EngineThread, StepScheduler};
 
 /// The stack of a thread. Readers parse SQL and the writer policies, and a syntax tree is printed by recursion.
 const STACK_BYTES: usize = 16 << 20;
@@ -22,17 +22,17 @@ const STACK_BYTES: usize = 16 << 20;
 #[derive(Clone)]
 pub(crate) struct Threads {
     pub(crate) health: Arc<Health>,
-    pub(crate) jobs: Arc<Queue<Job>>,
+    pub(crate) jobs: Arc<Queue<WriterJob>>,
     pub(crate) commits: Arc<Queue<Commit>>,
-    pub(crate) to_publish: Arc<Queue<Published>>,
-    pub(crate) turns: Arc<dyn Turns>,
+    pub(crate) to_publish: Arc<Queue<Publication>>,
+    pub(crate) scheduler: Arc<dyn StepScheduler>,
 }
 
 impl Threads {
     /// Starts a thread of the commit pipeline.
     pub(crate) fn spawn(
         &self,
-        stage: Stage,
+        stage: EngineThread,
         run: impl FnOnce() + Send + 'static,
     ) -> JoinHandle<()> {
         self.spawn_with(stage, name(stage), run, || {})
@@ -41,7 +41,7 @@ impl Threads {
     /// Starts a named thread; `abandon` is called if it panics.
     pub(crate) fn spawn_with(
         &self,
-        stage: Stage,
+        stage: EngineThread,
         name: String,
         run: impl FnOnce() + Send + 'static,
         abandon: impl FnOnce() + Send + 'static,
@@ -52,12 +52,12 @@ impl Threads {
                 threads.fail(stage, panic.as_ref());
                 abandon();
             }
-            threads.turns.ended(stage);
+            threads.scheduler.ended(stage);
         });
         thread.expect("the system has room for a thread")
     }
 
-    fn fail(&self, stage: Stage, panic: &(dyn Any + Send)) {
+    fn fail(&self, stage: EngineThread, panic: &(dyn Any + Send)) {
         let why = panic_text(panic);
         tracing::error!(?stage, %why, "a thread of the engine panicked; all requests are refused");
         // First, so that the reason is available when waiters see a closed queue or a dropped reply.
@@ -68,13 +68,13 @@ impl Threads {
     }
 }
 
-fn name(stage: Stage) -> String {
+fn name(stage: EngineThread) -> String {
     match stage {
-        Stage::Writer => "abide-writer".to_owned(),
-        Stage::Sync => "abide-sync".to_owned(),
-        Stage::Publish => "abide-publish".to_owned(),
-        Stage::Checkpoint => "abide-checkpoint".to_owned(),
-        Stage::Reader(number) => format!("abide-reader-{number}"),
+        EngineThread::Writer => "abide-writer".to_owned(),
+        EngineThread::Sync => "abide-sync".to_owned(),
+        EngineThread::Publish => "abide-publish".to_owned(),
+        EngineThread::Checkpoint => "abide-checkpoint".to_owned(),
+        EngineThread::Reader(number) => format!("abide-reader-{number}"),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
@@ -92,9 +92,9 @@ pub struct AgentRevision {
 #[must_use]
 pub fn module() -> Module {
     Module::new("agent")
-        .seen::<Agent>(Sight::Open)
+        .visible::<Agent>(RowVisibility::Open)
         // Prompts belong to the operator: tenants see an agent's name, mode and description.
-        .seen::<AgentRevision>(Sight::Where(":caller_scope = '{}'", &[]))
+        .visible::<AgentRevision>(RowVisibility::Where(":caller_scope = '{}'", &[]))
         .reducer(register_agent::definition())
         .reducer(retire_agent::definition())
 }
@@ -111,7 +111,7 @@ pub fn register_agent(
     hidden: Option<bool>,
     native: Option<bool>,
     expected_revision: Option<i64>,
-) -> Result<Answer<Agent>, Abort> {
+) -> Result<ReducerResult<Agent>, Abort> {
     check_unbounded(ctx)?;
     check::name("name", &name)?;
     let definition = Json::from(JsonValue::Object(definition));
@@ -124,7 +124,7 @@ pub fn register_agent(
             .into());
     }
     let registered =
-        ctx.beyond_policies(|ctx| ctx.get::<AgentRevision>((name.as_str(), revision)))?;
+        ctx.without_policies(|ctx| ctx.get::<AgentRevision>((name.as_str(), revision)))?;
     let defined_anew = registered.as_ref().is_none_or(|old| old.definition != definition);
     let mut agent = Agent {
         name,
@@ -143,7 +143,7 @@ pub fn register_agent(
         seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
     };
     if let Some(before) = before.as_ref().filter(|before| **before == agent) {
-        return Ok(Answer::Duplicate(before.seq, agent));
+        return Ok(ReducerResult::Duplicate(before.seq, agent));
     }
     check_acyclic(ctx, &agent.name, &definition.value())?;
     agent.revision += i64::from(defined_anew);
@@ -162,21 +162,21 @@ pub fn register_agent(
             seq: agent.seq,
         })?;
     }
-    Ok(Answer::Fresh(agent))
+    Ok(ReducerResult::Fresh(agent))
 }
 
 /// Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it.
 #[reducer]
-pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<Answer<Agent>, Abort> {
+pub fn retire_agent(ctx: &mut Context<'_>, name: String) -> Result<ReducerResult<Agent>, Abort> {
     check_unbounded(ctx)?;
     let mut agent = find(ctx, &name)?;
     if agent.retired_at.is_some() {
-        return Ok(Answer::Duplicate(agent.seq, agent));
+        return Ok(ReducerResult::Duplicate(agent.seq, agent));
     }
     agent.retired_at = Some(ctx.now);
     (agent.updated_at, agent.seq) = (ctx.now, ctx.seq);
     ctx.update(&agent)?;
-    Ok(Answer::Fresh(agent))
+    Ok(ReducerResult::Fresh(agent))
 }
 
 /// Refuses a definition that makes an agent delegate to itself, directly or through others: a delegation cycle would

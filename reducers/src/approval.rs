@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -108,13 +108,13 @@ pub struct Approval {
 #[must_use]
 pub fn module() -> Module {
     Module::new("approval")
-        .seen::<Approval>(Sight::OfScope)
+        .visible::<Approval>(RowVisibility::InScope)
         .reducer(decide_approval::definition())
         .deadline::<Approval>(
-        "expires_at",
-        "status = 'pending' AND expires_at IS NOT NULL",
-        expire_approval::definition(),
-    )
+            "expires_at",
+            "status = 'pending' AND expires_at IS NOT NULL",
+            expire_approval::definition(),
+        )
 }
 
 /// Approves or rejects a call. The first decision wins; an identical one changes nothing. With
@@ -129,7 +129,7 @@ pub fn decide_approval(
     approved_arguments: Option<JsonValue>,
     comment: Option<String>,
     arguments_hash: Option<String>,
-) -> Result<Answer<Approval>, Abort> {
+) -> Result<ReducerResult<Approval>, Abort> {
     let mut approval = find(ctx, id.as_deref(), call_id.as_deref())?;
     ctx.about(&approval.session_id);
     let what = format!("deciding on a call of {}", approval.tool_name);
@@ -141,7 +141,7 @@ pub fn decide_approval(
         Decision::Reject => ApprovalStatus::Rejected,
     };
     if approval.status == status && approval.approved_arguments == approved_arguments_text {
-        return Ok(Answer::Duplicate(approval.seq, approval));
+        return Ok(ReducerResult::Duplicate(approval.seq, approval));
     }
     if approval.status != ApprovalStatus::Pending {
         return Err(decided(&approval).into());
@@ -151,8 +151,8 @@ pub fn decide_approval(
         return Err(Refusal::new(Code::BadArguments, detail).into());
     }
     // A caller who can see the approval may decide, even if it cannot see the call.
-    ctx.beyond_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
-    let mut call = ctx.beyond_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
+    ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
+    let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = approved_arguments.map(Arc::new) {
         let tool = tool::pinned(ctx, &call)?;
         tool::arguments::check(ctx, &tool, &arguments)?;
@@ -168,13 +168,13 @@ pub fn decide_approval(
             call.error = comment.clone().or_else(|| Some(format!("rejected by {by}")));
         }
     }
-    ctx.beyond_policies(|ctx| tool_call::save(ctx, call))?;
+    ctx.without_policies(|ctx| tool_call::save(ctx, call))?;
     approval.status = status;
     approval.approved_arguments = approved_arguments_text;
     approval.decided_by = Some(by);
     approval.comment = comment;
     run::wake(ctx, &approval.session_id)?;
-    save(ctx, approval).map(Answer::Fresh)
+    save(ctx, approval).map(ReducerResult::Fresh)
 }
 
 /// Expires an approval without a decision: the call is rejected.
@@ -226,7 +226,7 @@ pub(crate) fn request(ctx: &mut Context<'_>, tool: &Tool, call: &ToolCall) -> Re
 
 /// The arguments with which a call was first requested, if it needed an approval.
 pub(crate) fn asked_for(ctx: &mut Context<'_>, call_id: &str) -> Result<Option<Json>, Abort> {
-    let found = ctx.beyond_policies(|ctx| of_call(ctx, call_id))?;
+    let found = ctx.without_policies(|ctx| of_call(ctx, call_id))?;
     Ok(found.map(|approval| approval.arguments))
 }
 

@@ -273,7 +273,7 @@ pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool
 
 /// Leaves a cleanup to later steps: for one of many caused by one call.
 pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| leave(ctx, task))
+    ctx.without_policies(|ctx| leave(ctx, task))
 }
 
 fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
@@ -288,7 +288,7 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
         return former::take_steps(ctx, task);
     }
     let mut step = Step { left: limits::CLEANUP_ROWS };
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         let is_done = step.work_on(ctx, &mut task)?;
         if !is_done {
             leave(ctx, task)?;

@@ -5,7 +5,7 @@
 //! call, and no caller can create it in advance. Depth and descendants are counted in the rows here; they do not
 //! depend on values that callers set.
 
-use abide_schema::reducer::{Answer, DERIVED, Sight};
+use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
 };
@@ -46,7 +46,7 @@ pub struct Delegation {
 #[must_use]
 pub fn module() -> Module {
     Module::new("delegation")
-        .seen::<Delegation>(Sight::OfScope)
+        .visible::<Delegation>(RowVisibility::InScope)
         .reducer(start_child_run::definition())
 }
 
@@ -60,7 +60,7 @@ pub fn start_child_run(
     fencing_token: i64,
     agent: String,
     input: String,
-) -> Result<Answer<Run>, Abort> {
+) -> Result<ReducerResult<Run>, Abort> {
     let call = tool_call::held(ctx, &call_id, fencing_token)?;
     let mut parent = parent_of(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
@@ -87,7 +87,7 @@ pub fn start_child_run(
     run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
     run::save(ctx, parent)?;
     ctx.about(&call.session_id);
-    Ok(Answer::Fresh(child))
+    Ok(ReducerResult::Fresh(child))
 }
 
 /// The run that requested a call. Only the holder of a run can request a call with its id.
@@ -107,31 +107,36 @@ fn parent_of(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Run, Abort> {
 }
 
 /// Returns an existing child run, if it is the one that would be started.
-fn again(before: Run, call: &ToolCall, parent: &Run, agent: &str) -> Result<Answer<Run>, Abort> {
+fn again(
+    before: Run,
+    call: &ToolCall,
+    parent: &Run,
+    agent: &str,
+) -> Result<ReducerResult<Run>, Abort> {
     let is_same = before.session_id == call.call_id
         && before.parent_id.as_deref() == Some(&parent.id)
         && before.agent == agent;
     if is_same {
-        return Ok(Answer::Duplicate(before.seq, before));
+        return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = format!("run {} exists, and was not started for call {}", before.id, call.call_id);
     Err(Refusal::new(Code::Conflict, detail).into())
 }
 
 /// A child's position in the tree: the root run, and the number of ancestors.
-pub(crate) struct Place {
+pub(crate) struct TreePosition {
     root_id: String,
     depth: i64,
 }
 
 /// Admits one more run under a parent, if the parent is active and the limits allow it.
-pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort> {
+pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition, Abort> {
     if !run::end::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
-    let above = ctx.beyond_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
+    let above = ctx.without_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
     let (root_id, depth) =
         above.map_or((parent.id.clone(), 1), |above| (above.root_id, above.depth + 1));
     let (deepest, most) = allowed(ctx, &root_id)?;
@@ -150,12 +155,12 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<Place, Abort>
         let hint = "limits.descendants of its agent sets it, up to the limit of the server";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
-    Ok(Place { root_id, depth })
+    Ok(TreePosition { root_id, depth })
 }
 
 /// Depth and number of runs allowed in a tree, from the definition of the root's agent.
 fn allowed(ctx: &mut Context<'_>, root_id: &str) -> Result<(i64, i64), Abort> {
-    let defined = ctx.beyond_policies(|ctx| {
+    let defined = ctx.without_policies(|ctx| {
         let Some(root) = ctx.get::<Run>(root_id)? else { return Ok(None) };
         ctx.get::<AgentRevision>((root.agent.as_str(), root.revision))
     })?;
@@ -173,7 +178,7 @@ pub(crate) fn note(
     ctx: &mut Context<'_>,
     child: &Run,
     parent: &Run,
-    Place { root_id, depth }: Place,
+    TreePosition { root_id, depth }: TreePosition,
     call_id: Option<String>,
 ) -> Result<(), Abort> {
     let row = Delegation {

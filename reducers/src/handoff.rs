@@ -8,7 +8,7 @@
 //! Deadlines apply to unclaimed handoffs: a pending handoff is escalated or expires, even if
 //! it becomes pending again after the deadline.
 
-use abide_schema::reducer::Sight;
+use abide_schema::reducer::RowVisibility;
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
 };
@@ -103,7 +103,7 @@ pub struct HandoffRequest {
 #[must_use]
 pub fn module() -> Module {
     Module::new("handoff")
-        .seen::<HandoffRequest>(Sight::OfScopeWithout(&["fencing_token"]))
+        .visible::<HandoffRequest>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .reducer(request_supervisor_handoff::definition())
         .reducer(claim_handoff::definition())
         .reducer(heartbeat_handoff::definition())
@@ -324,7 +324,7 @@ fn give_back(
     let data = Json::from(json!({"handoff_id": handoff.id, "status": status.as_str()}));
     let role = if status == HandoffStatus::Expired { "system" } else { "supervisor" };
     let (role, kind, content) = (role.to_owned(), "handoff".to_owned(), Some(said.clone()));
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         let session = session::open(ctx, &handoff.session_id)?;
         message::append(ctx, &session, role, kind, content, Some(data))?;
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;

@@ -4,20 +4,16 @@
 //! It changes when a product rule changes. It does not depend on HTTP, threads or storage: it accesses rows
 //! through [`abide_schema::Context`].
 
+mod access;
 pub mod agent;
 pub mod approval;
 pub mod cleanup;
 pub mod delegation;
-pub mod denial;
 pub mod handoff;
-pub mod identity;
 pub mod message;
-pub mod policy;
-pub mod role;
 pub mod run;
 pub mod session;
 pub mod timer;
-pub mod token;
 pub mod tool;
 pub mod tool_call;
 
@@ -27,23 +23,28 @@ mod waiting;
 
 use abide_schema::Module;
 
+pub use access::denial;
+pub use access::denial::DeniedAttempt;
+pub use access::identity;
+pub use access::identity::Identity;
+pub use access::policy;
+pub use access::policy::Policy;
+pub use access::role;
+pub use access::role::Role;
+pub use access::token;
+pub use access::token::Token;
 pub use agent::{Agent, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
 pub use cleanup::{Cleanup, CleanupKind};
 pub use delegation::Delegation;
-pub use denial::DeniedAttempt;
 pub use handoff::{HandoffRequest, HandoffStatus};
-pub use identity::Identity;
 pub use message::AgentState;
-pub use policy::Policy;
-pub use role::Role;
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
 pub use timer::{Timer, TimerStatus};
-pub use token::Token;
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
-pub use waiting::Waiting;
+pub use waiting::WaitingEntry;
 
 /// The built-in modules, in the order in which their tables are created. Custom modules are registered
 /// after them in the same way.

@@ -1,6 +1,6 @@
 //! Messages and other entries of a session's state: one `agent_state` row each, in order of arrival.
 
-use abide_schema::reducer::{Nullable, Sight};
+use abide_schema::reducer::{Nullable, RowVisibility};
 use abide_schema::{Abort, Context, Json, Micros, Module, Seq, reducer, table};
 use serde::Serialize;
 use serde_json::Value as JsonValue;
@@ -47,7 +47,7 @@ pub struct Appended {
 #[must_use]
 pub fn module() -> Module {
     Module::new("message")
-        .seen::<AgentState>(Sight::OfScope)
+        .visible::<AgentState>(RowVisibility::InScope)
         .copied(("agent_state", "content"), &[("run_events", "data"), ("runs", "output")])
         .copied(("agent_state", "data"), &[("run_events", "data")])
         .reducer(append_message::definition())

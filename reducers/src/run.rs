@@ -16,7 +16,7 @@
 //!
 //! This file has the rows, the start of a run and shared functions; then [`mod@drive`] and [`mod@end`].
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, limits, reducer,
     table,
@@ -210,7 +210,7 @@ pub struct RunEvent {
 /// A run event as sent by a driver.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct NewRunEvent {
     /// Its kind.
     pub kind: RunEventKind,
     /// Its data.
@@ -222,8 +222,8 @@ pub struct Told {
 pub fn module() -> Module {
     Module::new("run")
         .step(waiting::FILL_RUNS)
-        .seen::<Run>(Sight::OfScopeWithout(&["fencing_token"]))
-        .seen::<RunEvent>(Sight::OfScope)
+        .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
+        .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])
         .reducer(start_run::definition())
         .reducer(claim_run::definition())
@@ -251,7 +251,7 @@ pub fn start_run(
     input: Option<String>,
     #[id(new, Run)] id: Option<String>,
     deadline_ms: Option<i64>,
-) -> Result<Answer<Run>, Abort> {
+) -> Result<ReducerResult<Run>, Abort> {
     if let Some(id) = &id {
         check::name("id", id)?;
         if let Some(before) = ctx.get::<Run>(id)? {
@@ -262,7 +262,7 @@ pub fn start_run(
     let agent = agent.unwrap_or_else(|| session.agent.clone());
     let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
     let new = NewRun { id, agent, as_subagent: false, input, parent_id: None, deadline_at };
-    begin(ctx, session, new).map(Answer::Fresh)
+    begin(ctx, session, new).map(ReducerResult::Fresh)
 }
 
 /// Attributes of a new run.
@@ -283,7 +283,7 @@ pub(crate) fn begin(
 ) -> Result<Run, Abort> {
     let session_id = session.id.clone();
     let agent = agent::ready(ctx, &agent, as_subagent)?;
-    if let Some(active) = ctx.beyond_policies(|ctx| active(ctx, &session_id))? {
+    if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
         return Err(taken(ctx, &session_id, &active)?.into());
     }
     let session = open(ctx, session, input)?;
@@ -355,12 +355,12 @@ fn again(
     mut before: Run,
     session_id: &str,
     agent: Option<&str>,
-) -> Result<Answer<Run>, Abort> {
+) -> Result<ReducerResult<Run>, Abort> {
     ctx.about(&before.session_id);
     let of_same = before.session_id == session_id && before.parent_id.is_none();
     if of_same && agent.is_none_or(|agent| agent == before.agent) {
         lease::hide(ctx, &mut before.fencing_token)?;
-        return Ok(Answer::Duplicate(before.seq, before));
+        return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = match before.session_id == session_id {
         true => format!("run {} belongs to another agent or parent", before.id),
@@ -406,7 +406,7 @@ pub(crate) fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option
 /// Continues a session's run if the last thing that it waited for has arrived, whether
 /// the caller can see the run or not.
 pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| go_on(ctx, session_id))
+    ctx.without_policies(|ctx| go_on(ctx, session_id))
 }
 
 fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
@@ -444,7 +444,7 @@ pub(crate) fn tell(
     kind: RunEventKind,
     data: JsonValue,
 ) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| add_event(ctx, run, kind, data))
+    ctx.without_policies(|ctx| add_event(ctx, run, kind, data))
 }
 
 fn add_event(
@@ -470,12 +470,12 @@ fn add_event(
 }
 
 /// Adds a driver's events; the events that end a turn are not allowed here.
-fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(), Abort> {
+fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<NewRunEvent>) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
         let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
         return Err(Refusal::new(Code::LimitExceeded, detail).into());
     }
-    for Told { kind, data } in events {
+    for NewRunEvent { kind, data } in events {
         use RunEventKind::{Done, Error, Interrupt};
         if matches!(kind, Done | Error | Interrupt) {
             let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
@@ -489,7 +489,7 @@ fn tell_all(ctx: &mut Context<'_>, run: &mut Run, events: Vec<Told>) -> Result<(
 pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.updated_at = ctx.now;
     run.seq = ctx.seq;
-    let before = ctx.beyond_policies(|ctx| ctx.get::<Run>(&run.id))?;
+    let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
     ctx.update(&run)?;
     let waited = before.is_some_and(|before| before.waits());
     if waited != run.waits() {
@@ -505,9 +505,9 @@ impl Run {
     }
 
     /// Its queue entry.
-    fn entry(&self) -> waiting::Entry<'_> {
+    fn entry(&self) -> waiting::QueueEntry<'_> {
         let queue = waiting::RUNS.to_owned();
         let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
-        waiting::Entry { queue, since, id, session_id }
+        waiting::QueueEntry { queue, since, id, session_id }
     }
 }

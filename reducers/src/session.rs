@@ -14,7 +14,7 @@
 //! asked to stop, and the session ends when the last of them has. An idle one ends immediately. Its child
 //! sessions follow in steps, see [`mod@cleanup`].
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
@@ -143,7 +143,7 @@ pub struct Session {
 #[must_use]
 pub fn module() -> Module {
     Module::new("session")
-        .seen::<Session>(Sight::OfScope)
+        .visible::<Session>(RowVisibility::InScope)
         .reducer(create_session::definition())
         .reducer(suspend_session::definition())
         .reducer(resume_session::definition())
@@ -313,18 +313,18 @@ pub fn cancel_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
     reason: Option<String>,
-) -> Result<Answer<Session>, Abort> {
+) -> Result<ReducerResult<Session>, Abort> {
     let session = find(ctx, &session_id)?;
     let cancelled = session.error_code.as_deref() == Some(CANCELLED);
     if session.cancel_requested_at.is_some() && (cancelled || !session.status.is_terminal()) {
-        return Ok(Answer::Duplicate(session.seq, session));
+        return Ok(ReducerResult::Duplicate(session.seq, session));
     }
     if session.status.is_terminal() {
         return Err(not_from(&session, "cancelled").into());
     }
     let session = mark_cancelled(ctx, session, reason.as_deref())?;
     cleanup::begin(ctx, Task::cancel(&session_id, reason.as_deref()))?;
-    Ok(Answer::Fresh(session))
+    Ok(ReducerResult::Fresh(session))
 }
 
 /// Marks one session as cancelled, and ends it if nothing of it runs. A cleanup ends its calls, timers and child
@@ -410,7 +410,7 @@ fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(), Abort> {
 
 /// Called after a call of a cancelled session has stopped: if it was the last, the session ends.
 pub(crate) fn stopped(ctx: &mut Context<'_>, id: &str) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| match ctx.get::<Session>(id)? {
+    ctx.without_policies(|ctx| match ctx.get::<Session>(id)? {
         Some(session)
             if session.cancel_requested_at.is_some()
                 && !session.status.is_terminal()
@@ -502,7 +502,7 @@ fn end(
 
 /// Ends what a session has one of, its run and its handoff, also where its caller does not see them.
 fn release(ctx: &mut Context<'_>, session: &Session) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         run::end::abort_of_session(ctx, &session.id, session.cancel_requested_at.is_some())?;
         handoff::cancel_of_session(ctx, &session.id)
     })

@@ -1,7 +1,7 @@
 //! Timers. When a timer fires, its row becomes `fired`, which subscribers see; if it has a session, the
 //! session gets a message or is resumed.
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
@@ -72,7 +72,7 @@ CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE sessi
 #[must_use]
 pub fn module() -> Module {
     Module::new("timer")
-        .seen::<Timer>(Sight::OfScope)
+        .visible::<Timer>(RowVisibility::InScope)
         .reducer(set_timer::definition())
         .reducer(cancel_timer::definition())
         .step(BY_STATUS)
@@ -93,7 +93,7 @@ pub fn set_timer(
     message: Option<String>,
     resume: Option<bool>,
     data: Option<JsonValue>,
-) -> Result<Answer<Timer>, Abort> {
+) -> Result<ReducerResult<Timer>, Abort> {
     let given =
         id.as_deref().map(|id| check::name("id", id).map(|()| id.to_owned())).transpose()?;
     name.as_deref().map_or(Ok(()), |name| check::name("name", name))?;
@@ -126,7 +126,7 @@ pub fn set_timer(
         let session = session::wanted(ctx, session_id)?;
         session::touch(ctx, session)?;
     }
-    ctx.insert(timer).map(Answer::Fresh)
+    ctx.insert(timer).map(ReducerResult::Fresh)
 }
 
 /// Cancels a timer before it fires.
@@ -134,17 +134,17 @@ pub fn set_timer(
 pub fn cancel_timer(
     ctx: &mut Context<'_>,
     #[id(Timer)] id: String,
-) -> Result<Answer<Timer>, Abort> {
+) -> Result<ReducerResult<Timer>, Abort> {
     let mut timer = find(ctx, &id)?;
     match timer.status {
-        TimerStatus::Cancelled => Ok(Answer::Duplicate(timer.seq, timer)),
+        TimerStatus::Cancelled => Ok(ReducerResult::Duplicate(timer.seq, timer)),
         TimerStatus::Fired => {
             let at = timer.fired_at.unwrap_or(timer.due_at);
             Err(Refusal::new(Code::Conflict, format!("timer {id} fired at {at}")).into())
         }
         TimerStatus::Pending => {
             timer.status = TimerStatus::Cancelled;
-            save(ctx, timer).map(Answer::Fresh)
+            save(ctx, timer).map(ReducerResult::Fresh)
         }
     }
 }
@@ -221,7 +221,7 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
 }
 
 /// Handles a timer whose id exists: identical, or a conflict.
-fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Timer>, Abort> {
+fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResult<Timer>, Abort> {
     // A delay counts from the first request.
     let due_at = in_ms.map_or(timer.due_at, |in_ms| before.created_at.plus_ms(in_ms));
     let same = before.due_at == due_at
@@ -231,7 +231,7 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<Answer<Time
         && before.resume == timer.resume
         && before.data == timer.data;
     if same {
-        return Ok(Answer::Duplicate(before.created_seq, before));
+        return Ok(ReducerResult::Duplicate(before.created_seq, before));
     }
     let detail = format!(
         "timer {} already exists with other attributes, due at {}",

@@ -2,7 +2,7 @@
 //! worker vanishes. A tool has versions; a call keeps the version with which it was requested.
 //! Only limits are always the current ones, because they protect the system behind the tool.
 
-use abide_schema::reducer::{Answer, Sight};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
 };
@@ -241,8 +241,8 @@ fn stored(value: impl Serialize) -> Json {
 #[must_use]
 pub fn module() -> Module {
     Module::new("tool")
-        .seen::<Tool>(Sight::Open)
-        .seen::<ToolVersion>(Sight::Open)
+        .visible::<Tool>(RowVisibility::Open)
+        .visible::<ToolVersion>(RowVisibility::Open)
         .reducer(register_tool::definition())
 }
 
@@ -261,7 +261,7 @@ pub fn register_tool(
     retry: Option<Retry>,
     required_capability: Option<String>,
     limits: Option<ToolLimits>,
-) -> Result<Answer<Tool>, Abort> {
+) -> Result<ReducerResult<Tool>, Abort> {
     check::name("name", &name)?;
     check_policies(timeout_ms, retry.as_ref(), approval.as_ref(), limits.as_ref())?;
     let input_schema = input_schema.map(Json::from);
@@ -291,14 +291,14 @@ pub fn register_tool(
     };
     match before {
         Some(before) if before.is_same_but_for_time(&tool) => {
-            return Ok(Answer::Duplicate(before.seq, before));
+            return Ok(ReducerResult::Duplicate(before.seq, before));
         }
         Some(_) => ctx.update(&tool)?,
         None => drop(ctx.insert(tool.clone())?),
     }
     let (name, version, manifest) = (tool.name.clone(), tool.version, stored(&tool));
     ctx.insert(ToolVersion { name, version, manifest, created_at: now, seq })?;
-    Ok(Answer::Fresh(tool))
+    Ok(ReducerResult::Fresh(tool))
 }
 
 fn check_policies(

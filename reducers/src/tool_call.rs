@@ -16,13 +16,13 @@
 //! This file has the rows and shared functions; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
 //! the holder, on expiry, by settlement) and [`mod@cancel`].
 
-use abide_schema::reducer::{ColumnName, Sight};
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::reducer::{ColumnName, RowVisibility};
+use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{
     Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, table,
 };
 
-use crate::waiting::{self, Waiting};
+use crate::waiting::{self, WaitingEntry};
 use crate::{check, lease, tool};
 
 pub mod cancel;
@@ -256,14 +256,14 @@ pub fn module() -> Module {
     Module::new("tool_call")
         .step(BY_STATUS)
         .step(BY_ATTEMPT)
-        .seen::<ToolCall>(Sight::OfScopeWithout(&["fencing_token"]))
-        .seen::<LostLease>(Sight::OfScopeWithout(&["fencing_token"]))
+        .visible::<ToolCall>(RowVisibility::InScopeExcept(&["fencing_token"]))
+        .visible::<LostLease>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .copied(("tool_calls", "arguments"), COPIES_OF_ARGUMENTS)
         .copied(("tool_calls", "result"), COPIES_OF_RESULTS)
         .copied(("tool_calls", "error"), COPIES_OF_ERRORS)
         .step(waiting::FILL_CALLS)
         .table::<ToolClaim>()
-        .table::<Waiting>()
+        .table::<WaitingEntry>()
         .view("unknown_tool_calls", UNKNOWN_CALLS)
         .view("undelivered_results", UNDELIVERED_RESULTS)
         .reducer(request_tool_call::definition())
@@ -313,7 +313,7 @@ pub(crate) fn held(
 pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     call.updated_at = ctx.now;
     call.seq = ctx.seq;
-    let before = ctx.beyond_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
+    let before = ctx.without_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
     ctx.update(&call)?;
     let waited = before.is_some_and(|before| before.waits());
     if waited != call.waits() {
@@ -329,17 +329,17 @@ impl ToolCall {
     }
 
     /// Its queue entry.
-    fn entry(&self) -> waiting::Entry<'_> {
+    fn entry(&self) -> waiting::QueueEntry<'_> {
         let queue = waiting::calls_of(&self.tool_name);
         let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
-        waiting::Entry { queue, since, id, session_id }
+        waiting::QueueEntry { queue, since, id, session_id }
     }
 }
 
 /// Whether the caller holds the call with this token. A holder without the required capability is denied.
 fn is_held(ctx: &mut Context<'_>, call: &ToolCall, fencing_token: i64) -> Result<bool, Abort> {
     let Some(current) = call.fencing_token else { return Ok(false) };
-    let fenced = current != fencing_token && !makes(Bug::NoFencing);
+    let fenced = current != fencing_token && !makes(SeededBug::NoFencing);
     if call.status != ToolCallStatus::Claimed || fenced || !lease::is_holder(ctx, current)? {
         return Ok(false);
     }
@@ -370,7 +370,7 @@ fn lost_lease(
     fencing_token: i64,
 ) -> Result<Option<LostLease>, Abort> {
     let key = (call.call_id.as_str(), fencing_token);
-    ctx.beyond_policies(|ctx| ctx.get::<LostLease>(key))
+    ctx.without_policies(|ctx| ctx.get::<LostLease>(key))
 }
 
 /// Why a call cannot be ended, or its lease extended, with a token.

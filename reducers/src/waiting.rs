@@ -18,7 +18,7 @@ pub(crate) fn calls_of(tool: &str) -> String {
 
 /// A waiting entry, under one key of its session's scope.
 #[table(name = "waiting", without_rowid, shared)]
-pub struct Waiting {
+pub struct WaitingEntry {
     /// Its queue: `r`, or `t` and the name of a tool.
     #[column(key)]
     pub queue: String,
@@ -52,7 +52,7 @@ FROM runs AS r JOIN sessions AS s ON s.id = r.session_id, json_each(s.scope) AS 
 WHERE r.status = 'running' AND r.driver IS NULL AND j.type = 'text'";
 
 /// Something that can wait, as its row says.
-pub(crate) struct Entry<'a> {
+pub(crate) struct QueueEntry<'a> {
     pub(crate) queue: String,
     pub(crate) since: i64,
     pub(crate) id: &'a str,
@@ -62,10 +62,10 @@ pub(crate) struct Entry<'a> {
 /// Adds or removes an entry.
 pub(crate) fn note(
     ctx: &mut Context<'_>,
-    Entry { queue, since, id, session_id }: Entry<'_>,
+    QueueEntry { queue, since, id, session_id }: QueueEntry<'_>,
     waits: bool,
 ) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         let session = ctx.get::<Session>(session_id)?;
         let Some(session) = session.filter(|session| session.scope.as_str() != "{}") else {
             return Ok(());
@@ -75,9 +75,9 @@ pub(crate) fn note(
             let Some(value) = value.as_str() else { continue };
             let (queue, part, id) = (queue.clone(), part(key, value), id.to_owned());
             if waits {
-                ctx.insert(Waiting { queue, part, since, id })?;
-            } else if ctx.get::<Waiting>((&*queue, &*part, since, &*id))?.is_some() {
-                ctx.delete::<Waiting>((&*queue, &*part, since, &*id))?;
+                ctx.insert(WaitingEntry { queue, part, since, id })?;
+            } else if ctx.get::<WaitingEntry>((&*queue, &*part, since, &*id))?.is_some() {
+                ctx.delete::<WaitingEntry>((&*queue, &*part, since, &*id))?;
             }
         }
         Ok(())
@@ -89,7 +89,7 @@ fn part(key: &str, value: &str) -> String {
 }
 
 /// The result of a search in a queue.
-pub(crate) enum Next {
+pub(crate) enum QueueHead {
     /// The next entry: since when it waits, and its id.
     Found(i64, String),
     /// None left, or the limit of examined entries was reached on partial matches.
@@ -102,7 +102,7 @@ pub(crate) fn next(
     queue: &str,
     behind: Option<(i64, &str)>,
     looks: &mut usize,
-) -> Result<Next, Abort> {
+) -> Result<QueueHead, Abort> {
     let scope = ctx.caller.scope().clone();
     let parts: Vec<String> = scope.iter().map(|(key, value)| part(key, value)).collect();
     let (since, id) = behind.unwrap_or((i64::MIN, ""));
@@ -111,7 +111,7 @@ pub(crate) fn next(
     let mut agreed = 0;
     for part in parts.iter().cycle() {
         if *looks == 0 {
-            return Ok(Next::End);
+            return Ok(QueueHead::End);
         }
         *looks -= 1;
         let by = if exclusive { ">" } else { ">=" };
@@ -120,14 +120,14 @@ pub(crate) fn next(
         );
         let (part, id) = (part.as_str(), place.1.as_str());
         let params = [queue.into(), part.into(), place.0.into(), Value::from(id)];
-        let found = ctx.beyond_policies(|ctx| ctx.find::<Waiting>(&clause, &params))?;
-        let Some(found) = found.into_iter().next() else { return Ok(Next::End) };
+        let found = ctx.without_policies(|ctx| ctx.find::<WaitingEntry>(&clause, &params))?;
+        let Some(found) = found.into_iter().next() else { return Ok(QueueHead::End) };
         let at = (found.since, found.id);
         agreed = if !exclusive && at == place { agreed + 1 } else { 1 };
         (place, exclusive) = (at, false);
         if agreed == parts.len() {
-            return Ok(Next::Found(place.0, place.1));
+            return Ok(QueueHead::Found(place.0, place.1));
         }
     }
-    Ok(Next::End)
+    Ok(QueueHead::End)
 }

@@ -24,27 +24,27 @@ pub type Scope = BTreeMap<String, String>;
 pub struct CallLimits {
     /// The rate limit: a burst of `calls`, refilled at the rate of `calls` per `per_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Allowance>,
+    pub rate: Option<RateLimit>,
     /// The quota: at most `calls` in each period of `per_ms`, counted from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quota: Option<Allowance>,
+    pub quota: Option<RateLimit>,
 }
 
 /// A number of calls per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Allowance {
+pub struct RateLimit {
     /// The number.
     pub calls: i64,
     /// The period in milliseconds.
     pub per_ms: i64,
 }
 
-impl Allowance {
+impl RateLimit {
     /// Whether this allows no more than another in any period: neither a larger burst nor a higher rate.
     #[must_use]
-    pub fn is_within(self, other: Allowance) -> bool {
-        let over = |a: Allowance, b: Allowance| i128::from(a.calls) * i128::from(b.per_ms);
+    pub fn is_within(self, other: RateLimit) -> bool {
+        let over = |a: RateLimit, b: RateLimit| i128::from(a.calls) * i128::from(b.per_ms);
         self.calls <= other.calls && over(self, other) <= over(other, self)
     }
 }
@@ -65,7 +65,7 @@ struct Authority {
     recorded: Option<String>,
     /// The id and the scope; `None` if the scope is empty.
     principal: Option<String>,
-    credential: Option<Credential>,
+    credential: Option<AdmittedCredential>,
     /// The caller that the credential was checked for, if this one has a narrower scope.
     narrowed_from: Option<Caller>,
     /// See [`Caller::own_scope`].
@@ -77,17 +77,17 @@ struct Authority {
 /// The credential with which a server admitted a caller. It is checked again when a call runs, because it can
 /// be revoked while the call waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
+pub struct AdmittedCredential {
     /// What was presented.
-    pub proof: Proof,
+    pub credential: Credential,
     /// The version of the credential tables in which it was found valid: the seq of the last commit that
     /// changed one of them.
     pub state: Seq,
 }
 
-/// See [`Credential`].
+/// See [`AdmittedCredential`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum Credential {
     /// None, while no credentials are required.
     Anonymous,
     /// A token stored in the database.
@@ -108,14 +108,14 @@ pub enum Proof {
     },
 }
 
-impl Proof {
+impl Credential {
     /// When it expires, if it does.
     #[must_use]
     pub fn expires_at(&self) -> Option<Micros> {
         match self {
-            Proof::Anonymous => None,
-            Proof::Token { expires_at, .. } => *expires_at,
-            Proof::Claims { expires_at, .. } => Some(*expires_at),
+            Credential::Anonymous => None,
+            Credential::Token { expires_at, .. } => *expires_at,
+            Credential::Claims { expires_at, .. } => Some(*expires_at),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Caller {
 
     /// The same caller, admitted with a credential that is checked again when a call runs.
     #[must_use]
-    pub fn admitted(self, credential: Credential) -> Caller {
+    pub fn admitted(self, credential: AdmittedCredential) -> Caller {
         let mut authority = Arc::unwrap_or_clone(self.0);
         authority.credential = Some(credential);
         Caller(Arc::new(authority))
@@ -200,7 +200,7 @@ impl Caller {
     /// The credential that it was admitted with. `None` for a caller whose permission cannot be revoked: a program
     /// that embeds the engine, the engine itself, and the server's own token.
     #[must_use]
-    pub fn credential(&self) -> Option<&Credential> {
+    pub fn credential(&self) -> Option<&AdmittedCredential> {
         self.0.credential.as_ref()
     }
 
@@ -365,15 +365,15 @@ impl Caller {
     #[must_use]
     pub fn recorded(id: &str, authority: Option<&str>) -> Caller {
         #[derive(Default, Deserialize)]
-        struct Bounds {
+        struct RecordedCaller {
             role: String,
             capabilities: BTreeSet<String>,
             scope: Scope,
             own_scope: Option<Scope>,
         }
         let Some(authority) = authority else { return Caller::new(id) };
-        let bounds: Bounds = serde_json::from_str(authority).unwrap_or_default();
-        let Bounds { role, capabilities, scope, own_scope } = bounds;
+        let bounds: RecordedCaller = serde_json::from_str(authority).unwrap_or_default();
+        let RecordedCaller { role, capabilities, scope, own_scope } = bounds;
         Caller::with(id, role, capabilities, scope).narrowed_from_scope(own_scope)
     }
 
@@ -465,7 +465,8 @@ mod tests {
     #[test]
     fn narrowing_and_second_identities_add_no_quota() {
         let scope = |key: &str, value: &str| Scope::from([(key.to_owned(), value.to_owned())]);
-        let credential = || Credential { proof: Proof::Anonymous, state: Seq::ZERO };
+        let credential =
+            || AdmittedCredential { credential: Credential::Anonymous, state: Seq::ZERO };
         let zeta = |id: &str| {
             let caller = Caller::with(id, "app", BTreeSet::new(), scope("tenant", "zeta"));
             caller.admitted(credential())

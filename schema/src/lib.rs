@@ -18,6 +18,7 @@ pub mod checksum;
 pub mod event;
 pub mod id;
 pub mod limits;
+mod module;
 pub mod nearest;
 mod nullable;
 pub mod reducer;

@@ -17,12 +17,14 @@ use sha2::{Digest as _, Sha256};
 pub use crate::caller::Caller;
 use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
-use crate::limits;
+pub use crate::module::{
+    ColumnCopies, ColumnName, CredentialQueries, Deadline, Guard, Module, RowVisibility, Step,
+};
 pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
-use crate::table::{Key, Kind, Table, TableSpec};
+use crate::table::{Key, Table, TableSpec};
 use crate::value::{Row, Value};
-use crate::work::{Effort, PolicyJudge};
+use crate::work::{PolicyChecker, WorkBudget};
 
 /// Separator in derived ids: the id of the parent, this character, and the rest. A caller cannot choose
 /// an id that contains it, so no other caller can take a derived id.
@@ -30,7 +32,7 @@ pub const DERIVED: char = '~';
 
 /// What an id argument refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum IdArgumentKind {
     /// An existing row.
     Existing,
     /// A row that the call may create, with an id chosen by the caller.
@@ -58,11 +60,16 @@ pub trait IdArgument: Sized {
     ///
     /// # Errors
     /// Those of [`Context::stored_id`].
-    fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: Naming) -> Result<Self, Abort>;
+    fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: IdArgumentKind)
+    -> Result<Self, Abort>;
 }
 
 impl IdArgument for String {
-    fn stored<T: Table>(self, ctx: &mut Context<'_>, naming: Naming) -> Result<String, Abort> {
+    fn stored<T: Table>(
+        self,
+        ctx: &mut Context<'_>,
+        naming: IdArgumentKind,
+    ) -> Result<String, Abort> {
         ctx.stored_id::<T>(self, naming)
     }
 }
@@ -71,7 +78,7 @@ impl IdArgument for Option<String> {
     fn stored<T: Table>(
         self,
         ctx: &mut Context<'_>,
-        naming: Naming,
+        naming: IdArgumentKind,
     ) -> Result<Option<String>, Abort> {
         self.map(|id| ctx.stored_id::<T>(id, naming)).transpose()
     }
@@ -153,7 +160,7 @@ pub trait Transaction {
 
     /// Whether policies are looked beyond from here on, and returns whether they were. The scope bounds as
     /// before. Nothing to say where nothing bounds the caller.
-    fn look_beyond(&mut self, beyond: bool) -> bool {
+    fn ignoring_policies(&mut self, beyond: bool) -> bool {
         beyond
     }
 
@@ -165,14 +172,14 @@ pub trait Transaction {
         &mut self,
         table: &'static TableSpec,
         id: String,
-        naming: Naming,
+        naming: IdArgumentKind,
     ) -> Result<String, Abort> {
         let _ = (table, naming);
         Ok(id)
     }
 
     /// What tries out policies. A replay has none: it only sees what was found good.
-    fn policy_judge(&self) -> Option<Arc<dyn PolicyJudge>> {
+    fn policy_checker(&self) -> Option<Arc<dyn PolicyChecker>> {
         None
     }
 
@@ -180,7 +187,7 @@ pub trait Transaction {
     ///
     /// # Errors
     /// [`Abort::Refused`] with the first name that is none.
-    fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort>;
+    fn check_reducer_names(&mut self, names: &BTreeSet<String>) -> Result<(), Abort>;
 
     /// Whether a replay makes the call again.
     fn is_replay(&self) -> bool {
@@ -215,7 +222,7 @@ pub trait Transaction {
 
 /// The seed for the ids of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seed {
+pub enum IdSource {
     /// The salt of the call's own event.
     Salt(Salt),
     /// The hash of the previous event, for replays of events of format 1.
@@ -234,11 +241,11 @@ pub struct Context<'a> {
     /// The caller.
     pub caller: &'a Caller,
     pub(crate) rows: &'a mut dyn Transaction,
-    seed: Seed,
+    seed: IdSource,
     drawn: StdCell<u32>,
     session_id: Option<String>,
     /// The budget for deferrable work; without it all work is done at once.
-    pub(crate) effort: Option<Effort<'a>>,
+    pub(crate) work_budget: Option<WorkBudget<'a>>,
 }
 
 impl<'a> Context<'a> {
@@ -249,17 +256,17 @@ impl<'a> Context<'a> {
         seq: Seq,
         now: Micros,
         caller: &'a Caller,
-        seed: Seed,
+        seed: IdSource,
         rows: &'a mut dyn Transaction,
     ) -> Context<'a> {
-        let (drawn, session_id, effort) = (StdCell::new(0), None, None);
-        Context { seq, now, caller, rows, seed, drawn, session_id, effort }
+        let (drawn, session_id, work_budget) = (StdCell::new(0), None, None);
+        Context { seq, now, caller, rows, seed, drawn, session_id, work_budget }
     }
 
     /// Sets a budget for work on the writer.
     #[must_use]
-    pub fn within(self, effort: Option<Effort<'a>>) -> Context<'a> {
-        Context { effort, ..self }
+    pub fn within(self, work_budget: Option<WorkBudget<'a>>) -> Context<'a> {
+        Context { work_budget, ..self }
     }
 
     /// Names the session that this call concerns, for the event.
@@ -279,9 +286,9 @@ impl<'a> Context<'a> {
         let drawn = self.drawn.get();
         self.drawn.set(drawn + 1);
         let digest = match &self.seed {
-            Seed::Chain(hash) => Sha256::new().chain_update(hash),
+            IdSource::Chain(hash) => Sha256::new().chain_update(hash),
             // The tag separates the ids, which are visible, from the event's commitment, which must stay secret.
-            Seed::Salt(salt) => Sha256::new().chain_update(ID_TAG).chain_update(salt),
+            IdSource::Salt(salt) => Sha256::new().chain_update(ID_TAG).chain_update(salt),
         };
         let digest: [u8; 32] = digest.chain_update(drawn.to_be_bytes()).finalize().into();
         let randomness = digest.first_chunk().expect("a digest has more than ten bytes");
@@ -294,8 +301,8 @@ impl<'a> Context<'a> {
     #[must_use]
     pub fn digest(&self, text: &str) -> String {
         let digest = match &self.seed {
-            Seed::Chain(_) => Sha256::new(),
-            Seed::Salt(salt) => Sha256::new().chain_update(DIGEST_TAG).chain_update(salt),
+            IdSource::Chain(_) => Sha256::new(),
+            IdSource::Salt(salt) => Sha256::new().chain_update(DIGEST_TAG).chain_update(salt),
         };
         let digest: [u8; 32] = digest.chain_update(text.as_bytes()).finalize().into();
         digest.iter().fold(String::with_capacity(64), |mut text, byte| {
@@ -312,12 +319,16 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// [`Abort::Refused`] if a new id has the reserved form (see [`DERIVED`]).
-    pub fn stored_id<T: Table>(&mut self, id: String, naming: Naming) -> Result<String, Abort> {
-        if matches!(self.seed, Seed::Chain(_)) {
+    pub fn stored_id<T: Table>(
+        &mut self,
+        id: String,
+        naming: IdArgumentKind,
+    ) -> Result<String, Abort> {
+        if matches!(self.seed, IdSource::Chain(_)) {
             // Events of format 1 predate namespaces, and a replay must give the same rows.
             return Ok(id);
         }
-        if naming == Naming::New {
+        if naming == IdArgumentKind::New {
             check_chosen(&id)?;
         }
         self.rows.stored_id(T::SPEC, id, naming)
@@ -384,13 +395,13 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// Those of `act`.
-    pub fn beyond_policies<T>(
+    pub fn without_policies<T>(
         &mut self,
         act: impl FnOnce(&mut Context<'a>) -> Result<T, Abort>,
     ) -> Result<T, Abort> {
-        let before = self.rows.look_beyond(true);
+        let before = self.rows.ignoring_policies(true);
         let done = act(self);
-        self.rows.look_beyond(before);
+        self.rows.ignoring_policies(before);
         done
     }
 
@@ -398,8 +409,8 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// [`Abort::Refused`] with the first name that is none.
-    pub fn judge_reducers(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
-        self.rows.judge_reducers(names)
+    pub fn check_reducer_names(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
+        self.rows.check_reducer_names(names)
     }
 
     /// Whether a replay makes the call again. A check that was added after calls were logged must accept those.
@@ -473,7 +484,7 @@ impl Reply {
 
 /// An extended result. Reducers that detect duplicates by their own key (`call_id`)
 /// or record their refusals return this; all others return a plain result.
-pub enum Answer<T> {
+pub enum ReducerResult<T> {
     /// The call took effect.
     Fresh(T),
     /// The call at that seq already did this.
@@ -500,16 +511,16 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for T {
     }
 }
 
-impl<T: Serialize + schemars::JsonSchema> IntoReply for Answer<T> {
+impl<T: Serialize + schemars::JsonSchema> IntoReply for ReducerResult<T> {
     type Result = T;
 
     fn into_reply(self) -> Reply {
         match self {
-            Answer::Fresh(result) => Reply::of(&result),
-            Answer::Duplicate(seq, result) => {
+            ReducerResult::Fresh(result) => Reply::of(&result),
+            ReducerResult::Duplicate(seq, result) => {
                 Reply { duplicate_of: Some(seq), ..Reply::of(&result) }
             }
-            Answer::Refused(refusal) => Reply { refusal: Some(refusal), ..Reply::of(&()) },
+            ReducerResult::Refused(refusal) => Reply { refusal: Some(refusal), ..Reply::of(&()) },
         }
     }
 }
@@ -541,265 +552,6 @@ pub struct Definition {
 impl fmt::Debug for Definition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Definition").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A migration step of a module's tables to the next version.
-#[derive(Clone, Copy, Debug)]
-pub struct Step {
-    /// The version after this step.
-    pub to: u32,
-    /// The statements.
-    pub sql: &'static str,
-}
-
-/// Rows that are due at a time in one of their columns. When the time has come, the engine calls the
-/// reducer as the caller [`Caller::SYSTEM`], with the row's key and the due time under their columns'
-/// names; no other caller can call it. The reducer must remove the row from the condition or set a later time.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline {
-    /// The table.
-    pub table: &'static TableSpec,
-    /// The column with the due time.
-    pub column: &'static str,
-    /// The condition of rows with a deadline, as SQL. An index must give them in the order of the column.
-    pub condition: &'static str,
-    /// The reducer to call.
-    pub reducer: Definition,
-    /// Maximum number of rows that one transaction processes.
-    pub per_commit: usize,
-}
-
-impl Deadline {
-    /// The query for the rows due first, at most `?1`: the due time, then the key.
-    #[must_use]
-    pub fn query(&self) -> String {
-        let Deadline { table, column, condition, .. } = self;
-        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
-        let own = table.indexes.iter().find(|index| index.columns == [*column]);
-        // Even if the column has an index of its own, SQLite might prefer another one.
-        let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
-        format!(
-            "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
-             ORDER BY {column} LIMIT ?1",
-            keys = keys.join(", "),
-            name = table.name,
-            index = index.unwrap_or_default(),
-        )
-    }
-}
-
-/// Checks a call of a restricted caller before it runs, and refuses it if the caller lacks permission.
-/// It can read rows like a reducer, but writes none.
-pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
-
-/// How the server looks up tokens: SQL over a module's tables.
-#[derive(Clone, Copy, Debug)]
-pub struct Directory {
-    /// The tables that the queries depend on.
-    pub tables: &'static [&'static str],
-    /// Returns 1 if credentials are required.
-    pub asks: &'static str,
-    /// For the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
-    /// disabled_at; its role's capabilities, limits.
-    pub token: &'static str,
-    /// For the role `:name`: capabilities, limits.
-    pub role: &'static str,
-    /// For the identity `:id`: 1 if it is disabled, and its scope.
-    pub disabled: &'static str,
-}
-
-/// Tables and reducers of one domain, in one file.
-#[derive(Clone, Debug)]
-pub struct Module {
-    /// The domain's name.
-    pub name: &'static str,
-    /// The version of its tables, stored in the file; starts at 1.
-    pub version: u32,
-    /// Migrations from older versions.
-    pub steps: Vec<Step>,
-    /// Its tables.
-    pub tables: Vec<&'static TableSpec>,
-    /// Views over them: name and the SELECT.
-    pub views: Vec<(&'static str, &'static str)>,
-    /// Its reducers.
-    pub reducers: Vec<Definition>,
-    /// Its deadlines.
-    pub deadlines: Vec<Deadline>,
-    /// Checks that every call of a restricted caller must pass.
-    pub guards: Vec<Guard>,
-    /// How the server looks up tokens.
-    pub directory: Option<Directory>,
-    /// Reducers that record denied attempts; see [`Module::witness`].
-    pub witnesses: Vec<Definition>,
-    /// Row visibility of its tables; a table without an entry is [`Sight::Closed`].
-    pub sights: Vec<(&'static TableSpec, Sight)>,
-    /// Columns that hold copies of others; see [`Module::copied`].
-    pub copies: Vec<Copies>,
-    /// Members of arguments and results that the log keeps for replays but hides from restricted callers; see
-    /// [`Module::secret`].
-    pub secrets: Vec<(&'static str, &'static str)>,
-}
-
-/// A column, as its table and its name.
-pub type ColumnName = (&'static str, &'static str);
-
-/// A column, and the columns that hold copies of its values.
-pub type Copies = (ColumnName, &'static [ColumnName]);
-
-/// Which rows of a table a restricted caller may see (a caller with a role other than admin, or a scope).
-/// The scope always applies in addition. Policies restrict this further, and open closed tables; no policy
-/// widens it. See `docs/policies.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// None, until a policy for the caller's role permits some. The default.
-    Closed,
-    /// All: rows that belong to no tenant.
-    Open,
-    /// Those within the caller's scope (see [`TableSpec::shared`]): all if the caller has none.
-    OfScope,
-    /// Like `OfScope`, without these columns.
-    OfScopeWithout(&'static [&'static str]),
-    /// Those that satisfy the condition, without these columns: SQL over the row and the caller, as in a
-    /// policy.
-    Where(&'static str, &'static [&'static str]),
-}
-
-impl Module {
-    /// An empty module.
-    #[must_use]
-    pub fn new(name: &'static str) -> Module {
-        Module {
-            name,
-            version: 1,
-            steps: Vec::new(),
-            tables: Vec::new(),
-            views: Vec::new(),
-            reducers: Vec::new(),
-            deadlines: Vec::new(),
-            guards: Vec::new(),
-            directory: None,
-            witnesses: Vec::new(),
-            sights: Vec::new(),
-            copies: Vec::new(),
-            secrets: Vec::new(),
-        }
-    }
-
-    /// Adds a migration step. Steps are given in order; applied to the tables
-    /// of version 1 they must produce the tables as declared.
-    #[must_use]
-    pub fn step(mut self, sql: &'static str) -> Module {
-        self.version += 1;
-        self.steps.push(Step { to: self.version, sql });
-        self
-    }
-
-    /// Adds a table.
-    #[must_use]
-    pub fn table<T: Table>(mut self) -> Module {
-        self.tables.push(T::SPEC);
-        self
-    }
-
-    /// Adds a table with its row visibility.
-    #[must_use]
-    pub fn seen<T: Table>(mut self, sight: Sight) -> Module {
-        self.sights.push((T::SPEC, sight));
-        self.table::<T>()
-    }
-
-    /// Declares that other columns, of any module, hold copies of a column or of parts of it. A policy that
-    /// hides the column also hides the copies.
-    #[must_use]
-    pub fn copied(mut self, column: ColumnName, into: &'static [ColumnName]) -> Module {
-        self.copies.push((column, into));
-        self
-    }
-
-    /// Declares a secret: a member of a reducer's arguments or result that `events` hides from restricted
-    /// callers. The log contains it, because a replay needs it.
-    #[must_use]
-    pub fn secret(mut self, reducer: &Definition, member: &'static str) -> Module {
-        self.secrets.push((reducer.name, member));
-        self
-    }
-
-    /// Adds a view: a name and a SELECT.
-    #[must_use]
-    pub fn view(mut self, name: &'static str, select: &'static str) -> Module {
-        self.views.push((name, select));
-        self
-    }
-
-    /// Adds a reducer: `.reducer(append_message::definition())`.
-    #[must_use]
-    pub fn reducer(mut self, definition: Definition) -> Module {
-        self.reducers.push(definition);
-        self
-    }
-
-    /// Sets how the server looks up tokens.
-    #[must_use]
-    pub fn directory(mut self, directory: Directory) -> Module {
-        self.directory = Some(directory);
-        self
-    }
-
-    /// Adds a guard.
-    #[must_use]
-    pub fn guard(mut self, guard: Guard) -> Module {
-        self.guards.push(guard);
-        self
-    }
-
-    /// Adds a reducer that records denied attempts. The engine calls it, as
-    /// [`Caller::SYSTEM`], with `caller`, `what` (the reducer or other request), `why`
-    /// and `missed`: the number of attempts of that caller since the last record that were not
-    /// recorded individually. No other caller can call it.
-    #[must_use]
-    pub fn witness(mut self, definition: Definition) -> Module {
-        self.witnesses.push(definition);
-        self
-    }
-
-    /// Adds a deadline: a reducer that is called for each row of the condition when the time in the column
-    /// has come.
-    ///
-    /// # Panics
-    /// The table has no such integer column.
-    #[must_use]
-    pub fn deadline<T: Table>(
-        self,
-        column: &'static str,
-        condition: &'static str,
-        reducer: Definition,
-    ) -> Module {
-        self.paced_deadline::<T>(column, condition, limits::DUE_PER_COMMIT, reducer)
-    }
-
-    /// Like [`Module::deadline`], for an expensive reducer: at most `per_commit` calls per transaction.
-    ///
-    /// # Panics
-    /// The table has no such integer column.
-    #[must_use]
-    pub fn paced_deadline<T: Table>(
-        mut self,
-        column: &'static str,
-        condition: &'static str,
-        per_commit: usize,
-        reducer: Definition,
-    ) -> Module {
-        let found = T::SPEC.column(column).map(|at| T::SPEC.columns[at].kind);
-        assert_eq!(
-            found,
-            Some(Kind::Integer),
-            "{}.{column} is not an integer column",
-            T::SPEC.name
-        );
-        let table = T::SPEC;
-        self.deadlines.push(Deadline { table, column, condition, reducer, per_commit });
-        self
     }
 }
 

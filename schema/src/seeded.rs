@@ -6,7 +6,7 @@
 /// A bug that real systems have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bug {
+pub enum SeededBug {
     /// The call is answered at COMMIT, before the transaction is durable.
     AckBeforeSync = 1,
     /// Subscribers receive a commit before it is durable.
@@ -45,27 +45,27 @@ pub enum Bug {
     SightUnbounded,
 }
 
-impl Bug {
+impl SeededBug {
     /// All bugs.
-    pub const ALL: [Bug; 18] = [
-        Bug::AckBeforeSync,
-        Bug::DeltaBeforeSync,
-        Bug::QueryBeforeSync,
-        Bug::SyncErrorIgnored,
-        Bug::WalNotRewritten,
-        Bug::CheckpointAfterError,
-        Bug::CommitNotBuried,
-        Bug::CheckpointUnsynced,
-        Bug::NoFencing,
-        Bug::EffectRetried,
-        Bug::AttachAfterSnapshot,
-        Bug::LostOldRow,
-        Bug::ResumeTooLate,
-        Bug::RequestIdIgnored,
-        Bug::RandomIds,
-        Bug::GapAfterRefusal,
-        Bug::ScopeIgnored,
-        Bug::SightUnbounded,
+    pub const ALL: [SeededBug; 18] = [
+        SeededBug::AckBeforeSync,
+        SeededBug::DeltaBeforeSync,
+        SeededBug::QueryBeforeSync,
+        SeededBug::SyncErrorIgnored,
+        SeededBug::WalNotRewritten,
+        SeededBug::CheckpointAfterError,
+        SeededBug::CommitNotBuried,
+        SeededBug::CheckpointUnsynced,
+        SeededBug::NoFencing,
+        SeededBug::EffectRetried,
+        SeededBug::AttachAfterSnapshot,
+        SeededBug::LostOldRow,
+        SeededBug::ResumeTooLate,
+        SeededBug::RequestIdIgnored,
+        SeededBug::RandomIds,
+        SeededBug::GapAfterRefusal,
+        SeededBug::ScopeIgnored,
+        SeededBug::SightUnbounded,
     ];
 }
 
@@ -74,7 +74,7 @@ static MADE: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
 /// Enables this bug in this process, and disables any other.
 #[cfg(feature = "seeded-bugs")]
-pub fn make(bug: Option<Bug>) {
+pub fn make(bug: Option<SeededBug>) {
     let number = bug.map_or(0, |bug| bug as u8);
     MADE.store(number, std::sync::atomic::Ordering::SeqCst);
 }
@@ -82,13 +82,13 @@ pub fn make(bug: Option<Bug>) {
 /// Whether this bug is enabled.
 #[cfg(feature = "seeded-bugs")]
 #[must_use]
-pub fn makes(bug: Bug) -> bool {
+pub fn makes(bug: SeededBug) -> bool {
     MADE.load(std::sync::atomic::Ordering::SeqCst) == bug as u8
 }
 
 /// Whether this bug is enabled: never in this build.
 #[cfg(not(feature = "seeded-bugs"))]
 #[must_use]
-pub const fn makes(_: Bug) -> bool {
+pub const fn makes(_: SeededBug) -> bool {
     false
 }

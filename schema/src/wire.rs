@@ -233,12 +233,12 @@ pub struct Change {
     pub checksum: Option<Checksum>,
     /// In the answer to a resume, what a snapshot contains besides its rows.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
-    pub opening: Option<Opening>,
+    pub opening: Option<SubscriptionInfo>,
 }
 
 /// What the first answer to a subscription contains besides rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opening {
+pub struct SubscriptionInfo {
     /// The shape of the result.
     #[serde(flatten)]
     pub shape: Shape,
@@ -257,7 +257,7 @@ pub struct CallResult {
 
 /// The answer to a call (`POST /v1/call/…`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CallAnswer {
+pub struct CallResponse {
     /// Its position in the log.
     pub seq: Seq,
     /// What the reducer returned.
@@ -268,7 +268,7 @@ pub struct CallAnswer {
 
 /// The answer to a batch (`POST /v1/batch`).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct BatchAnswer {
+pub struct BatchResponse {
     /// The seq of its last event.
     pub seq: Seq,
     /// One for each call.
@@ -279,7 +279,7 @@ pub struct BatchAnswer {
 
 /// The answer to a query (`POST /v1/sql`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct QueryAnswer {
+pub struct QueryResponse {
     /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.

@@ -29,12 +29,12 @@ pub const WHOLE: u64 = u64::MAX;
 
 /// Tries out policies: whether a table and its columns are there, and whether a condition is one that can decide
 /// what is seen.
-pub trait PolicyJudge: fmt::Debug + Send + Sync {
+pub trait PolicyChecker: fmt::Debug + Send + Sync {
     /// The verdict on a policy.
     ///
     /// # Errors
     /// What is wrong with it.
-    fn judge(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict;
+    fn check(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict;
 }
 
 /// Trying out a policy. To plan the SQL of a condition takes no steps that could be counted, so a reader does it, and
@@ -48,7 +48,7 @@ pub struct PolicyTrial {
     /// The columns that are hidden.
     pub hidden: Vec<String>,
     /// Who tries it out: one for each engine.
-    pub judge: Arc<dyn PolicyJudge>,
+    pub checker: Arc<dyn PolicyChecker>,
 }
 
 impl PartialEq for PolicyTrial {
@@ -60,9 +60,9 @@ impl PartialEq for PolicyTrial {
 
 impl Work for PolicyTrial {
     fn attempt(&self, steps: u64) -> Option<Verdict> {
-        let PolicyTrial { table, condition, hidden, judge } = self;
+        let PolicyTrial { table, condition, hidden, checker } = self;
         let is_planned = condition.is_some() && steps < WHOLE;
-        (!is_planned).then(|| judge.judge(table, condition.as_deref(), hidden))
+        (!is_planned).then(|| checker.check(table, condition.as_deref(), hidden))
     }
 }
 
@@ -71,7 +71,7 @@ pub type SharedWork = Arc<dyn Work>;
 
 /// Work that was done before the call ran.
 #[derive(Debug)]
-pub struct Settled {
+pub struct FinishedWork {
     /// Index of the call in its batch.
     pub call: usize,
     /// The work.
@@ -82,13 +82,13 @@ pub struct Settled {
 
 /// The work budget of one call on the writer.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort<'a> {
+pub struct WorkBudget<'a> {
     /// Step budget of each attempt.
     pub steps: u64,
     /// Index of the call in its batch.
     pub call: usize,
     /// Work done before.
-    pub settled: &'a [Settled],
+    pub finished: &'a [FinishedWork],
     /// Collects the work that takes more.
     pub deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
     /// Whether the call continues as if deferred work had been accepted, so that all work of a batch is collected in
@@ -103,22 +103,22 @@ impl Context<'_> {
     /// # Errors
     /// [`Abort::Refused`] with the verdict, [`Abort::Deferred`] if the work exceeds the writer's budget.
     pub fn settle<W: Work + Clone + PartialEq>(&mut self, work: &W) -> Result<(), Abort> {
-        let Some(effort) = self.effort else {
+        let Some(work_budget) = self.work_budget else {
             let verdict = work.attempt(WHOLE);
             return Ok(verdict.expect("the whole work has a verdict")?);
         };
-        let is_it = |settled: &&Settled| {
-            let done: &dyn Any = &*settled.work;
-            settled.call == effort.call && done.downcast_ref::<W>() == Some(work)
+        let is_it = |finished: &&FinishedWork| {
+            let done: &dyn Any = &*finished.work;
+            finished.call == work_budget.call && done.downcast_ref::<W>() == Some(work)
         };
-        if let Some(settled) = effort.settled.iter().find(is_it) {
-            return Ok(settled.verdict.clone()?);
+        if let Some(finished) = work_budget.finished.iter().find(is_it) {
+            return Ok(finished.verdict.clone()?);
         }
-        if let Some(verdict) = work.attempt(effort.steps) {
+        if let Some(verdict) = work.attempt(work_budget.steps) {
             return Ok(verdict?);
         }
-        effort.deferred.borrow_mut().push((effort.call, Arc::new(work.clone())));
-        if effort.goes_on { Ok(()) } else { Err(Abort::Deferred) }
+        work_budget.deferred.borrow_mut().push((work_budget.call, Arc::new(work.clone())));
+        if work_budget.goes_on { Ok(()) } else { Err(Abort::Deferred) }
     }
 
     /// Tries out a policy before it is kept, over the declared tables with nothing in them. Call it before the first
@@ -126,14 +126,14 @@ impl Context<'_> {
     ///
     /// # Errors
     /// [`Abort::Refused`] with what is wrong with it, [`Abort::Deferred`] where it is yet to be planned.
-    pub fn judge_policy(
+    pub fn validate_policy(
         &mut self,
         table: &str,
         condition: Option<&str>,
         hidden: &[String],
     ) -> Result<(), Abort> {
-        let Some(judge) = self.rows.policy_judge() else { return Ok(()) };
+        let Some(checker) = self.rows.policy_checker() else { return Ok(()) };
         let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
-        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), judge })
+        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), checker })
     }
 }

@@ -7,7 +7,7 @@ use abide_schema::Refusal;
 use serde_json::Value as JsonValue;
 
 /// An agent host, as the server uses it.
-pub trait Agents: std::fmt::Debug + Send + Sync {
+pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// Converts a definition, a JSON object, to arguments of `register_agent`: first those of its inline agents,
     /// its own last. It may read files.
     ///
@@ -21,4 +21,4 @@ pub trait Agents: std::fmt::Debug + Send + Sync {
 }
 
 /// The agent host of a server, if it has one.
-pub(crate) type Workshop = Option<Arc<dyn Agents>>;
+pub(crate) type AgentRegistryHandle = Option<Arc<dyn AgentRegistry>>;

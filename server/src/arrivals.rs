@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use abide_engine::buffers::{Account, Hold};
+use abide_engine::buffers::{Account, Reservation};
 
 use crate::limits;
 
@@ -18,7 +18,7 @@ pub(crate) struct Arrivals(OnceLock<Mutex<Message>>);
 #[derive(Debug)]
 struct Message {
     account: Account,
-    hold: Hold,
+    hold: Reservation,
     bytes: usize,
 }
 
@@ -26,7 +26,7 @@ impl Arrivals {
     /// From now on messages arrive.
     pub(crate) fn begin(&self, account: Account) {
         self.0.get_or_init(|| {
-            let hold = account.hold();
+            let hold = account.reserve();
             Mutex::new(Message { account, hold, bytes: 0 })
         });
     }
@@ -46,13 +46,13 @@ impl Arrivals {
     }
 
     /// A whole message is there: what counts it.
-    pub(crate) fn message(&self) -> Option<Hold> {
+    pub(crate) fn message(&self) -> Option<Reservation> {
         let mut message = self.lock()?;
         message.bytes = 0;
         if message.hold.bytes() == 0 {
             return None;
         }
-        let next = message.account.hold();
+        let next = message.account.reserve();
         Some(std::mem::replace(&mut message.hold, next))
     }
 

@@ -4,28 +4,28 @@
 //! the engine as text: nothing here is parsed or copied twice. A test checks that these forms and those of
 //! [`abide_schema::wire::ServerMessage`] agree.
 
-use abide_engine::{Answer, BatchDone, Change, Done, SnapshotPart, Update};
+use abide_engine::{Change, CommittedBatch, CommittedCall, QueryResult, SnapshotPart, Update};
 use abide_schema::value::write_row_json;
-use abide_schema::wire::{Explanation, Opening, ServerMessage};
+use abide_schema::wire::{Explanation, ServerMessage, SubscriptionInfo};
 use abide_schema::{Checksum, Refusal, Row, Seq, Value};
 use serde::Serialize;
 
 /// A JSON text under construction.
-struct Json(Vec<u8>);
+struct JsonWriter(Vec<u8>);
 
-impl Json {
-    fn with_capacity(bytes: usize) -> Json {
-        Json(Vec::with_capacity(bytes))
+impl JsonWriter {
+    fn with_capacity(bytes: usize) -> JsonWriter {
+        JsonWriter(Vec::with_capacity(bytes))
     }
 
     /// Appends text that is already JSON.
-    fn raw(&mut self, json: impl AsRef<[u8]>) -> &mut Json {
+    fn raw(&mut self, json: impl AsRef<[u8]>) -> &mut JsonWriter {
         self.0.extend_from_slice(json.as_ref());
         self
     }
 
     /// Appends a value.
-    fn value(&mut self, value: &(impl Serialize + ?Sized)) -> &mut Json {
+    fn value(&mut self, value: &(impl Serialize + ?Sized)) -> &mut JsonWriter {
         serde_json::to_writer(&mut self.0, value).expect("writing JSON into memory cannot fail");
         self
     }
@@ -34,8 +34,8 @@ impl Json {
     fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
-        mut one: impl FnMut(&mut Json, T),
-    ) -> &mut Json {
+        mut one: impl FnMut(&mut JsonWriter, T),
+    ) -> &mut JsonWriter {
         self.raw("[");
         for (at, item) in items.into_iter().enumerate() {
             if at > 0 {
@@ -49,13 +49,13 @@ impl Json {
     fn rows<'a, R: AsRef<[Value]> + 'a>(
         &mut self,
         rows: impl IntoIterator<Item = &'a R>,
-    ) -> &mut Json {
+    ) -> &mut JsonWriter {
         self.list(rows, |json, row| write_row_json(row.as_ref(), &mut json.0))
     }
 
     /// The shape of a result: the same in a snapshot and in the answer to a resume.
-    fn opening(&mut self, opening: &Opening) -> &mut Json {
-        let shape = &opening.shape;
+    fn info(&mut self, info: &SubscriptionInfo) -> &mut JsonWriter {
+        let shape = &info.shape;
         self.raw(r#","columns":"#).value(&shape.columns);
         self.raw(r#","key":"#).value(&shape.key);
         self.raw(r#","order":"#).value(&shape.order);
@@ -69,8 +69,8 @@ impl Json {
     fn change(&mut self, change: &Change) {
         self.raw(r#"{"id":"#).value(&*change.id).raw(",").raw(change.delta.json());
         self.checksum(change.checksum);
-        if let Some(opening) = &change.opening {
-            self.opening(opening).raw(r#","plan":"#).value(&opening.plan);
+        if let Some(info) = &change.info {
+            self.info(info).raw(r#","plan":"#).value(&info.plan);
         }
     }
 
@@ -99,9 +99,9 @@ pub fn update(update: &Update) -> String {
             let capacity = changes.iter().map(|change| {
                 change.id.len()
                     + change.delta.json().len()
-                    + if change.opening.is_some() { 512 } else { 64 }
+                    + if change.info.is_some() { 512 } else { 64 }
             });
-            let mut json = Json::with_capacity(64 + capacity.sum::<usize>());
+            let mut json = JsonWriter::with_capacity(64 + capacity.sum::<usize>());
             json.raw(r#"{"op":"delta","from":"#).value(from).raw(r#","to":"#).value(to);
             json.raw(r#","changes":"#).list(changes, |json, change| {
                 json.change(change);
@@ -110,7 +110,7 @@ pub fn update(update: &Update) -> String {
             json.raw("}").text()
         }
         Update::Rerun { seq, change, stale } => {
-            let mut json = Json::with_capacity(96 + change.delta.json().len());
+            let mut json = JsonWriter::with_capacity(96 + change.delta.json().len());
             json.raw(r#"{"op":"rerun","seq":"#).value(seq).raw(r#","changes":["#);
             json.change(change);
             json.raw(if *stale { r#","stale":true}]}"# } else { "}]}" }).text()
@@ -134,15 +134,15 @@ pub(crate) fn size(update: &Update) -> usize {
 }
 
 fn snapshot(part: &SnapshotPart) -> String {
-    let mut json = Json::with_capacity(256 + 64 * part.rows.len());
+    let mut json = JsonWriter::with_capacity(256 + 64 * part.rows.len());
     json.raw(r#"{"op":"snapshot","id":"#).value(&*part.id);
     json.raw(r#","seq":"#).value(&part.seq);
-    json.opening(&part.opening);
+    json.info(&part.info);
     json.raw(r#","rows":"#).rows(&part.rows);
     if part.more {
         json.raw(r#","more":true"#);
     } else {
-        json.raw(r#","plan":"#).value(&part.opening.plan).checksum(part.checksum);
+        json.raw(r#","plan":"#).value(&part.info.plan).checksum(part.checksum);
     }
     if part.reset {
         json.raw(r#","reset":true"#);
@@ -162,8 +162,8 @@ pub(crate) fn pong() -> String {
 }
 
 /// The result of a call: on a WebSocket with its id, over HTTP without.
-pub fn call(id: Option<&str>, done: &Done) -> String {
-    let mut json = Json::with_capacity(128 + done.result.len());
+pub fn call(id: Option<&str>, done: &CommittedCall) -> String {
+    let mut json = JsonWriter::with_capacity(128 + done.result.len());
     head(&mut json, "result", id);
     json.raw(r#""seq":"#).value(&done.seq);
     json.raw(r#","result":"#).raw(&done.result);
@@ -172,9 +172,9 @@ pub fn call(id: Option<&str>, done: &Done) -> String {
 }
 
 /// The result of a batch.
-pub fn batch(id: Option<&str>, done: &BatchDone) -> String {
+pub fn batch(id: Option<&str>, done: &CommittedBatch) -> String {
     let results = done.results.iter().map(|done| done.result.len() + 64);
-    let mut json = Json::with_capacity(128 + results.sum::<usize>());
+    let mut json = JsonWriter::with_capacity(128 + results.sum::<usize>());
     head(&mut json, "result", id);
     json.raw(r#""seq":"#).value(&done.seq);
     json.raw(r#","results":"#).list(&done.results, |json, done| {
@@ -186,8 +186,8 @@ pub fn batch(id: Option<&str>, done: &BatchDone) -> String {
 }
 
 /// The result of a query.
-pub fn rows(id: Option<&str>, answer: &Answer) -> String {
-    let mut json = Json::with_capacity(128 + 64 * answer.rows.len());
+pub fn rows(id: Option<&str>, answer: &QueryResult) -> String {
+    let mut json = JsonWriter::with_capacity(128 + 64 * answer.rows.len());
     head(&mut json, "rows", id);
     json.raw(r#""seq":"#).value(&answer.seq);
     json.raw(r#","columns":"#).value(&answer.columns);
@@ -196,24 +196,24 @@ pub fn rows(id: Option<&str>, answer: &Answer) -> String {
 }
 
 /// The result of a query over HTTP, encoded in parts. Rows are freed as they are encoded.
-pub(crate) struct RowsInParts {
+pub(crate) struct ChunkedRows {
     rows: std::vec::IntoIter<Row>,
-    json: Json,
+    json: JsonWriter,
     first: bool,
     part_bytes: usize,
 }
 
-impl RowsInParts {
+impl ChunkedRows {
     /// With parts of about this many bytes.
-    pub(crate) fn new(answer: Answer, part_bytes: usize) -> RowsInParts {
-        let mut json = Json::with_capacity(2 * part_bytes);
+    pub(crate) fn new(answer: QueryResult, part_bytes: usize) -> ChunkedRows {
+        let mut json = JsonWriter::with_capacity(2 * part_bytes);
         json.raw(r#"{"seq":"#).value(&answer.seq);
         json.raw(r#","columns":"#).value(&answer.columns).raw(r#","rows":["#);
-        RowsInParts { rows: answer.rows.into_iter(), json, first: true, part_bytes }
+        ChunkedRows { rows: answer.rows.into_iter(), json, first: true, part_bytes }
     }
 }
 
-impl Iterator for RowsInParts {
+impl Iterator for ChunkedRows {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
@@ -246,11 +246,11 @@ pub(crate) fn explanation(id: Option<String>, explanation: Explanation) -> Strin
             let explanation = Box::new(explanation);
             ServerMessage::Explanation { id, explanation }.to_text()
         }
-        None => Json::with_capacity(1 << 10).value(&explanation).text(),
+        None => JsonWriter::with_capacity(1 << 10).value(&explanation).text(),
     }
 }
 
-fn head(json: &mut Json, op: &str, id: Option<&str>) {
+fn head(json: &mut JsonWriter, op: &str, id: Option<&str>) {
     json.raw("{");
     if let Some(id) = id {
         json.raw(r#""op":"#).value(op).raw(r#","id":"#).value(id).raw(",");

@@ -4,36 +4,28 @@
 //! REST routes of agents and runs (`routes/agents`, `routes/runs`) it knows no reducer and no table by name;
 //! [`abide_engine::Engine::describe`] lists them.
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`Access`] authentication ·
-//! `pass` admitted callers, `directory` tokens in the database, `jwt` tokens of an issuer · `routes`
-//! one file per family · [`Agents`] checks agent definitions · `content` request bodies · `problem` refusals over HTTP ·
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`AccessConfig`] authentication ·
+//! `session` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
+//! one file per family · [`AgentRegistry`] checks agent definitions · `body` request bodies · `problem` refusals over HTTP ·
 //! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!
 //! *Invariant:* the memory for one peer is bounded; a peer that does not read is not read from.
 //! *Invariant:* every unsuccessful response is a problem document with a stable code.
 
-mod access;
 mod agents;
 mod arrivals;
-mod content;
-mod descriptors;
-mod directory;
+mod auth;
+mod body;
+mod connections;
 mod frames;
-mod jwt;
-mod life;
 mod limits;
 mod metrics;
-mod newcomers;
 mod openapi;
 mod page;
-mod pass;
-mod patience;
 mod problem;
-mod reclaim;
 mod routes;
 mod serve;
 mod sse;
-mod turns;
 mod unsent;
 mod websocket;
 
@@ -44,7 +36,7 @@ pub mod protocol {
     pub use crate::websocket::read;
 }
 
-pub use access::Access;
-pub use agents::Agents;
-pub use jwt::Jwt;
+pub use agents::AgentRegistry;
+pub use auth::access::AccessConfig;
+pub use auth::jwt::Jwt;
 pub use serve::{check_listens, serve, serve_with};

@@ -26,10 +26,10 @@ pub(crate) const NEWCOMER_CHANCE: Duration = Duration::from_millis(100);
 
 /// Queued connections of one address; each has a descriptor and a task. Further ones are
 /// closed immediately.
-pub(crate) const NEWCOMERS_QUEUED_PER_ADDRESS: usize = 64;
+pub(crate) const PENDING_QUEUED_PER_ADDRESS: usize = 64;
 
 /// Queued connections of all addresses.
-pub(crate) const NEWCOMERS_QUEUED: usize = 1_000;
+pub(crate) const PENDING_QUEUED: usize = 1_000;
 
 /// Grace period before a request's body must reach the minimum rate.
 pub(crate) const BODY_START: Duration = Duration::from_secs(5);

@@ -11,12 +11,15 @@ use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal};
 
 use crate::problem::Problem;
-use crate::routes::{App, By};
+use crate::routes::{AppState, CallerExtension};
 
 /// The current metrics.
-pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, Problem> {
+pub(crate) async fn metrics(
+    State(app): State<AppState>,
+    by: CallerExtension,
+) -> Result<Response, Problem> {
     only_unscoped(&app, &by, "/metrics")?;
-    let (engine, life) = (&app.engine, &app.life);
+    let (engine, lifecycle) = (&app.engine, &app.lifecycle);
     let seq = engine.durable_seq().0.unsigned_abs();
     let floor = engine.metrics().change_log_floor.get();
     let gauges = [
@@ -32,11 +35,11 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
             "Bytes buffered in memory for clients: request bodies and results.",
             engine.buffers().total() as u64,
         ),
-        ("connections", "Open connections of any kind.", life.connections() as u64),
-        ("websockets", "Open WebSockets.", life.websockets() as u64),
+        ("connections", "Open connections of any kind.", lifecycle.connections() as u64),
+        ("websockets", "Open WebSockets.", lifecycle.websockets() as u64),
         ("ready", "1 while calls are accepted.", u64::from(engine.ready().is_ok())),
     ];
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     for (name, meaning, value) in gauges.into_iter().chain(engine.metrics().read()) {
         text.head(name, meaning).sample(name, None, value);
     }
@@ -56,7 +59,7 @@ pub(crate) async fn metrics(State(app): State<App>, by: By) -> Result<Response, 
 }
 
 /// Refuses data of all scopes to a caller with a scope.
-fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
+fn only_unscoped(app: &AppState, by: &Caller, what: &str) -> Result<(), Refusal> {
     if by.scope().is_empty() {
         return Ok(());
     }
@@ -67,10 +70,10 @@ fn only_unscoped(app: &App, by: &Caller, what: &str) -> Result<(), Refusal> {
 
 /// The text under construction.
 #[derive(Default)]
-struct Text(String);
+struct MetricsText(String);
 
-impl Text {
-    fn head(&mut self, name: &str, meaning: &str) -> &mut Text {
+impl MetricsText {
+    fn head(&mut self, name: &str, meaning: &str) -> &mut MetricsText {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         // Writing into a String cannot fail.
         let _ = write!(self.0, "# HELP abide_{name} {meaning}\n# TYPE abide_{name} {kind}\n");
@@ -78,7 +81,7 @@ impl Text {
     }
 
     /// One value, with a label if it has one.
-    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut Text {
+    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: u64) -> &mut MetricsText {
         let label = label.map(|(name, value)| format!("{{{name}=\"{}\"}}", escaped(value)));
         let _ = writeln!(self.0, "abide_{name}{} {value}", label.unwrap_or_default());
         self
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn label_values_are_escaped() {
-        let mut text = Text::default();
+        let mut text = MetricsText::default();
         text.head("live_template_steps_total", "Steps of live queries, by template.");
         for template in [r#"SELECT "id" FROM t"#, "two\nlines", r"back\slash", "é{}=,"] {
             text.sample("live_template_steps_total", Some(("template", template)), 7);

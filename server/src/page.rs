@@ -3,10 +3,10 @@
 use axum::extract::{Extension, State};
 use axum::response::Html;
 
-use crate::routes::{App, By};
+use crate::routes::{AppState, CallerExtension};
 
 /// A description, the state of the log, and links. The state is shown only to authenticated callers.
-pub(crate) async fn page(State(app): State<App>, by: Option<By>) -> Html<String> {
+pub(crate) async fn page(State(app): State<AppState>, by: Option<CallerExtension>) -> Html<String> {
     let version = env!("CARGO_PKG_VERSION");
     let head = match by {
         Some(Extension(_)) => {

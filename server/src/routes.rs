@@ -19,30 +19,30 @@ use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
-use crate::access;
-use crate::agents::Workshop;
-use crate::life::Life;
-use crate::pass::{Gate, Pass};
-use crate::turns::Turns;
+use crate::agents::AgentRegistryHandle;
+use crate::auth::access;
+use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::connections::lifecycle::Lifecycle;
+use crate::connections::read_limiter::ReadLimiter;
 use crate::{metrics, page, problem, sse, websocket};
 
 /// State shared by all routes.
 #[derive(Clone, Debug)]
-pub(crate) struct App {
+pub(crate) struct AppState {
     pub(crate) engine: Engine,
-    pub(crate) gate: Gate,
-    pub(crate) life: Life,
-    pub(crate) turns: Turns,
-    pub(crate) agents: Workshop,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) read_limiter: ReadLimiter,
+    pub(crate) agents: AgentRegistryHandle,
 }
 
 /// The credential with which a request was admitted.
-pub(crate) type With = Extension<Pass>;
+pub(crate) type SessionExtension = Extension<AuthSession>;
 
 /// The caller, as determined by [`access::guard`].
-pub(crate) type By = Extension<Caller>;
+pub(crate) type CallerExtension = Extension<Caller>;
 
-pub(crate) fn router(app: App) -> Router {
+pub(crate) fn router(app: AppState) -> Router {
     Router::new()
         .route("/v1/call/{reducer}", post(call::call))
         .route("/v1/batch", post(call::batch))

@@ -20,17 +20,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::access::Access;
-use crate::agents::Agents;
+use crate::agents::AgentRegistry;
 use crate::arrivals::Arrivals;
-use crate::life::{Life, Phase, Place};
-use crate::newcomers::{Newcomer, Newcomers};
-use crate::pass::Gate;
-use crate::patience::Patient;
+use crate::auth::access::AccessConfig;
+use crate::auth::authenticator::Authenticator;
+use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
+use crate::connections::pending::{PendingConnection, PendingConnections};
+use crate::connections::read_limiter::ReadLimiter;
+use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::problem::Problem;
-use crate::routes::{self, App};
-use crate::turns::Turns;
-use crate::{descriptors, limits, reclaim};
+use crate::routes::{self, AppState};
+use crate::{connections::descriptors, connections::reclaim, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after
 /// seven seconds at the latest. The engine keeps running: the caller closes it.
@@ -41,7 +41,7 @@ use crate::{descriptors, limits, reclaim};
 pub async fn serve(
     engine: Engine,
     listener: TcpListener,
-    access: Access,
+    access: AccessConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     serve_with(engine, listener, access, None, shutdown).await
@@ -54,32 +54,39 @@ pub async fn serve(
 pub async fn serve_with(
     engine: Engine,
     listener: TcpListener,
-    access: Access,
-    agents: Option<Arc<dyn Agents>>,
+    access: AccessConfig,
+    agents: Option<Arc<dyn AgentRegistry>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
     let asks = check_listens(&engine, &access, address).await.map_err(refused)?;
-    let gate = Gate::new(access, engine.clone());
-    tracing::info!(%address, access = ?gate.access, asks, seq = %engine.durable_seq(), "serving");
+    let authenticator = Authenticator::new(access, engine.clone());
+    let (access, seq) = (&authenticator.access, engine.durable_seq());
+    tracing::info!(%address, ?access, asks, %seq, "serving");
 
-    let life = Life::new(descriptors::connections());
-    let turns = Turns::new();
+    let lifecycle = Lifecycle::new(descriptors::connections());
+    let read_limiter = ReadLimiter::new();
     let buffers = engine.buffers().clone();
-    let router = routes::router(App { engine, gate, life: life.clone(), turns, agents });
+    let router = routes::router(AppState {
+        engine,
+        authenticator,
+        lifecycle: lifecycle.clone(),
+        read_limiter,
+        agents,
+    });
     tokio::select! {
-        () = accept(&listener, &router, &life, shutdown) => {}
+        () = accept(&listener, &router, &lifecycle, shutdown) => {}
         never = reclaim::run(&buffers) => match never {},
     }
     drop(listener);
 
-    life.go(Phase::Draining);
-    if timeout(limits::GRACE, life.empty()).await.is_err() {
-        let left = life.connections();
+    lifecycle.go(Phase::Draining);
+    if timeout(limits::GRACE, lifecycle.empty()).await.is_err() {
+        let left = lifecycle.connections();
         tracing::warn!(left, "connections were closed: they did not finish in time");
-        life.go(Phase::Over);
-        life.empty().await;
+        lifecycle.go(Phase::Over);
+        lifecycle.empty().await;
     }
     tracing::info!(%address, "served");
     Ok(())
@@ -91,11 +98,11 @@ pub async fn serve_with(
 /// `denied` for a non-loopback address while no credentials exist.
 pub async fn check_listens(
     engine: &Engine,
-    access: &Access,
+    access: &AccessConfig,
     address: SocketAddr,
 ) -> Result<bool, Refusal> {
-    let asks = Gate::new(access.clone(), engine.clone()).asks().await?;
-    Access::check(address, asks)?;
+    let asks = Authenticator::new(access.clone(), engine.clone()).asks().await?;
+    AccessConfig::check(address, asks)?;
     Ok(asks)
 }
 
@@ -103,16 +110,16 @@ pub async fn check_listens(
 async fn accept(
     listener: &TcpListener,
     router: &Router,
-    life: &Life,
+    lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
 ) {
-    let house = House {
+    let context = ConnectionContext {
         router: router.clone(),
         full: Router::new().fallback(full),
         turned_away: Arc::new(Semaphore::new(limits::TURNED_AWAY)),
-        life: life.clone(),
+        lifecycle: lifecycle.clone(),
     };
-    let newcomers = Newcomers::new(life.room());
+    let pending_connections = PendingConnections::new(lifecycle.room());
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -128,17 +135,17 @@ async fn accept(
         };
         // Frames are whole messages: waiting to fill a packet only delays them.
         let _ = socket.set_nodelay(true);
-        if let Some(newcomer) = newcomers.enter_now(peer.ip()) {
-            house.let_in(socket, newcomer);
-        } else if let Some(queued) = newcomers.queue(peer.ip()) {
+        if let Some(pending) = pending_connections.enter_now(peer.ip()) {
+            context.admit(socket, pending);
+        } else if let Some(queued) = pending_connections.queue(peer.ip()) {
             // A crowded address delays no other: its connections wait in separate tasks.
-            let house = house.clone();
+            let context = context.clone();
             tokio::spawn(async move {
-                let newcomer = tokio::select! {
-                    newcomer = queued.enter() => newcomer,
-                    () = house.life.until(Phase::Draining) => return,
+                let pending = tokio::select! {
+                    pending = queued.enter() => pending,
+                    () = context.lifecycle.until(Phase::Draining) => return,
                 };
-                house.let_in(socket, newcomer);
+                context.admit(socket, pending);
             });
         }
     }
@@ -146,26 +153,26 @@ async fn accept(
 
 /// What a connection needs to be served.
 #[derive(Clone)]
-struct House {
+struct ConnectionContext {
     router: Router,
     /// Responds to connections over the limit.
     full: Router,
     turned_away: Arc<Semaphore>,
-    life: Life,
+    lifecycle: Lifecycle,
 }
 
-impl House {
+impl ConnectionContext {
     /// Serves a connection if there is room, otherwise responds `overloaded`.
-    fn let_in(&self, socket: TcpStream, newcomer: Newcomer) {
-        let (life, newcomer) = (self.life.clone(), Arc::new(newcomer));
-        if let Some(place) = life.enter() {
-            let (router, seat) = (self.router.clone(), Some(Seat { place, newcomer }));
-            tokio::spawn(async move { connection(socket, router, seat, &life).await });
+    fn admit(&self, socket: TcpStream, pending: PendingConnection) {
+        let (lifecycle, pending) = (self.lifecycle.clone(), Arc::new(pending));
+        if let Some(place) = lifecycle.enter() {
+            let (router, slot) = (self.router.clone(), Some(ConnectionSlot { place, pending }));
+            tokio::spawn(async move { connection(socket, router, slot, &lifecycle).await });
         } else if let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned() {
             let full = self.full.clone();
             tokio::spawn(async move {
                 // A refused connection gets little time.
-                let _ = timeout(limits::CLOSING, connection(socket, full, None, &life)).await;
+                let _ = timeout(limits::CLOSING, connection(socket, full, None, &lifecycle)).await;
                 drop(place);
             });
         }
@@ -183,22 +190,27 @@ async fn accept_failed(why: &io::Error) {
 }
 
 /// The resources of an open connection.
-struct Seat {
-    place: Place,
-    newcomer: Arc<Newcomer>,
+struct ConnectionSlot {
+    place: ConnectionPermit,
+    pending: Arc<PendingConnection>,
 }
 
 /// Serves one connection to its end, or to the shutdown. Each request holds the connection's permit,
 /// so that an upgrade, which outlives the connection, keeps it.
-async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life: &Life) {
+async fn connection(
+    socket: TcpStream,
+    router: Router,
+    slot: Option<ConnectionSlot>,
+    lifecycle: &Lifecycle,
+) {
     let arrivals = Arc::<Arrivals>::default();
-    let io = TokioIo::new(Patient::new(socket, Arc::clone(&arrivals)));
-    let newcomer = seat.as_ref().map(|seat| Arc::clone(&seat.newcomer));
+    let io = TokioIo::new(WriteTimeoutStream::new(socket, Arc::clone(&arrivals)));
+    let pending = slot.as_ref().map(|slot| Arc::clone(&slot.pending));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
-        if let Some(Seat { place, newcomer }) = &seat {
+        if let Some(ConnectionSlot { place, pending }) = &slot {
             request.extensions_mut().insert(Arc::clone(place));
-            request.extensions_mut().insert(Arc::clone(newcomer));
+            request.extensions_mut().insert(Arc::clone(pending));
         }
         if request.headers().contains_key(UPGRADE) {
             request.extensions_mut().insert(Arc::clone(&arrivals));
@@ -212,19 +224,19 @@ async fn connection(socket: TcpStream, router: Router, seat: Option<Seat>, life:
         .with_upgrades();
     let mut connection = pin!(connection);
     let overdue = async {
-        match &newcomer {
-            Some(newcomer) => newcomer.overdue().await,
+        match &pending {
+            Some(pending) => pending.overdue().await,
             None => std::future::pending().await,
         }
     };
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = overdue => return,
-        () = life.until(Phase::Draining) => {
+        () = lifecycle.until(Phase::Draining) => {
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = &mut connection => ended,
-                () = life.until(Phase::Over) => return,
+                () = lifecycle.until(Phase::Over) => return,
             }
         }
     };

@@ -8,8 +8,8 @@ use std::error::Error as _;
 use std::future::Future;
 use std::pin::{Pin, pin};
 
-use abide_engine::buffers::{Account, Hold};
-use abide_engine::{Connection, Start, Update, Wanted};
+use abide_engine::buffers::{Account, Reservation};
+use abide_engine::{Connection, Start, SubscribeRequest, Update};
 use abide_schema::{Code, Refusal, Seq, integers};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -22,9 +22,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 use tokio::time::timeout;
 
-use crate::life::{Life, Phase, Place};
+use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::Problem;
-use crate::routes::{App, With};
+use crate::routes::{AppState, SessionExtension};
 use crate::{frames, limits, unsent};
 
 /// The subscription's id in the messages.
@@ -41,16 +41,16 @@ pub(crate) struct QueryString {
     checksum: bool,
     #[serde(default)]
     explain: bool,
-    /// Read by [`crate::access`], as an `EventSource` cannot set headers.
+    /// Read by [`crate::auth::access`], as an `EventSource` cannot set headers.
     #[serde(rename = "token")]
     _token: Option<String>,
 }
 
 /// Subscribes, and streams until the client leaves, the query ends, or the server does.
 pub(crate) async fn subscribe(
-    State(app): State<App>,
-    Extension(pass): With,
-    Extension(place): Extension<Place>,
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
     wanted: Result<Query<QueryString>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -68,14 +68,15 @@ pub(crate) async fn subscribe(
         Some(seq) => Start::After(seq),
         None => Start::of(from, as_of)?,
     };
-    let wanted = Wanted { id: ID, sql: &sql, params: &params, start, checksum, explain };
-    let mut connection = app.engine.connect(&pass.caller);
-    let account = app.engine.buffers().account(&pass.caller);
+    let wanted = SubscribeRequest { id: ID, sql: &sql, params: &params, start, checksum, explain };
+    let mut connection = app.engine.connect(&session.caller);
+    let account = app.engine.buffers().account(&session.caller);
     connection.subscribe(&wanted).await?;
-    let gate = app.gate.clone();
-    let void = Box::pin(async move { gate.until_void(pass).await });
-    let (life, ended, stale, hold) = (app.life, false, false, None);
-    let events = Events { connection, life, account, hold, void, ended, stale, _place: place };
+    let authenticator = app.authenticator.clone();
+    let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
+    let (lifecycle, ended, stale, hold) = (app.lifecycle, false, false, None);
+    let events =
+        Events { connection, lifecycle, account, hold, invalid, ended, stale, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), events))
@@ -106,16 +107,16 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
 /// The stream of one client. Polled only when the socket has room, which applies backpressure.
 struct Events {
     connection: Connection,
-    life: Life,
+    lifecycle: Lifecycle,
     account: Account,
     /// Counts the event that is being sent.
-    hold: Option<Hold>,
+    hold: Option<Reservation>,
     /// Done when the credentials do not count any more.
-    void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
+    invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
     /// The rows are outdated, so a reconnect must not resume here.
     stale: bool,
-    _place: Place,
+    _place: ConnectionPermit,
 }
 
 impl Events {
@@ -136,11 +137,11 @@ impl Events {
         if self.ended {
             return None;
         }
-        let life = self.life.clone();
-        let mut draining = pin!(life.until(Phase::Draining));
+        let lifecycle = self.lifecycle.clone();
+        let mut draining = pin!(lifecycle.until(Phase::Draining));
         tokio::select! {
             () = &mut draining => None,
-            refusal = &mut self.void => {
+            refusal = &mut self.invalid => {
                 self.ended = true;
                 let update = Update::Error { id: ID.into(), refusal };
                 Some(event(&update, self.stale))

@@ -4,7 +4,7 @@
 use std::io;
 
 use abide_engine::Update;
-use abide_engine::buffers::{Account, Hold};
+use abide_engine::buffers::{Account, Reservation};
 use abide_schema::Refusal;
 use abide_schema::limits::COUNTED_BYTES;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::{frames, limits};
 
 /// A text, and what counts it until it is sent.
-pub(crate) type Unsent = (String, Option<Hold>);
+pub(crate) type Unsent = (String, Option<Reservation>);
 
 /// Encodes an update as soon as there is room for its text. `None` where there is none for so long that a peer
 /// which does not read would be given up.
@@ -31,7 +31,7 @@ pub(crate) async fn encode(
     if bytes < COUNTED_BYTES {
         return Some((encode(&update), None));
     }
-    let mut hold = account.hold();
+    let mut hold = account.reserve();
     let room = hold.wait_to_grow(bytes, update.counted_bytes());
     timeout(limits::STALL, room).await.ok()?;
     Some((encode(&update), Some(hold)))
@@ -41,11 +41,11 @@ pub(crate) async fn encode(
 ///
 /// # Errors
 /// `overloaded`.
-pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Hold>, Refusal> {
+pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Reservation>, Refusal> {
     if text.len() < COUNTED_BYTES {
         return Ok(None);
     }
-    let mut hold = account.hold();
+    let mut hold = account.reserve();
     hold.grow(text.len())?;
     Ok(Some(hold))
 }

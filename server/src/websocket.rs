@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use abide_engine::buffers::Hold;
+use abide_engine::buffers::Reservation;
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -25,28 +25,28 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::access::SUBPROTOCOLS;
 use crate::arrivals::Arrivals;
-use crate::life::{Phase, Place};
+use crate::auth::access::SUBPROTOCOLS;
+use crate::auth::authenticator::AuthSession;
+use crate::connections::lifecycle::{ConnectionPermit, Phase};
 use crate::limits;
-use crate::pass::Pass;
 use crate::problem::Problem;
-use crate::routes::{App, With};
+use crate::routes::{AppState, SessionExtension};
 
 pub use message::read;
 use reader::Reader;
-use writer::{Command, Voice, Writer};
+use writer::{Command, SocketSender, Writer};
 
 /// A message to the client, and the resources that it holds until it is written.
-struct Answer {
+struct OutgoingMessage {
     text: String,
     _room: Option<OwnedSemaphorePermit>,
     /// Counts the text if it is large.
-    _hold: Option<Hold>,
+    _hold: Option<Reservation>,
 }
 
 /// How a session ended.
-enum End {
+enum SessionEnd {
     /// The peer has disconnected.
     Gone,
     /// The peer closed.
@@ -57,9 +57,9 @@ enum End {
 
 /// Upgrades a request to a WebSocket.
 pub(crate) async fn upgrade(
-    State(app): State<App>,
-    Extension(pass): With,
-    Extension(place): Extension<Place>,
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
     arrivals: Option<Extension<Arc<Arrivals>>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
@@ -75,36 +75,47 @@ pub(crate) async fn upgrade(
         .read_buffer_size(limits::READ_BUFFER_BYTES)
         .write_buffer_size(limits::WRITE_BUFFER_BYTES);
     let Extension(arrivals) = arrivals.unwrap_or_default();
-    arrivals.begin(app.engine.buffers().account(&pass.caller));
-    Ok(upgrade.on_upgrade(|socket| session(app, pass, socket, arrivals, place)))
+    arrivals.begin(app.engine.buffers().account(&session.caller));
+    Ok(upgrade.on_upgrade(|socket| run_session(app, session, socket, arrivals, place)))
 }
 
-async fn session(app: App, pass: Pass, socket: WebSocket, arrivals: Arc<Arrivals>, place: Place) {
-    let counted = app.life.count_websocket();
+async fn run_session(
+    app: AppState,
+    session: AuthSession,
+    socket: WebSocket,
+    arrivals: Arc<Arrivals>,
+    place: ConnectionPermit,
+) {
+    let counted = app.lifecycle.count_websocket();
     tokio::select! {
-        () = converse(&app, pass, socket, arrivals) => {}
-        () = app.life.until(Phase::Over) => {}
+        () = converse(&app, session, socket, arrivals) => {}
+        () = app.lifecycle.until(Phase::Over) => {}
     }
     drop((counted, place));
 }
 
-async fn converse(app: &App, pass: Pass, socket: WebSocket, arrivals: Arc<Arrivals>) {
+async fn converse(
+    app: &AppState,
+    session: AuthSession,
+    socket: WebSocket,
+    arrivals: Arc<Arrivals>,
+) {
     let (sink, mut stream) = socket.split();
-    let (answers, to_tell) = mpsc::channel::<Answer>(limits::IN_FLIGHT);
+    let (answers, to_tell) = mpsc::channel::<OutgoingMessage>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
-    let account = app.engine.buffers().account(&pass.caller);
+    let account = app.engine.buffers().account(&session.caller);
     let writer = Writer {
-        connection: app.engine.connect(&pass.caller),
-        voice: Voice::new(sink, to_tell, &moved, account.clone()),
+        connection: app.engine.connect(&session.caller),
+        sender: SocketSender::new(sink, to_tell, &moved, account.clone()),
         commands: to_do,
     };
     let reader = Reader {
         engine: app.engine.clone(),
-        gate: app.gate.clone(),
-        turns: app.turns.clone(),
-        pass,
-        life: app.life.clone(),
+        authenticator: app.authenticator.clone(),
+        read_limiter: app.read_limiter.clone(),
+        session,
+        lifecycle: app.lifecycle.clone(),
         account,
         arrivals,
         full: Arc::default(),
@@ -119,13 +130,13 @@ async fn converse(app: &App, pass: Pass, socket: WebSocket, arrivals: Arc<Arriva
         _ = &mut writer => return, // The socket failed.
     };
     let (code, reason) = match end {
-        End::Gone => return,
-        End::Closed => {
+        SessionEnd::Gone => return,
+        SessionEnd::Closed => {
             // The server's close frame is answered while it still reads.
             let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
             return;
         }
-        End::Close(code, reason) => (code, reason),
+        SessionEnd::Close(code, reason) => (code, reason),
     };
     // The reader has ended, so the writer ends when all pending work is answered.
     let Some(mut sink) = writer.await else { return };

@@ -295,8 +295,9 @@ fn no_reducer_costs_more_with_more_rows() {
     let modules = abide_reducers::modules();
     let called = modules.iter().flat_map(|module| &module.reducers).map(|it| it.name);
     let by_time = modules.iter().flat_map(|module| &module.deadlines).map(|it| it.reducer.name);
-    let witnesses = modules.iter().flat_map(|module| &module.witnesses).map(|it| it.name);
-    let declared: BTreeSet<&str> = called.chain(by_time).chain(witnesses).collect();
+    let denial_recorders =
+        modules.iter().flat_map(|module| &module.denial_recorders).map(|it| it.name);
+    let declared: BTreeSet<&str> = called.chain(by_time).chain(denial_recorders).collect();
     let cases = cases();
     let tested: BTreeSet<&str> = cases.iter().map(|case| case.reducer).collect();
     assert_eq!(declared, tested, "each reducer has a case");

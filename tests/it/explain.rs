@@ -1,7 +1,7 @@
 //! The reported cost of live queries, and which are refused because of it. Both depend on the
 //! schema only.
 
-use abide_engine::Wanted;
+use abide_engine::SubscribeRequest;
 use abide_schema::Code;
 use abide_schema::reducer::Caller;
 use serde_json::Map;
@@ -34,7 +34,7 @@ async fn check(world: &World, what: &str) {
     let mut connection = world.engine().connect(&Caller::local());
     for (nth, (sql, lacks)) in QUERIES.iter().enumerate() {
         let (id, nothing) = (nth.to_string(), Map::new());
-        let subscribed = connection.subscribe(&Wanted::new(&id, sql, &nothing)).await;
+        let subscribed = connection.subscribe(&SubscribeRequest::new(&id, sql, &nothing)).await;
         let explained = world.engine().explain(&Caller::local(), sql, &nothing).await.unwrap();
         assert_eq!(explained.refused.is_some(), lacks.is_some(), "{what}: {sql}");
         match (subscribed, lacks) {

@@ -18,8 +18,8 @@ const KEPT: &str = "fixtures/former/cleanup.db.zst";
 /// Starts a run under another, for a call that it requests.
 async fn delegate(world: &World, (run, session, token): (&str, &str, i64), nth: usize) -> String {
     let call_id = format!("{run}~{nth}");
-    let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "look", "arguments": {},
-        "run_id": run, "run_fencing_token": token, "claim_lease_ms": 60_000});
+    let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "look",
+        "arguments": {}, "run_id": run, "run_fencing_token": token, "claim_lease_ms": 60_000});
     let token = world.call("request_tool_call", wanted).await.unwrap().seq;
     let child =
         json!({"call_id": call_id, "fencing_token": token, "agent": "support", "input": "x"});

@@ -72,7 +72,7 @@ fn derived(hash: &Hash, at: Micros) -> Vec<String> {
 }
 
 #[test]
-fn a_pin_in_a_foreign_event_cannot_be_found() {
+fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
     let mut world = World::new();
     let (acme, zeta) = (tenant("acme"), tenant("zeta"));
     let seen = run(async {
@@ -158,9 +158,9 @@ fn a_digest_of_hidden_arguments_confirms_no_guess() {
 
 /// Returns the same random bytes in every world.
 #[derive(Debug, Default)]
-struct Repeated(AtomicU64);
+struct FixedEntropy(AtomicU64);
 
-impl Entropy for Repeated {
+impl Entropy for FixedEntropy {
     fn fill(&self, buffer: &mut [u8]) -> std::io::Result<()> {
         for block in buffer.chunks_mut(32) {
             let drawn = self.0.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,7 @@ async fn heard_by_zeta(seed: u64, version: u64) -> Vec<String> {
     let mut world = World::new();
     world.close();
     let mut config = world.config(abide_reducers::modules());
-    config.entropy = Arc::new(Repeated::default());
+    config.entropy = Arc::new(FixedEntropy::default());
     world.open_with(config);
     let zeta = tenant("zeta");
     world.call("register_tool", json!({"name": "pay", "needs_approval": true})).await.unwrap();

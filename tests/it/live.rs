@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use abide_engine::{Budget, Engine, Start, Update, Wanted};
+use abide_engine::{Budget, Engine, Start, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq};
@@ -76,7 +76,7 @@ async fn hold(world: &World, client: &Client, what: &str) {
 }
 
 /// Three clients with random actions over random traffic.
-struct Play {
+struct RandomRun {
     world: World,
     traffic: Traffic,
     random: Random,
@@ -84,12 +84,12 @@ struct Play {
     next_id: usize,
 }
 
-impl Play {
-    fn new(seed: u64, world: World) -> Play {
+impl RandomRun {
+    fn new(seed: u64, world: World) -> RandomRun {
         let clients =
             (0..3).map(|_| Client::new(world.engine().connect(&Caller::local()))).collect();
         let (traffic, random) = (Traffic::new(seed), Random::new(!seed));
-        Play { world, traffic, random, clients, next_id: 0 }
+        RandomRun { world, traffic, random, clients, next_id: 0 }
     }
 
     async fn step(&mut self) {
@@ -169,7 +169,7 @@ impl Play {
 fn a_subscription_equals_its_query() {
     for_seeds("live::a_subscription_equals", 0..12, |seed| {
         run(async {
-            let mut play = Play::new(seed, World::new());
+            let mut play = RandomRun::new(seed, World::new());
             for _ in 0..150 {
                 play.step().await;
             }
@@ -191,7 +191,7 @@ fn a_subscription_over_budget_equals_its_query() {
             let mut world = World::new();
             world.live_budget = Some(Budget { average: 1, most: 100, commit: 1_000_000 });
             world.reopen();
-            let mut play = Play::new(seed, world);
+            let mut play = RandomRun::new(seed, world);
             for _ in 0..100 {
                 play.step().await;
             }
@@ -465,7 +465,7 @@ fn an_ended_subscription_receives_nothing_more() {
         for nth in 0..50 {
             let sql = "SELECT * FROM tools";
             let (id, nothing) = (nth.to_string(), Map::new());
-            connection.subscribe(&Wanted::new(&id, sql, &nothing)).await.unwrap();
+            connection.subscribe(&SubscribeRequest::new(&id, sql, &nothing)).await.unwrap();
         }
         for nth in 0..50 {
             connection.unsubscribe(&nth.to_string());
@@ -487,17 +487,17 @@ fn a_subscription_ended_before_its_first_reply_receives_nothing() {
         world.session("s1").await;
         let mut connection = world.engine().connect(&Caller::local());
         let nothing = Map::new();
-        let messages = Wanted::new("q", "SELECT * FROM agent_state", &nothing);
+        let messages = SubscribeRequest::new("q", "SELECT * FROM agent_state", &nothing);
         for start in [Start::After(Seq(1)), Start::AsOf(Seq(1))] {
-            connection.subscribe(&Wanted { start, ..messages }).await.unwrap();
+            connection.subscribe(&SubscribeRequest { start, ..messages }).await.unwrap();
             connection.unsubscribe("q");
         }
-        let sessions = Wanted::new("q", "SELECT id FROM sessions", &nothing);
+        let sessions = SubscribeRequest::new("q", "SELECT id FROM sessions", &nothing);
         connection.subscribe(&sessions).await.unwrap();
         loop {
             match connection.next().await {
                 Update::Snapshot(part) => {
-                    break assert_eq!(part.opening.shape.columns[0].name, "id");
+                    break assert_eq!(part.info.shape.columns[0].name, "id");
                 }
                 Update::Delta { changes, .. } if changes.is_empty() => {}
                 other => panic!("a message of the ended subscription: {other:?}"),
@@ -595,7 +595,7 @@ fn no_subscription_blocks_the_writer() {
             let world = World::new();
             let mut connection = world.engine().connect(&Caller::local());
             let params = Map::new();
-            let wanted = Wanted::new("q", sql, &params);
+            let wanted = SubscribeRequest::new("q", sql, &params);
             if connection.subscribe(&wanted).await.is_err() {
                 continue;
             }
@@ -618,8 +618,8 @@ fn one_caller_cannot_use_all_readers() {
         let world = World::new();
         let long = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
             SELECT count(*) FROM n";
-        let flood = crate::sight::caller("flood", "admin", &[], &[]);
-        let others = crate::sight::caller("another", "admin", &[], &[]);
+        let flood = crate::visibility::caller("flood", "admin", &[], &[]);
+        let others = crate::visibility::caller("another", "admin", &[], &[]);
         let ask = |caller: &Caller| {
             let (engine, caller) = (world.engine().clone(), caller.clone());
             tokio::spawn(async move { engine.query(&caller, long, &Map::new(), None).await })

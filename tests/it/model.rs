@@ -14,9 +14,9 @@ use serde_json::Value as JsonValue;
 use crate::world::World;
 
 /// The response to a call: its result and whether it was a retry, or the code of the refusal.
-type Answered = Result<(JsonValue, bool), Code>;
+type CallAnswer = Result<(JsonValue, bool), Code>;
 
-async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> Answered {
+async fn call(world: &World, caller: &str, reducer: &str, args: JsonValue) -> CallAnswer {
     let done = world.engine().call(&Caller::new(caller), reducer, &args, None).await;
     let done = done.map_err(|refusal: Refusal| refusal.code)?;
     Ok((serde_json::from_str(&done.result).unwrap(), done.duplicate))

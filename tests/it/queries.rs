@@ -1,25 +1,25 @@
 //! Read-only SQL of a caller: what is allowed, what is refused with which error, and what it sees
 //! of the past.
 
-use abide_engine::Answer;
+use abide_engine::QueryResult;
 use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Seq, limits};
 use expect_test::{Expect, expect};
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::script::check;
-use crate::sight;
 use crate::traffic::{Traffic, for_seeds};
+use crate::visibility;
 use crate::world::{TABLES, World, run};
 
-async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<Answer, Refusal> {
+async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<QueryResult, Refusal> {
     world
         .engine()
         .query(&Caller::local(), sql, params.as_object().unwrap_or(&Map::new()), None)
         .await
 }
 
-fn told(answer: &Result<Answer, Refusal>) -> String {
+fn told(answer: &Result<QueryResult, Refusal>) -> String {
     match answer {
         Ok(answer) => {
             let rows = answer.rows.iter().map(|row| {
@@ -323,7 +323,7 @@ fn endless_queries_are_stopped() {
             .map(|nth| {
                 let engine = world.engine().clone();
                 // One caller cannot use all readers.
-                let caller = sight::caller(&format!("c{nth}"), "admin", &[], &[]);
+                let caller = visibility::caller(&format!("c{nth}"), "admin", &[], &[]);
                 tokio::spawn(async move { engine.query(&caller, endless, &Map::new(), None).await })
             })
             .collect();

@@ -20,17 +20,17 @@ pub(crate) fn left_out(what: &str) {
     writeln!(terminal, "left out: {what}").unwrap();
 }
 
-struct Place {
+struct EngineFixture {
     engine: Engine,
     folder: TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl EngineFixture {
+    fn new() -> EngineFixture {
         let folder = tempfile::tempdir().unwrap();
         let config = Config::new(abide_reducers::modules());
         let engine = Engine::open(folder.path().join("abide.db"), config).unwrap();
-        Place { engine, folder }
+        EngineFixture { engine, folder }
     }
 
     fn rows(&self, sql: &str, session_id: &str) -> Vec<Row> {
@@ -133,7 +133,7 @@ fn text_or_null(text: Option<&str>) -> Value {
 }
 
 /// Compares a session with the recording; returns the number of messages and calls.
-fn hold(place: &Place, session_id: &str, conversation: &JsonValue) -> [usize; 2] {
+fn hold(place: &EngineFixture, session_id: &str, conversation: &JsonValue) -> [usize; 2] {
     let messages = conversation["messages"].as_array().unwrap();
     let sql = "SELECT role, content, data FROM agent_state WHERE session_id = :sid ORDER BY id";
     let rows = place.rows(sql, session_id);
@@ -165,7 +165,7 @@ fn hold(place: &Place, session_id: &str, conversation: &JsonValue) -> [usize; 2]
 
 /// Stores conversations from several threads, and checks all of them afterwards.
 fn there_and_back(all: Vec<JsonValue>) -> [usize; 3] {
-    let place = Place::new();
+    let place = EngineFixture::new();
     let all = Arc::new(all);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -220,7 +220,7 @@ fn every_recorded_line() {
         (files.iter().enumerate()).map(|(nth, file)| (format!("f{nth}"), lines(file))).collect();
     let longest = files.values().flatten().map(String::len).max().unwrap();
     assert!(longest > 1_000_000, "the longest line has {longest} bytes");
-    let place = Place::new();
+    let place = EngineFixture::new();
     let mut batch = Batch { engine: &place.engine, calls: Vec::new(), bytes: 0 };
     for (id, lines) in &files {
         batch.push("create_session", json!({"agent": "recorded", "id": id}));

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use abide_engine::{Change, Connection, Delta, SnapshotPart, Start, Update, Wanted};
+use abide_engine::{Change, Connection, Delta, SnapshotPart, Start, SubscribeRequest, Update};
 use abide_schema::wire::Shape;
 use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde_json::{Map, Value as JsonValue};
@@ -42,7 +42,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(connection: Connection) -> Client {
-        let told = connection.told();
+        let told = connection.sent_up_to();
         let (replicas, refusals) = (BTreeMap::new(), Vec::new());
         Client { connection, replicas, told, refusals, frames: 0, reruns: 0 }
     }
@@ -78,7 +78,11 @@ impl Client {
     async fn begin(&mut self, id: &str, mut replica: Replica, start: Start) -> Result<(), Refusal> {
         // Every received row is checked.
         let checksum = true;
-        let wanted = Wanted { start, checksum, ..Wanted::new(id, &replica.sql, &replica.params) };
+        let wanted = SubscribeRequest {
+            start,
+            checksum,
+            ..SubscribeRequest::new(id, &replica.sql, &replica.params)
+        };
         self.connection.subscribe(&wanted).await?;
         // A replica that resumes from its own seq expects nothing of the earlier connection.
         replica.stale = false;
@@ -147,7 +151,7 @@ impl Client {
             return;
         }
         assert!(part.reset || part.seq >= replica.seq, "a result goes back");
-        replica.shape = part.opening.shape.clone();
+        replica.shape = part.info.shape.clone();
         replica.rows = std::mem::take(&mut replica.parts);
         assert_eq!(part.checksum, Some(Checksum::of(&replica.rows)), "of the snapshot");
         (replica.seq, replica.refetch, replica.stale) = (part.seq, false, false);
@@ -186,7 +190,7 @@ impl Client {
             replica.seq = to;
             let (sum, sql) = (Checksum::of(&replica.rows), &replica.sql);
             assert_eq!(change.checksum, Some(sum), "{id} at {to}: {sql}");
-            if let Some(opening) = &change.opening {
+            if let Some(opening) = &change.info {
                 assert_eq!(opening.shape, replica.shape, "{id}: the shape is unchanged");
             }
         }

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use abide_engine::{Done, replay};
+use abide_engine::{CommittedCall, replay};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Micros, Refusal, Seq};
@@ -279,7 +279,7 @@ impl Names {
     }
 
     /// The response to a call: its seq and the non-empty fields.
-    fn done(&mut self, done: &Done) -> String {
+    fn done(&mut self, done: &CommittedCall) -> String {
         let again = if done.duplicate { " again" } else { "" };
         let result: JsonValue = serde_json::from_str(&done.result).unwrap();
         let mut text = format!("seq {}{again} {{", done.seq);

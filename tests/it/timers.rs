@@ -1,6 +1,6 @@
 //! Timers of all kinds: in order, once, bounded, and across restarts.
 
-use abide_engine::{Config, Engine, Update, Wanted};
+use abide_engine::{Config, Engine, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, limits, reducer, table,
@@ -268,7 +268,7 @@ fn timers_fire_without_calls() {
         let mut connection = engine.connect(&Caller::local());
         let fired = "SELECT id, fired_at >= due_at FROM timers WHERE status = 'fired'";
         let none = Map::new();
-        connection.subscribe(&Wanted::new("q", fired, &none)).await.unwrap();
+        connection.subscribe(&SubscribeRequest::new("q", fired, &none)).await.unwrap();
         assert!(matches!(connection.next().await, Update::Snapshot(part) if part.rows.is_empty()));
         for in_ms in [0, 30, 0, 5] {
             let args = json!({"id": format!("t{in_ms}-{}", engine.durable_seq()), "in_ms": in_ms});

@@ -67,13 +67,13 @@ pub(crate) struct Unit {
 
 /// The response.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct UnitResult {
     /// Of each call: its seq, its result, and whether it was a retry.
     pub(crate) calls: Vec<(Seq, JsonValue, bool)>,
 }
 
 impl Unit {
-    pub(crate) async fn run(&self, engine: &Engine) -> Result<Heard, Refusal> {
+    pub(crate) async fn run(&self, engine: &Engine) -> Result<UnitResult, Refusal> {
         let (caller, request_id) = (Caller::new(self.caller), self.request_id.as_deref());
         let done = match self.calls.as_slice() {
             [call] => {
@@ -83,7 +83,7 @@ impl Unit {
         };
         let read = |text: &str| serde_json::from_str(text).unwrap();
         let calls = done.iter().map(|done| (done.seq, read(&done.result), done.duplicate));
-        Ok(Heard { calls: calls.collect() })
+        Ok(UnitResult { calls: calls.collect() })
     }
 }
 
@@ -113,7 +113,7 @@ impl Traffic {
     }
 
     /// Runs the next random unit on a world, after moving its clock.
-    pub(crate) async fn step(&mut self, world: &World) -> Result<Heard, Refusal> {
+    pub(crate) async fn step(&mut self, world: &World) -> Result<UnitResult, Refusal> {
         let ms = *self.random.pick(&[0, 0, 1, 50, 2_000, 40_000]);
         world.clock.advance_ms(ms);
         let unit = self.unit();
@@ -137,7 +137,7 @@ impl Traffic {
         unit
     }
 
-    pub(crate) fn learn(&mut self, heard: &Heard) {
+    pub(crate) fn learn(&mut self, heard: &UnitResult) {
         for (_, result, _) in &heard.calls {
             let text = |name: &str| result[name].as_str().map(str::to_owned);
             if let Some(call_id) = text("call_id").filter(|_| result["tool_name"].is_string()) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use abide_engine::{Budget, Clock, Config, Done, Engine, Retention};
+use abide_engine::{Budget, Clock, CommittedCall, Config, Engine, Retention};
 use abide_schema::reducer::Caller;
 use abide_schema::{Micros, Module, Refusal, Row, Seq};
 use rusqlite::Connection;
@@ -131,7 +131,11 @@ impl World {
         connection
     }
 
-    pub(crate) async fn call(&self, reducer: &str, args: JsonValue) -> Result<Done, Refusal> {
+    pub(crate) async fn call(
+        &self,
+        reducer: &str,
+        args: JsonValue,
+    ) -> Result<CommittedCall, Refusal> {
         self.engine().call(&Caller::new("local"), reducer, &args, None).await
     }
 
@@ -152,7 +156,11 @@ impl World {
         self.say(id, "hello").await.unwrap();
     }
 
-    pub(crate) async fn say(&self, session_id: &str, content: &str) -> Result<Done, Refusal> {
+    pub(crate) async fn say(
+        &self,
+        session_id: &str,
+        content: &str,
+    ) -> Result<CommittedCall, Refusal> {
         let args = serde_json::json!(
             {"session_id": session_id, "role": "user", "content": content});
         self.call("append_message", args).await

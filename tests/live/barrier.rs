@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abide_live::{
-    Binding, Catalog, Edition, Outlook, Owner, Planner, Router, Sql as _, Viewer, Within, select_of,
+    AuthorizedViews, Binding, Catalog, OwnerReference, Planner, PolicyVersion, QueryPrincipal,
+    Router, ScopeMembership, Sql as _, select_of,
 };
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Code, TableSpec, Value};
@@ -118,15 +119,15 @@ impl Recorder {
     }
 }
 
-struct Stage {
+struct BarrierFixture {
     catalog: Arc<Catalog>,
     db: Database,
     recorder: Recorder,
     planner: Planner,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl BarrierFixture {
+    fn new() -> BarrierFixture {
         let catalog = Arc::new(Catalog::new(TABLES.to_vec(), Vec::new()));
         let connection = Connection::open_in_memory().expect("an in-memory database opens");
         let ddl = TABLES.iter().flat_map(|table| table.ddl());
@@ -136,15 +137,15 @@ impl Stage {
         let recorder = Recorder::default();
         recorder.install(&connection);
         let (db, planner) = (Database(connection), Planner::new(Arc::clone(&catalog)));
-        let stage = Stage { catalog, db, recorder, planner };
-        stage.session("s1", "ours", "open");
-        stage.session("s2", "ours", "open");
-        stage.session(&format!("{HIDDEN}-theirs"), "theirs", "open");
-        stage.session(&format!("{HIDDEN}-closed"), "ours", "closed");
+        let fixture = BarrierFixture { catalog, db, recorder, planner };
+        fixture.session("s1", "ours", "open");
+        fixture.session("s2", "ours", "open");
+        fixture.session(&format!("{HIDDEN}-theirs"), "theirs", "open");
+        fixture.session(&format!("{HIDDEN}-closed"), "ours", "closed");
         for round in 0..3 {
-            stage.rows(round);
+            fixture.rows(round);
         }
-        stage
+        fixture
     }
 
     fn session(&self, id: &str, tenant: &str, status: &str) {
@@ -180,13 +181,13 @@ impl Stage {
 
     /// A caller of the tenant `ours`; with `correlated`, it sees only rows of open sessions, by a
     /// policy with a correlated subquery.
-    fn viewer(&self, correlated: bool) -> Viewer {
+    fn principal(&self, correlated: bool) -> QueryPrincipal {
         let keys = ["tenant"];
-        let session = Owner { column: "session_id", table: "sessions", key: "id" };
+        let session = OwnerReference { column: "session_id", table: "sessions", key: "id" };
         let selects = TABLES.iter().map(|table| {
             let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
             let owners = if table.name == "sessions" { Vec::new() } else { vec![session] };
-            let within = Within { owners, column: "scope", keys: &keys };
+            let within = ScopeMembership { owners, column: "scope", keys: &keys };
             let open = match table.name {
                 "sessions" => "status = 'open'".to_owned(),
                 name => format!(
@@ -202,9 +203,13 @@ impl Stage {
                 select_of(table.name, &columns, Some(&within), Some(&condition)),
             )
         });
-        let outlook = Arc::new(Outlook::new(selects.collect::<Vec<_>>()));
+        let authorized_views = Arc::new(AuthorizedViews::new(selects.collect::<Vec<_>>()));
         let values = BTreeMap::from([("scope_tenant".to_owned(), Value::from("ours"))]);
-        Viewer::new(outlook, values, Edition::latest(&Arc::new(AtomicU64::new(0))))
+        QueryPrincipal::new(
+            authorized_views,
+            values,
+            PolicyVersion::latest(&Arc::new(AtomicU64::new(0))),
+        )
     }
 
     fn run(&mut self, sql: &str, params: &[Value]) -> Result<u64, String> {
@@ -324,16 +329,16 @@ fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
     let (mut once, mut live, mut calls, mut refused) = (0, 0, 0, Vec::new());
     for correlated in [false, true] {
         for shape in SHAPES.iter().cycle().take(SHAPES.len() * 2) {
-            let mut stage = Stage::new();
-            let viewer = stage.viewer(correlated);
+            let mut fixture = BarrierFixture::new();
+            let principal = fixture.principal(correlated);
             let sql = filled(shape, &mut random);
-            let bound = stage.planner.bind_once(&sql, &Map::new(), &viewer);
+            let bound = fixture.planner.bind_once(&sql, &Map::new(), &principal);
             let bound = bound.unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
-            let run = stage.run(bound.snapshot_sql(), bound.params());
+            let run = fixture.run(bound.snapshot_sql(), bound.params());
             run.unwrap_or_else(|why| panic!("{why}\n{sql}\n{}", bound.snapshot_sql()));
-            calls += stage.require_visible("once", &sql, bound.snapshot_sql());
+            calls += fixture.require_visible("once", &sql, bound.snapshot_sql());
             once += 1;
-            let bound = match stage.planner.bind_within(&sql, &Map::new(), &viewer) {
+            let bound = match fixture.planner.bind_within(&sql, &Map::new(), &principal) {
                 Ok(bound) => bound,
                 Err(refusal) => {
                     assert_eq!(refusal.code, Code::UnsupportedSql, "{refusal}: {sql}");
@@ -341,7 +346,7 @@ fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
                     continue;
                 }
             };
-            calls += follow(&mut stage, &bound, &sql);
+            calls += follow(&mut fixture, &bound, &sql);
             live += 1;
         }
     }
@@ -352,37 +357,37 @@ fn no_expression_of_a_caller_is_evaluated_on_a_hidden_row() {
 }
 
 /// Follows a live query over commits, and computes the same deltas as a resume.
-fn follow(stage: &mut Stage, bound: &Binding, sql: &str) -> u64 {
+fn follow(fixture: &mut BarrierFixture, bound: &Binding, sql: &str) -> u64 {
     let statements =
         || bound.explain().statements.join(";\n").chars().take(4_000).collect::<String>();
-    let mut router = Router::new(Arc::clone(&stage.catalog));
+    let mut router = Router::new(Arc::clone(&fixture.catalog));
     router.attach(bound).unwrap_or_else(|refusal| panic!("{refusal}: {sql}"));
     let mut calls = 0;
     for step in 0..4 {
-        let before = read_state(&stage.db.0, &TABLES);
-        stage.change(step);
-        let changes = net(&before, &read_state(&stage.db.0, &TABLES));
-        stage.recorder.take();
-        for (_, delta) in router.commit(&changes, &mut stage.db) {
+        let before = read_state(&fixture.db.0, &TABLES);
+        fixture.change(step);
+        let changes = net(&before, &read_state(&fixture.db.0, &TABLES));
+        fixture.recorder.take();
+        for (_, delta) in router.commit(&changes, &mut fixture.db) {
             delta.unwrap_or_else(|error| panic!("{error}: {sql}"));
         }
-        calls += stage.require_visible("live", sql, &statements());
-        let resumed = bound.delta(&changes, &mut stage.db);
+        calls += fixture.require_visible("live", sql, &statements());
+        let resumed = bound.delta(&changes, &mut fixture.db);
         resumed.unwrap_or_else(|error| panic!("{error}: {sql}"));
-        calls += stage.require_visible("resumed", sql, &statements());
+        calls += fixture.require_visible("resumed", sql, &statements());
         let past = bound.past_sql();
-        bound.lay_out(&changes, &mut stage.db).expect("changes are laid out");
-        stage.run(&past, bound.params()).unwrap_or_else(|why| panic!("{why}: {past}"));
-        calls += stage.require_visible("past", sql, &past);
+        bound.lay_out(&changes, &mut fixture.db).expect("changes are laid out");
+        fixture.run(&past, bound.params()).unwrap_or_else(|why| panic!("{why}: {past}"));
+        calls += fixture.require_visible("past", sql, &past);
     }
     calls
 }
 
 #[test]
 fn comparisons_of_indexed_columns_use_their_index_behind_the_barrier() {
-    let stage = Stage::new();
+    let fixture = BarrierFixture::new();
     for correlated in [false, true] {
-        let viewer = stage.viewer(correlated);
+        let principal = fixture.principal(correlated);
         for sql in [
             "SELECT id FROM messages WHERE session_id = 's1' AND lower(body) = 'x'",
             "SELECT id FROM messages WHERE id > 's1' AND body = 'x' ORDER BY id LIMIT 5",
@@ -392,9 +397,11 @@ fn comparisons_of_indexed_columns_use_their_index_behind_the_barrier() {
              AND lower(m.body) = 'x'",
             "SELECT m.id FROM messages m JOIN calls c ON c.id = m.body WHERE m.session_id = 's1'",
         ] {
-            let bound =
-                stage.planner.bind_once(sql, &Map::new(), &viewer).expect("the query is accepted");
-            let plan = stage.plan(&bound);
+            let bound = fixture
+                .planner
+                .bind_once(sql, &Map::new(), &principal)
+                .expect("the query is accepted");
+            let plan = fixture.plan(&bound);
             let scans = ["messages", "calls", "m", "c", "o0", "o0_2", "o0_3"];
             let scanned = |name: &&str| plan.lines().any(|line| line == format!("SCAN {name}"));
             assert!(!scans.iter().any(scanned), "{sql}\n{plan}\n{}", bound.snapshot_sql());
@@ -410,23 +417,25 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 fn comparisons_are_not_repeated_to_time_a_hidden_row() {
     // Each comparison is cheap, and may be evaluated on any row so that an index is used. A
     // thousand repetitions would reveal by time whether a hidden row matches.
-    let mut stage = Stage::new();
-    let viewer = stage.viewer(false);
+    let mut fixture = BarrierFixture::new();
+    let principal = fixture.principal(false);
     let mut steps = |tested: &str| {
         let repeated = vec![format!("id >= '{tested}'"); 500].join(" AND ");
         let sql = format!("SELECT id FROM messages WHERE {repeated}");
-        let bound =
-            stage.planner.bind_once(&sql, &Map::new(), &viewer).expect("the query is accepted");
+        let bound = fixture
+            .planner
+            .bind_once(&sql, &Map::new(), &principal)
+            .expect("the query is accepted");
         // Preparing a statement takes steps too.
-        stage.run(bound.snapshot_sql(), bound.params()).expect("it runs");
+        fixture.run(bound.snapshot_sql(), bound.params()).expect("it runs");
         STEPS.store(0, Ordering::Relaxed);
         let count = || {
             STEPS.fetch_add(1, Ordering::Relaxed);
             false
         };
-        stage.db.0.progress_handler(1, Some(count)).expect("a handler can be set");
-        stage.run(bound.snapshot_sql(), bound.params()).expect("it runs");
-        stage.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be removed");
+        fixture.db.0.progress_handler(1, Some(count)).expect("a handler can be set");
+        fixture.run(bound.snapshot_sql(), bound.params()).expect("it runs");
+        fixture.db.0.progress_handler(0, None::<fn() -> bool>).expect("a handler can be removed");
         STEPS.load(Ordering::Relaxed)
     };
     // The visible rows, with the six hidden ones and without them.

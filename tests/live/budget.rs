@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use abide_live::{
-    Allowance, Binding, BindingId, Budget, Changes, Fault, Filled, LiveError, Planner, Router, Sql,
-    SqlError, Wanted,
+    BackfillRequest, BackfilledGroup, Binding, BindingId, Budget, Changes, LiveError, Planner,
+    Router, Sql, SqlError, SqlErrorKind, StatementLimits,
 };
 use abide_schema::Value;
 use serde_json::Map;
 
 use crate::client::Client;
-use crate::extent::{Share, each_seed};
+use crate::extent::{TestBudget, each_seed};
 use crate::world::{Database, State, World, net};
 
 const QUERIES: &[&str] = &[
@@ -44,12 +44,12 @@ impl Sql for Metered<'_> {
         let over = self.left.is_some_and(|left| steps > left);
         self.left = self.left.map(|left| left.saturating_sub(steps));
         if over {
-            return Err(SqlError { message: "too long".to_owned(), fault: Fault::Budget });
+            return Err(SqlError { message: "too long".to_owned(), fault: SqlErrorKind::Budget });
         }
         Ok(steps)
     }
 
-    fn allow(&mut self, allowance: Option<Allowance>) {
+    fn allow(&mut self, allowance: Option<StatementLimits>) {
         self.left = allowance.map(|allowance| allowance.steps);
     }
 }
@@ -61,12 +61,12 @@ struct Listener {
 
 /// A reader that fills wanted groups, and finishes some commits later.
 #[derive(Default)]
-struct Filler {
-    under_way: Vec<(Wanted, Option<Filled>, State)>,
+struct BackfillWorker {
+    under_way: Vec<(BackfillRequest, Option<BackfilledGroup>, State)>,
 }
 
-impl Filler {
-    fn begin(&mut self, world: &mut World, wanted: Vec<Wanted>) {
+impl BackfillWorker {
+    fn begin(&mut self, world: &mut World, wanted: Vec<BackfillRequest>) {
         for wanted in wanted {
             let filled = wanted.binding.fill(&wanted.group, &mut world.db);
             let filled = filled.expect("the statements run");
@@ -77,7 +77,9 @@ impl Filler {
     fn end(&mut self, world: &mut World, router: &mut Router) {
         for (wanted, filled, state) in self.under_way.drain(..) {
             let changes = net(&state, &world.state);
-            router.adopt(&wanted, filled, &changes, &mut world.db).expect("the statements run");
+            router
+                .apply_backfill(&wanted, filled, &changes, &mut world.db)
+                .expect("the statements run");
         }
     }
 }
@@ -97,7 +99,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
             Listener { binding, client },
         );
     }
-    let (mut known, mut unknown, mut filler) = (0, 0, Filler::default());
+    let (mut known, mut unknown, mut filler) = (0, 0, BackfillWorker::default());
     for commit in 0..60 {
         let changes: Changes = world.commit();
         let mut metered = Metered { db: &mut world.db, left: None };
@@ -126,7 +128,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
         if commit % 3 == 0 {
             filler.end(&mut world, &mut router);
         }
-        filler.begin(&mut world, router.take_wanted());
+        filler.begin(&mut world, router.take_backfill_requests());
         if commit % 17 == 0 {
             router.forget();
         }
@@ -140,7 +142,7 @@ fn run(seed: u64, budget: Budget) -> (usize, usize) {
 #[test]
 fn a_delta_over_budget_is_unknown_and_never_wrong() {
     let steps = |seed: u64| [30, 60, 120, 240][(seed % 4) as usize];
-    let outcomes = each_seed("a budget", Share::Seeds(80), |seed| {
+    let outcomes = each_seed("a budget", TestBudget::Seeds(80), |seed| {
         let steps = steps(seed);
         let budget = Budget { average: steps, most: 2 * steps, commit: 8 * steps };
         (steps, run(seed, budget))

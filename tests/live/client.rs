@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use abide_live::{Binding, Delta, Window};
+use abide_live::{Binding, Delta, WindowDelta};
 use abide_schema::wire::Shape;
 use abide_schema::{Checksum, Row, Value};
 
@@ -47,7 +47,7 @@ impl Client {
     }
 
     fn apply_rows(&mut self, delta: &Delta) -> Result<(), String> {
-        require(delta.window == Window::default(), || {
+        require(delta.window == WindowDelta::default(), || {
             "positions in a result without a window".into()
         })?;
         for gone in &delta.deletes {
@@ -75,7 +75,7 @@ impl Client {
     fn apply_window(&mut self, delta: &Delta) -> Result<(), String> {
         let by_key = delta.deletes.len() + delta.inserts.len() + delta.updates.len();
         require(by_key == 0, || "rows without a position in a window".into())?;
-        let Window { deletes, inserts, updates } = &delta.window;
+        let WindowDelta { deletes, inserts, updates } = &delta.window;
         require(deletes.is_sorted_by(|a, b| a > b), || "deletes not in descending order".into())?;
         for at in deletes {
             require(*at < self.rows.len(), || format!("nothing to delete at {at}"))?;
@@ -164,7 +164,7 @@ fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
 }
 
 /// A delta as a set: cached state may list its rows in another order.
-pub(crate) fn as_set(delta: Delta) -> (Vec<String>, Window, Checksum) {
+pub(crate) fn as_set(delta: Delta) -> (Vec<String>, WindowDelta, Checksum) {
     let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
     let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
     let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());

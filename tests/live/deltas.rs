@@ -8,11 +8,11 @@ use abide_schema::Row;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::client::{Client, as_set};
-use crate::extent::{Share, each_seed};
+use crate::extent::{TestBudget, each_seed};
 use crate::world::{Random, State, World, net};
 
 /// The seeds of a list in a full test run.
-pub(crate) const SHARE: Share = Share::Seeds(WHOLE);
+pub(crate) const SHARE: TestBudget = TestBudget::Seeds(WHOLE);
 const WHOLE: u64 = 6;
 
 /// Queries of a list that each further seed follows.

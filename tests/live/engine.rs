@@ -113,17 +113,17 @@ fn module() -> Module {
 }
 
 /// An engine over a file in its own folder.
-pub(crate) struct House {
+pub(crate) struct EngineFixture {
     folder: TempDir,
     engine: Option<Engine>,
 }
 
-impl House {
-    pub(crate) fn new() -> House {
+impl EngineFixture {
+    pub(crate) fn new() -> EngineFixture {
         let folder = TempDir::new().expect("a folder can be made");
-        let mut house = House { folder, engine: None };
-        house.open();
-        house
+        let mut fixture = EngineFixture { folder, engine: None };
+        fixture.open();
+        fixture
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The share of a proof in a full test run.
 #[derive(Clone, Copy)]
-pub(crate) enum Share {
+pub(crate) enum TestBudget {
     /// This many seeds from 0 on.
     Seeds(u64),
     /// This many seconds, and at least one seed.
@@ -20,29 +20,29 @@ pub(crate) enum Share {
 }
 
 /// The seeds to run, and a time limit.
-struct Extent {
+struct SeedRange {
     seeds: Range<u64>,
     until: Option<Instant>,
 }
 
-impl Extent {
+impl SeedRange {
     /// `LIVE_SEED=n` runs one seed, `LIVE_SEEDS=n` the first n, `LIVE_MINUTES=n` runs for n
     /// minutes; otherwise the share applies.
-    fn wanted(share: Share) -> Extent {
+    fn wanted(share: TestBudget) -> SeedRange {
         let lasting = |seconds| {
             let until = Some(Instant::now() + Duration::from_secs(seconds));
-            Extent { seeds: 0..u64::MAX, until }
+            SeedRange { seeds: 0..u64::MAX, until }
         };
         if let Some(seed) = number("LIVE_SEED") {
-            return Extent { seeds: seed..seed + 1, until: None };
+            return SeedRange { seeds: seed..seed + 1, until: None };
         }
         if let Some(seeds) = number("LIVE_SEEDS") {
-            return Extent { seeds: 0..seeds, until: None };
+            return SeedRange { seeds: 0..seeds, until: None };
         }
         match (number("LIVE_MINUTES"), share) {
             (Some(minutes), _) => lasting(60 * minutes),
-            (None, Share::Seconds(seconds)) => lasting(seconds),
-            (None, Share::Seeds(seeds)) => Extent { seeds: 0..seeds, until: None },
+            (None, TestBudget::Seconds(seconds)) => lasting(seconds),
+            (None, TestBudget::Seeds(seeds)) => SeedRange { seeds: 0..seeds, until: None },
         }
     }
 }
@@ -64,10 +64,10 @@ pub(crate) fn repeat(seed: u64) -> String {
 
 /// Runs seeds on all cores; returns their results in order, and the duration.
 pub(crate) fn tried<T: Send>(
-    share: Share,
+    share: TestBudget,
     play: impl Fn(u64) -> T + Sync,
 ) -> (Vec<(u64, T)>, Duration) {
-    let (extent, start) = (Extent::wanted(share), Instant::now());
+    let (extent, start) = (SeedRange::wanted(share), Instant::now());
     let (next, outcomes) = (AtomicU64::new(extent.seeds.start), Mutex::new(Vec::new()));
     let work = || {
         loop {
@@ -90,7 +90,7 @@ pub(crate) fn tried<T: Send>(
 /// Runs seeds of a proof that panics on failure, and reports all failed seeds.
 pub(crate) fn each_seed<T: Send>(
     name: &str,
-    share: Share,
+    share: TestBudget,
     play: impl Fn(u64) -> T + Sync,
 ) -> Vec<T> {
     let caught = |seed| catch_unwind(AssertUnwindSafe(|| play(seed)));

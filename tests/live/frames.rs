@@ -9,18 +9,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use abide_engine::{Connection, Delta, Start, Update, Wanted};
+use abide_engine::{Connection, Delta, Start, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Row, Seq, Value};
 
 use crate::client::Client;
-use crate::engine::{House, tables};
-use crate::extent::{Share, each_seed};
+use crate::engine::{EngineFixture, tables};
+use crate::extent::{TestBudget, each_seed};
 use crate::proof::grammar::{self, Fidelity, Query};
 use crate::proof::schema::Schema;
 use crate::world::Random;
 
-const SHARE: Share = Share::Seeds(WHOLE);
+const SHARE: TestBudget = TestBudget::Seeds(WHOLE);
 const WHOLE: u64 = 12;
 
 /// The number of subscribed queries and of steps: for the first seeds, and for a longer run.
@@ -38,7 +38,7 @@ struct Frame {
 }
 
 /// The state of one subscription.
-struct Held {
+struct HeldResult {
     query: Query,
     client: Option<Client>,
     seq: Seq,
@@ -51,10 +51,10 @@ struct Held {
 }
 
 /// A client and its unreliable connection.
-struct Line {
+struct LossyClient {
     /// `None` while the engine is closed.
     connection: Option<Connection>,
-    held: BTreeMap<String, Held>,
+    held: BTreeMap<String, HeldResult>,
     /// Delayed frames.
     late: VecDeque<Frame>,
     /// The number of frames delivered at once, dropped, duplicated, delayed.
@@ -63,11 +63,11 @@ struct Line {
     duplicates: u64,
 }
 
-impl Line {
-    fn new(house: &House) -> Line {
-        let connection = Some(house.engine().connect(&Caller::local()));
+impl LossyClient {
+    fn new(fixture: &EngineFixture) -> LossyClient {
+        let connection = Some(fixture.engine().connect(&Caller::local()));
         let (held, late) = (BTreeMap::new(), VecDeque::new());
-        Line { connection, held, late, fates: [0; 4], gaps: 0, duplicates: 0 }
+        LossyClient { connection, held, late, fates: [0; 4], gaps: 0, duplicates: 0 }
     }
 
     fn connection(&mut self) -> &mut Connection {
@@ -81,9 +81,9 @@ impl Line {
         (held.asked, held.waits) = (true, true);
         let (text, params) = (held.query.text(), held.query.named());
         self.connection().unsubscribe(id);
-        let wanted = Wanted {
+        let wanted = SubscribeRequest {
             start: from.map_or(Start::Now, Start::After),
-            ..Wanted::new(id, &text, &params)
+            ..SubscribeRequest::new(id, &text, &params)
         };
         if self.connection().subscribe(&wanted).await.is_err() {
             // The query now fails, or cannot be live.
@@ -96,7 +96,7 @@ impl Line {
     async fn take(&mut self, head: Seq, random: &mut Random, fair: bool) {
         let connection = self.connection();
         let update = match connection.try_next() {
-            None if connection.told() < head => connection.next().await,
+            None if connection.sent_up_to() < head => connection.next().await,
             None => return,
             Some(update) => update,
         };
@@ -107,7 +107,7 @@ impl Line {
                 if !part.more {
                     let rows = std::mem::take(&mut held.parts);
                     let window = !held.query.limit.text().is_empty();
-                    held.client = Some(Client::of_shape(&part.opening.shape, window, rows));
+                    held.client = Some(Client::of_shape(&part.info.shape, window, rows));
                     (held.seq, held.waits) = (part.seq, false);
                 }
             }
@@ -120,7 +120,7 @@ impl Line {
                 }
             }
             Update::Delta { from, to, changes } => {
-                let answer = changes.iter().any(|change| change.opening.is_some());
+                let answer = changes.iter().any(|change| change.info.is_some());
                 let changes = changes.iter().map(|change| {
                     assert!(!change.delta.is_stale(), "every delta is within the budget");
                     let delta = change.delta.rows().clone();
@@ -185,7 +185,7 @@ impl Line {
     }
 
     /// Checks that every result equals the query as of its seq.
-    async fn check(&self, house: &House, what: &str) {
+    async fn check(&self, fixture: &EngineFixture, what: &str) {
         for (id, held) in self.held.iter().filter(|(_, held)| !held.waits) {
             let Some(client) = &held.client else { continue };
             let (text, params) = (held.query.text(), held.query.named());
@@ -193,7 +193,7 @@ impl Line {
                 continue;
             }
             let asked =
-                house.engine().query(&Caller::local(), &text, &params, Some(held.seq)).await;
+                fixture.engine().query(&Caller::local(), &text, &params, Some(held.seq)).await;
             let Ok(answer) = asked else { continue };
             // Rows of a past state are scanned in another order, and SQLite rounds a sum of reals
             // at every step: its last bits are undefined, and so is the result of cancellation
@@ -238,16 +238,16 @@ fn gaps_are_detected_and_closed() {
     }
 }
 
-async fn play(seed: u64, restarts: &mut u64) -> Line {
+async fn play(seed: u64, restarts: &mut u64) -> LossyClient {
     let mut random = Random::new(seed ^ 0xf4a3e);
     let schema = Schema { tables: tables(), views: Vec::new() };
-    let mut house = House::new();
-    let mut line = Line::new(&house);
+    let mut fixture = EngineFixture::new();
+    let mut line = LossyClient::new(&fixture);
     let (queries, steps) = if seed < WHOLE { LONG } else { SHORT };
     for number in 0..queries {
         let query = grammar::query(&mut random, &schema);
         let id = format!("q{number}");
-        let held = Held {
+        let held = HeldResult {
             query,
             client: None,
             seq: Seq::ZERO,
@@ -257,7 +257,7 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
         };
         line.held.insert(id.clone(), held);
     }
-    let mut head = house.commit(&mut random).await;
+    let mut head = fixture.commit(&mut random).await;
     for step in 0..steps {
         if let Some(id) = waiting(&line) {
             line.ask(&id).await;
@@ -275,24 +275,24 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
             1 if step % 4 == 0 => {
                 *restarts += 1;
                 line.connection = None;
-                house.restart();
-                line.connection = Some(house.engine().connect(&Caller::local()));
+                fixture.restart();
+                line.connection = Some(fixture.engine().connect(&Caller::local()));
                 let ids: Vec<String> = line.held.keys().cloned().collect();
                 for id in ids {
                     line.ask(&id).await;
                 }
             }
-            _ => head = house.commit(&mut random).await,
+            _ => head = fixture.commit(&mut random).await,
         }
         for _ in 0..random.below(3) {
             line.take(head, &mut random, false).await;
-            line.check(&house, &format!("seed {seed}, step {step}")).await;
+            line.check(&fixture, &format!("seed {seed}, step {step}")).await;
         }
     }
     // From here on the connection is reliable: every client catches up and is correct.
     for _ in 0..2 {
-        head = head.max(house.commit(&mut random).await);
-        while line.connection().told() < head {
+        head = head.max(fixture.commit(&mut random).await);
+        while line.connection().sent_up_to() < head {
             line.take(head, &mut random, true).await;
         }
     }
@@ -304,11 +304,11 @@ async fn play(seed: u64, restarts: &mut u64) -> Line {
         line.take(head, &mut random, true).await;
     }
     assert!(line.held.values().all(|held| held.seq >= head), "every subscription is at the head");
-    line.check(&house, &format!("seed {seed}, at the end")).await;
+    line.check(&fixture, &format!("seed {seed}, at the end")).await;
     line
 }
 
 /// A query that was never subscribed.
-fn waiting(line: &Line) -> Option<String> {
+fn waiting(line: &LossyClient) -> Option<String> {
     line.held.iter().find(|(_, held)| !held.asked).map(|(id, _)| id.clone())
 }

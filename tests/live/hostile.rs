@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Edition, Outlook, Planner, Viewer, select_of};
+use abide_live::{AuthorizedViews, Planner, PolicyVersion, QueryPrincipal, select_of};
 use abide_schema::Code;
 use serde_json::{Map, json};
 
@@ -124,9 +124,10 @@ fn multiply() {
     let world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let selects = [("r".to_owned(), select_of("r", &["id", "a"], None, None))];
-    let outlook = Outlook::new(selects);
-    let edition = Edition::latest(&Arc::default());
-    let viewer = Viewer::new(Arc::new(outlook), BTreeMap::new(), edition);
+    let authorized_views = AuthorizedViews::new(selects);
+    let policy_version = PolicyVersion::latest(&Arc::default());
+    let principal =
+        QueryPrincipal::new(Arc::new(authorized_views), BTreeMap::new(), policy_version);
     let levels = |first: &str, next: &str, levels: usize| {
         let level = |at: usize| {
             let next = next.replace("$", &format!("a{}", at - 1));
@@ -154,8 +155,8 @@ fn multiply() {
             let sql = levels(first, next, count);
             let refusals = [
                 planner.bind(&sql, &Map::new()).err(),
-                planner.bind_within(&sql, &Map::new(), &viewer).err(),
-                planner.bind_once(&sql, &Map::new(), &viewer).err(),
+                planner.bind_within(&sql, &Map::new(), &principal).err(),
+                planner.bind_once(&sql, &Map::new(), &principal).err(),
             ];
             let once = refusals[2].as_ref().map(|refusal| refusal.code);
             // One join for each level stays within the limits for a while.

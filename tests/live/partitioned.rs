@@ -16,7 +16,7 @@ use crate::generated::{condition, join};
 use crate::world::{Random, World};
 
 /// One of the four queries.
-struct Part {
+struct PartitionClient {
     id: BindingId,
     client: Client,
 }
@@ -29,7 +29,7 @@ fn the_parts_of_a_condition_add_up() {
         let planner = Planner::new(Arc::clone(&world.catalog));
         let mut router = Router::new(Arc::clone(&world.catalog));
         (0..6).for_each(|_| drop(world.commit()));
-        let queries: Vec<(String, [Part; 4])> = (0..12)
+        let queries: Vec<(String, [PartitionClient; 4])> = (0..12)
             .filter_map(|_| divide(&mut random, &mut world, &planner, &mut router))
             .collect();
         assert!(queries.len() > 3, "seed {seed}: most are refused");
@@ -43,7 +43,7 @@ fn divide(
     world: &mut World,
     planner: &Planner,
     router: &mut Router,
-) -> Option<(String, [Part; 4])> {
+) -> Option<(String, [PartitionClient; 4])> {
     let (sources, from) = join(random);
     let filter = condition(random, &sources);
     let p = condition(random, &sources);
@@ -63,13 +63,18 @@ fn divide(
     }
     let parts = bound.into_iter().map(|(binding, client)| {
         let id = router.attach(&binding).expect("the router has a free slot");
-        Part { id, client }
+        PartitionClient { id, client }
     });
-    let parts: Vec<Part> = parts.collect();
+    let parts: Vec<PartitionClient> = parts.collect();
     Some((format!("{whole}, divided by {p}, {params:?}"), parts.try_into().ok()?))
 }
 
-fn follow(seed: u64, world: &mut World, router: &mut Router, mut all: Vec<(String, [Part; 4])>) {
+fn follow(
+    seed: u64,
+    world: &mut World,
+    router: &mut Router,
+    mut all: Vec<(String, [PartitionClient; 4])>,
+) {
     for commit in 0..12 {
         let changes = world.commit();
         let deltas = router.commit(&changes, &mut world.db);
@@ -87,7 +92,7 @@ fn follow(seed: u64, world: &mut World, router: &mut Router, mut all: Vec<(Strin
                 applied.unwrap_or_else(|why| panic!("seed {seed}, commit {commit}: {why}: {what}"));
             }
             let [whole, rest @ ..] = &*parts;
-            let sorted = |parts: &[Part]| {
+            let sorted = |parts: &[PartitionClient]| {
                 let rows = parts.iter().flat_map(|part| part.client.visible());
                 let mut texts: Vec<String> = rows.map(|row| exact(&row)).collect();
                 texts.sort();

@@ -11,9 +11,9 @@
 use std::time::Duration;
 
 use case::Case;
-use play::{Bug, Failure, Tally, play};
+use play::{CaseCounts, Failure, InjectedBug, play};
 
-use crate::extent::{Share, is_at_length, repeat, say, tried};
+use crate::extent::{TestBudget, is_at_length, repeat, say, tried};
 
 pub(crate) mod bounded;
 pub(crate) mod case;
@@ -27,7 +27,7 @@ pub(crate) mod tree;
 pub(crate) mod writes;
 
 /// The budget in a full test run.
-const BUDGET: Share = Share::Seconds(20);
+const BUDGET: TestBudget = TestBudget::Seconds(20);
 
 /// The maximum percentage of refused queries: beyond it the grammar proves too little. Checked only
 /// over many seeds: a single seed has ten queries, and three of them may be refused.
@@ -38,9 +38,9 @@ const ENOUGH_QUERIES: u64 = 1_000;
 fn random_cases_follow_every_commit() {
     let (outcomes, took) = tried(BUDGET, |seed| {
         let case = Case::of_seed(seed);
-        play(&case, Bug::None).map_err(|failure| Box::new((case, failure)))
+        play(&case, InjectedBug::None).map_err(|failure| Box::new((case, failure)))
     });
-    let (mut tally, mut failures) = (Tally::default(), Vec::new());
+    let (mut tally, mut failures) = (CaseCounts::default(), Vec::new());
     for (_, outcome) in outcomes {
         match outcome {
             Ok(played) => tally.add(&played),
@@ -71,7 +71,7 @@ fn reports(failures: Vec<(Case, Failure)>) -> String {
 
 /// The smallest case with the same failure, and how to reproduce it.
 fn report(case: &Case, failure: &Failure) -> String {
-    let (small, how) = shrink::shrink(case, failure, Bug::None);
+    let (small, how) = shrink::shrink(case, failure, InjectedBug::None);
     let (seed, whole) = (case.seed, case.subscriptions[failure.query].query.inlined());
     format!(
         "seed {seed}: {:?} after commit {} of this\n\n{small}\n{}\n\nas generated:  {whole}\n\n\
@@ -84,7 +84,7 @@ fn report(case: &Case, failure: &Failure) -> String {
 }
 
 /// The extent of the run, and why queries were refused.
-fn report_on(tally: &Tally, took: Duration) {
+fn report_on(tally: &CaseCounts, took: Duration) {
     let refused: u64 = tally.refused.values().sum();
     let mut text = format!(
         "random cases: {} seeds in {:.0} s: {} commits, {} queries ({refused} refused, {} ended by \

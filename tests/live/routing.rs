@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use abide_live::{Binding, BindingId, Changes, Planner, Router, Sql as _, Work};
+use abide_live::{Binding, BindingId, Changes, Planner, Router, Sql as _, WorkCounters};
 use abide_schema::{Code, Row, Value};
 use serde_json::{Map, json};
 
 use crate::world::World;
 
-fn work_with(others: i64) -> Work {
+fn work_with(others: i64) -> WorkCounters {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
     let mut router = Router::new(Arc::clone(&world.catalog));
@@ -31,7 +31,7 @@ fn work_with(others: i64) -> Work {
     attached.into_iter().for_each(|id| router.detach(id));
     assert!(router.is_empty());
     assert!(router.commit(&changes, &mut world.db).is_empty());
-    Work {
+    WorkCounters {
         rows_routed: after.rows_routed - before.rows_routed,
         probes: after.probes - before.probes,
         bindings_probed: after.bindings_probed - before.bindings_probed,

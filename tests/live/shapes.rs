@@ -281,7 +281,7 @@ fn check_gate(queries: &[&str], expected: Expect) {
     for sql in queries {
         let binding = planner.bind(sql, &Map::new()).expect("it is a query");
         assert_eq!(binding.verdict(), None, "{sql}");
-        let judged = binding.judge(&mut world.db).expect("SQLite explains its plans").clone();
+        let judged = binding.check_plan(&mut world.db).expect("SQLite explains its plans").clone();
         assert_eq!(binding.verdict(), Some(&judged), "the verdict is cached");
         told += &match judged {
             Ok(()) => format!("{sql}\n    may be live\n"),

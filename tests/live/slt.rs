@@ -17,12 +17,12 @@ use rusqlite::Connection;
 use serde_json::Map;
 
 use crate::client::Client;
-use crate::extent::{Share, each_seed};
+use crate::extent::{TestBudget, each_seed};
 use crate::proof::schema::leak;
 use crate::world::{Database, Random, State, cells, net, read_state};
 
 /// The number of cuts of each file.
-const CUTS: Share = Share::Seeds(12);
+const CUTS: TestBudget = TestBudget::Seeds(12);
 
 /// The maximum percentage of refused queries.
 const REFUSED_PERCENT: usize = 10;
@@ -176,7 +176,7 @@ fn the_files_are_correct() {
 }
 
 /// The run of a file.
-struct Play {
+struct SltRun {
     db: Database,
     tables: Vec<&'static TableSpec>,
     planner: Planner,
@@ -193,9 +193,9 @@ struct Live {
     client: Client,
 }
 
-impl Play {
+impl SltRun {
     /// With the tables and views of the first statements.
-    fn new(records: &[Record]) -> (Play, usize) {
+    fn new(records: &[Record]) -> (SltRun, usize) {
         let db = Connection::open_in_memory().expect("an in-memory database opens");
         let mut prelude = 0;
         for record in records {
@@ -215,7 +215,7 @@ impl Play {
         let planner = Planner::new(Arc::clone(&catalog));
         let (router, live) = (Router::new(catalog), BTreeMap::new());
         let db = Database(db);
-        (Play { db, tables, planner, router, state, live, refused: 0 }, prelude)
+        (SltRun { db, tables, planner, router, state, live, refused: 0 }, prelude)
     }
 
     fn subscribe(&mut self, number: usize, query: &Query) {
@@ -284,7 +284,7 @@ fn queries_are_correct_from_any_cut() {
 /// Runs a file with its queries subscribed at random points. Returns the number of refused queries.
 fn cut(place: &str, seed: u64, records: &[Record]) -> usize {
     let mut random = Random::new(seed ^ 0x517);
-    let (mut play, prelude) = Play::new(records);
+    let (mut play, prelude) = SltRun::new(records);
     let points: Vec<usize> = (0..records.len())
         .map(|own| {
             // Mostly before the file's query, so that there is something to compare.

@@ -5,11 +5,11 @@
 use expect_test::expect;
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::fixture::RouterFixture;
 
 #[test]
 fn both_sides_of_a_join_change_in_one_commit() {
-    let mut stage = Stage::new(&["SELECT r.id, s.k FROM r JOIN s ON s.b = r.b"]);
+    let mut stage = RouterFixture::new(&["SELECT r.id, s.k FROM r JOIN s ON s.b = r.b"]);
     stage.commit(
         &["r: - -> [1, 0, 7]", r#"s: - -> ["k", 7, null, 1]"#],
         expect![[r#"
@@ -30,8 +30,10 @@ fn both_sides_of_a_join_change_in_one_commit() {
 
 #[test]
 fn a_row_moves_from_one_subscription_to_another() {
-    let mut stage =
-        Stage::new(&["SELECT id, c FROM r WHERE c = 'a'", "SELECT id, c FROM r WHERE c = 'b'"]);
+    let mut stage = RouterFixture::new(&[
+        "SELECT id, c FROM r WHERE c = 'a'",
+        "SELECT id, c FROM r WHERE c = 'b'",
+    ]);
     stage.commit(
         &[r#"r: - -> [1, 0, 0, "a"]"#],
         expect![[r#"
@@ -50,7 +52,7 @@ fn a_row_moves_from_one_subscription_to_another() {
 
 #[test]
 fn rows_without_a_key_are_counted() {
-    let mut stage = Stage::new(&["SELECT a FROM r", "SELECT DISTINCT a FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT a FROM r", "SELECT DISTINCT a FROM r"]);
     stage.commit(
         &["r: - -> [1, 5]", "r: - -> [2, 5]"],
         expect![[r#"
@@ -75,7 +77,7 @@ fn rows_without_a_key_are_counted() {
 
 #[test]
 fn one_and_one_point_zero_are_equal_but_not_identical() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT id, coalesce(a, x) AS v FROM r",
         "SELECT coalesce(a, x) AS v, count(*) FROM r GROUP BY v",
     ]);
@@ -110,7 +112,7 @@ fn one_and_one_point_zero_are_equal_but_not_identical() {
 
 #[test]
 fn an_error_affects_one_subscription_only() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT id, json_extract(c, '$.a') FROM r",
         "SELECT sum(a) FROM r",
         "SELECT count(*) FROM r",
@@ -135,7 +137,7 @@ fn an_error_affects_one_subscription_only() {
 
 #[test]
 fn a_window_has_positions() {
-    let mut stage = Stage::new(&["SELECT id, a FROM r ORDER BY a DESC LIMIT 2"]);
+    let mut stage = RouterFixture::new(&["SELECT id, a FROM r ORDER BY a DESC LIMIT 2"]);
     stage.commit(
         &["r: - -> [1, 1]", "r: - -> [2, 2]", "r: - -> [3, 3]"],
         expect![[r#"
@@ -165,7 +167,7 @@ fn a_window_has_positions() {
 
 #[test]
 fn not_in_with_a_null_matches_nothing() {
-    let mut stage = Stage::new(&["SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)"]);
+    let mut stage = RouterFixture::new(&["SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)"]);
     stage.commit(
         &["r: - -> [1, 0, 1]", "r: - -> [2, 0, null]"],
         expect![[r#"
@@ -188,7 +190,7 @@ fn not_in_with_a_null_matches_nothing() {
 
 #[test]
 fn the_padded_row_of_a_left_join_is_inserted_and_deleted() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b",
         "SELECT r.id, count(s.k) AS n FROM r LEFT JOIN s ON s.b = r.b GROUP BY r.id",
     ]);
@@ -226,7 +228,7 @@ fn the_padded_row_of_a_left_join_is_inserted_and_deleted() {
 /// failed at the first commit that affected it, with an ambiguous column.
 #[test]
 fn table_names_that_equal_those_of_images() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT r.id, d_r.k FROM r JOIN s AS d_r ON d_r.b = r.b",
         "SELECT a.id, was_a.k FROM r AS a LEFT JOIN s AS was_a ON was_a.b = a.b",
         "SELECT x.id, given_x.k, D_X.g FROM r AS x JOIN s AS given_x ON given_x.b = x.b
@@ -254,7 +256,7 @@ fn table_names_that_equal_those_of_images() {
 /// Two terms of a join returned one group as 1 and as 1.0, and it was counted twice.
 #[test]
 fn a_group_of_equal_values_is_one_group() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY coalesce(r.a, r.x)",
         "SELECT count(*) FROM r JOIN s ON s.b = r.b GROUP BY r.c COLLATE NOCASE",
     ]);
@@ -277,7 +279,7 @@ fn a_group_of_equal_values_is_one_group() {
 /// An anti-join receives changes of rows that its condition does not name.
 #[test]
 fn a_missing_row_is_not_a_row_of_its_table() {
-    let mut stage = Stage::with(&[
+    let mut stage = RouterFixture::with(&[
         (
             "SELECT r.id, q.n FROM r LEFT JOIN (SELECT b, count(*) AS n FROM s GROUP BY b) q ON q.b = \
           r.b WHERE q.b IS :v",

@@ -4,11 +4,11 @@
 use expect_test::expect;
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::fixture::RouterFixture;
 
 #[test]
 fn a_parameter_is_compared_like_its_column() {
-    let mut stage = Stage::with(&[
+    let mut stage = RouterFixture::with(&[
         ("SELECT id FROM r WHERE c = :v", json!({"v": 7})),
         ("SELECT id FROM r WHERE a = :v", json!({"v": "7"})),
         ("SELECT id FROM r WHERE a IN (:v, 9)", json!({"v": "7"})),
@@ -30,7 +30,7 @@ fn a_parameter_is_compared_like_its_column() {
 
 #[test]
 fn null_never_joins_but_always_groups() {
-    let mut stage = Stage::new(&[
+    let mut stage = RouterFixture::new(&[
         "SELECT r.id, s.k FROM r JOIN s ON s.b = r.b",
         "SELECT r.id, s.k FROM r JOIN s ON s.b IS r.b",
         "SELECT b, count(*) FROM r GROUP BY b",
@@ -55,7 +55,7 @@ fn null_never_joins_but_always_groups() {
 
 #[test]
 fn a_sum_that_overflows_is_an_error() {
-    let mut stage = Stage::new(&["SELECT sum(a) FROM r", "SELECT total(a) FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT sum(a) FROM r", "SELECT total(a) FROM r"]);
     stage.commit(
         &["r: - -> [1, 9223372036854775807]"],
         expect![[r#"
@@ -73,7 +73,7 @@ fn a_sum_that_overflows_is_an_error() {
 
 #[test]
 fn a_sum_may_exceed_the_limit_between_two_rows_of_a_commit() {
-    let mut stage = Stage::new(&["SELECT sum(a) FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT sum(a) FROM r"]);
     stage.commit(
         &["r: - -> [1, 9223372036854775807]"],
         expect![[r#"
@@ -96,7 +96,7 @@ fn a_sum_may_exceed_the_limit_between_two_rows_of_a_commit() {
 
 #[test]
 fn one_real_makes_a_sum_real_until_it_is_deleted() {
-    let mut stage = Stage::new(&["SELECT sum(coalesce(a, x)) FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT sum(coalesce(a, x)) FROM r"]);
     stage.commit(
         &["r: - -> [1, 5]"],
         expect![[r#"
@@ -119,7 +119,7 @@ fn one_real_makes_a_sum_real_until_it_is_deleted() {
 
 #[test]
 fn a_sum_of_doubles_does_not_drift() {
-    let mut stage = Stage::new(&["SELECT sum(x), avg(x), total(x) FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT sum(x), avg(x), total(x) FROM r"]);
     stage.commit(
         &[
             "r: - -> [1, null, null, null, 0.1]",
@@ -137,7 +137,7 @@ fn a_sum_of_doubles_does_not_drift() {
 
 #[test]
 fn equal_sort_keys_at_the_edge_of_a_window() {
-    let mut stage = Stage::new(&["SELECT id, a FROM r ORDER BY a LIMIT 2"]);
+    let mut stage = RouterFixture::new(&["SELECT id, a FROM r ORDER BY a LIMIT 2"]);
     stage.commit(
         &["r: - -> [3, 5]", "r: - -> [2, 5]", "r: - -> [4, 5]"],
         expect![[r#"
@@ -160,7 +160,7 @@ fn equal_sort_keys_at_the_edge_of_a_window() {
 
 #[test]
 fn a_reused_key_is_an_update() {
-    let mut stage = Stage::new(&["SELECT id, a FROM r", "SELECT a FROM r"]);
+    let mut stage = RouterFixture::new(&["SELECT id, a FROM r", "SELECT a FROM r"]);
     stage.commit(
         &["r: - -> [1, 5]"],
         expect![[r#"
@@ -182,7 +182,7 @@ fn literals_are_values_of_one_template() {
     let queries: Vec<String> =
         (0..500).map(|n| format!("SELECT id FROM r WHERE a = {n} AND c = 'it''s {n}'")).collect();
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
-    let mut stage = Stage::new(&queries);
+    let mut stage = RouterFixture::new(&queries);
     assert_eq!(stage.router.templates().len(), 1);
     stage.commit(
         &[r#"r: - -> [1, 77, 0, "it's 77"]"#],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abide_live::{Catalog, Changes, Fault, Sql, SqlError};
+use abide_live::{Catalog, Changes, Sql, SqlError, SqlErrorKind};
 use abide_schema::table::{ColumnSpec, IndexSpec, Kind};
 use abide_schema::{Row, TableSpec, Value};
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -308,11 +308,13 @@ impl Sql for Database {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        let failed =
-            |error: rusqlite::Error| SqlError { message: error.to_string(), fault: Fault::Query };
+        let failed = |error: rusqlite::Error| SqlError {
+            message: error.to_string(),
+            fault: SqlErrorKind::Query,
+        };
         let mut prepared = self.0.prepare_cached(statement).map_err(|error| {
             // SQL that the planner accepted must be valid.
-            SqlError { message: format!("{error} in {statement}"), fault: Fault::Store }
+            SqlError { message: format!("{error} in {statement}"), fault: SqlErrorKind::Store }
         })?;
         let width = prepared.column_count();
         let params = rusqlite::params_from_iter(params.iter().map(Bound));
@@ -323,7 +325,7 @@ impl Sql for Database {
                 |cell| !matches!(cell, ValueRef::Text(text) if std::str::from_utf8(text).is_err());
             if !(0..width).map(read).all(utf8) {
                 let message = "a text value is not valid UTF-8".to_owned();
-                return Err(SqlError { message, fault: Fault::Query });
+                return Err(SqlError { message, fault: SqlErrorKind::Query });
             }
             each(&cells(row, width));
         }

@@ -8,11 +8,11 @@ use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
 
-use crate::program::{Ended, Process, abide};
+use crate::program::{ExitedProcess, Process, abide};
 use crate::server::Server;
 
 /// The environment of an agent: a folder with models, tools and a definition.
-struct Desk {
+struct AgentFolder {
     folder: TempDir,
 }
 
@@ -45,15 +45,15 @@ const CLERK: &str = "description: Looks after orders\ntools: [look, refund]\n";
 
 const INPUT: &str = "Pay order A-7 back.";
 
-impl Desk {
-    fn new(answers: &str) -> Desk {
-        let desk = Desk { folder: tempfile::tempdir().unwrap() };
-        fs::create_dir_all(desk.path("house/agents")).unwrap();
-        let ledger = desk.path("ledger").display().to_string();
-        fs::write(desk.path("house/abide.yaml"), TOOLS.replace("LEDGER", &ledger)).unwrap();
-        fs::write(desk.path("house/answers.yaml"), answers).unwrap();
-        fs::write(desk.path("house/agents/clerk.yaml"), CLERK).unwrap();
-        desk
+impl AgentFolder {
+    fn new(answers: &str) -> AgentFolder {
+        let agent_folder = AgentFolder { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(agent_folder.path("house/agents")).unwrap();
+        let ledger = agent_folder.path("ledger").display().to_string();
+        fs::write(agent_folder.path("house/abide.yaml"), TOOLS.replace("LEDGER", &ledger)).unwrap();
+        fs::write(agent_folder.path("house/answers.yaml"), answers).unwrap();
+        fs::write(agent_folder.path("house/agents/clerk.yaml"), CLERK).unwrap();
+        agent_folder
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -67,12 +67,12 @@ impl Desk {
         Process::spawn(&mut command)
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    fn run(&self, args: &[&str]) -> ExitedProcess {
         self.spawn(args).ended()
     }
 
     /// The run of all these tests, over the file.
-    fn clerk(&self, more: &[&str]) -> Ended {
+    fn clerk(&self, more: &[&str]) -> ExitedProcess {
         let args = ["--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
         self.run(&[&args[..], more].concat())
     }
@@ -107,8 +107,8 @@ fn kinds(stdout: &str) -> Vec<String> {
 
 #[test]
 fn a_run_waits_for_a_decision_and_continues() {
-    let desk = Desk::new(ANSWERS);
-    let waits = desk.clerk(&[]);
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let waits = agent_folder.clerk(&[]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     expect![[r#"
         Let me look.
@@ -124,14 +124,14 @@ fn a_run_waits_for_a_decision_and_continues() {
           hint: abide call --db agents.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent run --db agents.db --agents house --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
-    assert_eq!(desk.ledger(), ["look A-7"]);
+    assert_eq!(agent_folder.ledger(), ["look A-7"]);
 
     // The hint as a shell parses it.
     let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7~2.1"];
     let mut command = abide();
-    command.current_dir(desk.folder.path()).args(decide).arg("decision=approve");
+    command.current_dir(agent_folder.folder.path()).args(decide).arg("decision=approve");
     Process::spawn(&mut command).ended().good();
-    let done = desk.clerk(&[]).good();
+    let done = agent_folder.clerk(&[]).good();
     assert!(
         done.ends_with(
             "\n← done\nOrder A-7 is paid back.\n20 tokens in, 6 out\n\
@@ -139,15 +139,15 @@ fn a_run_waits_for_a_decision_and_continues() {
         ),
         "{done}"
     );
-    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
-    assert_eq!(desk.clerk(&[]).good(), done, "the same command is the same run");
-    assert_eq!(desk.ledger().len(), 2, "and nothing runs twice");
+    assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
+    assert_eq!(agent_folder.clerk(&[]).good(), done, "the same command is the same run");
+    assert_eq!(agent_folder.ledger().len(), 2, "and nothing runs twice");
 }
 
 #[test]
 fn with_json_stdout_is_pure_json() {
-    let desk = Desk::new(ANSWERS);
-    let waits = desk.clerk(&["--json"]);
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let waits = agent_folder.clerk(&["--json"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     let told = kinds(&waits.stdout);
     let expected = [
@@ -164,25 +164,25 @@ fn with_json_stdout_is_pure_json() {
     assert_eq!(told, expected);
     let problem: JsonValue = serde_json::from_str(&waits.stderr).unwrap();
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("waits"), &json!(true)));
-    let done = desk.clerk(&["--json", "--yes"]).good();
+    let done = agent_folder.clerk(&["--json", "--yes"]).good();
     assert_eq!(kinds(&done).last().unwrap(), "done");
-    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+    assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
 }
 
 #[test]
 fn a_run_that_cannot_start_leaves_nothing() {
-    let desk = Desk::new(ANSWERS);
+    let agent_folder = AgentFolder::new(ANSWERS);
     let missing = crate::program::run(["agent", "check", "--agents", "nofolder"]);
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(missing.stderr.contains("there is no folder nofolder   [not_found]"), "{missing:?}");
-    let unknown = desk.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
+    let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
     assert_eq!(unknown.code, Some(1));
     assert!(unknown.stderr.contains("there is no agent nobody   [not_found]\n"), "{unknown:?}");
-    assert_eq!(desk.rows("SELECT count(*) FROM sessions"), json!([[0]]));
-    desk.clerk(&["--yes"]).good();
+    assert_eq!(agent_folder.rows("SELECT count(*) FROM sessions"), json!([[0]]));
+    agent_folder.clerk(&["--yes"]).good();
     let other =
         ["--db", "agents.db", "agent", "run", "clerk", "Something else.", "--id", "order-7"];
-    let taken = desk.run(&other);
+    let taken = agent_folder.run(&other);
     assert!(
         taken.stderr.contains("run order-7 is one of clerk that began with: Pay order A-7 back."),
         "{taken:?}"
@@ -192,8 +192,8 @@ fn a_run_that_cannot_start_leaves_nothing() {
 
 #[test]
 fn a_failed_run_reports_the_reason() {
-    let desk = Desk::new("answers: [{ error: { kind: unauthorized, times: 9 } }]");
-    let failed = desk.clerk(&[]);
+    let agent_folder = AgentFolder::new("answers: [{ error: { kind: unauthorized, times: 9 } }]");
+    let failed = agent_folder.clerk(&[]);
     assert_eq!(failed.code, Some(1), "{failed:?}");
     assert!(failed.stderr.starts_with("error: the run ended with "), "{failed:?}");
 }
@@ -203,10 +203,10 @@ fn a_failed_run_reports_the_reason() {
 #[test]
 fn after_a_kill_the_same_command_completes_the_run() {
     let slow = format!("token_ms: 150\n{}", ANSWERS.trim_start());
-    let desk = Desk::new(&slow);
+    let agent_folder = AgentFolder::new(&slow);
     let args = ["--json", "--db", "agents.db", "agent", "run", "clerk", INPUT, "--id", "order-7"];
     for stops_at in ["token", "tool_result"] {
-        let mut process = desk.spawn(&args);
+        let mut process = agent_folder.spawn(&args);
         loop {
             let event: JsonValue = serde_json::from_str(&process.line()).unwrap();
             if event["event"] == stops_at {
@@ -215,10 +215,10 @@ fn after_a_kill_the_same_command_completes_the_run() {
         }
         process.kill();
     }
-    let done = desk.clerk(&["--json", "--yes"]).good();
+    let done = agent_folder.clerk(&["--json", "--yes"]).good();
     assert_eq!(kinds(&done).last().unwrap(), "done");
-    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
-    let said = desk.rows("SELECT role, content FROM agent_state ORDER BY id");
+    assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
+    let said = agent_folder.rows("SELECT role, content FROM agent_state ORDER BY id");
     let expected = json!([
         ["user", INPUT],
         ["assistant", "Let me look."],
@@ -240,49 +240,50 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 "#;
 
 /// An environment whose agent is an external program that asks for permission.
-fn desk_of_a_program() -> Desk {
-    let desk = Desk::new(ANSWERS);
-    fs::write(desk.path("asks.sh"), ASKS).unwrap();
-    let folder = desk.folder.path().display();
+fn desk_of_a_program() -> AgentFolder {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    fs::write(agent_folder.path("asks.sh"), ASKS).unwrap();
+    let folder = agent_folder.folder.path().display();
     let cli = format!(
         "cli: {{ command: [sh, asks.sh], program: claude, working_dir: '{folder}', \
          input_format: stream-json }}\n"
     );
-    fs::write(desk.path("house/agents/clerk.yaml"), cli).unwrap();
-    desk
+    fs::write(agent_folder.path("house/agents/clerk.yaml"), cli).unwrap();
+    agent_folder
 }
 
 /// The program waits for the response, so a request that cannot be shown is denied at once.
 #[test]
 fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
-    let desk = desk_of_a_program();
-    let ended = desk.clerk(&[]);
+    let agent_folder = desk_of_a_program();
+    let ended = agent_folder.clerk(&[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     expect![[r#"
         no: Bash {"command":"ls"}: no terminal to ask; --yes approves all
     "#]]
     .assert_eq(&ended.stderr);
-    let heard = lines(&desk.path("decision")).concat();
+    let heard = lines(&agent_folder.path("decision")).concat();
     assert!(heard.contains(r#""behavior":"deny""#), "{heard}");
     assert!(heard.contains("no terminal to ask"), "{heard}");
 
-    let desk = desk_of_a_program();
-    let ended = desk.clerk(&["--yes"]);
+    let agent_folder = desk_of_a_program();
+    let ended = agent_folder.clerk(&["--yes"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
     assert!(ended.stdout.contains("Listed."), "{ended:?}");
-    let heard = lines(&desk.path("decision")).concat();
+    let heard = lines(&agent_folder.path("decision")).concat();
     assert!(heard.contains(r#""behavior":"allow""#), "{heard}");
 }
 
 /// With a server, another client decides as the hint says, while the run is shown.
 #[test]
 fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
-    let desk = desk_of_a_program();
+    let agent_folder = desk_of_a_program();
     let mut server = Server::start();
-    let house = desk.path("house");
+    let house = agent_folder.path("house");
     server.restart_with(&["--agents", house.to_str().unwrap()]);
     let url = server.url();
-    let run = desk.spawn(&["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url]);
+    let run =
+        agent_folder.spawn(&["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url]);
     assert_eq!(run.error_line(), r#"waits: Bash {"command":"ls"}"#);
     let hint = run.error_line();
     let decide =
@@ -297,9 +298,9 @@ fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
 /// A server drives the run; a client that watches its tables receives the changes live.
 #[test]
 fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
-    let desk = Desk::new(ANSWERS);
+    let agent_folder = AgentFolder::new(ANSWERS);
     let mut server = Server::start();
-    let house = desk.path("house");
+    let house = agent_folder.path("house");
     server.restart_with(&["--agents", house.to_str().unwrap()]);
     let url = server.url();
     let watch = |sql: &str| Process::spawn(abide().args(["watch", "--json", "--url", &url, sql]));
@@ -309,7 +310,7 @@ fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
         assert!(watched.line().contains("\"snapshot\""), "the snapshot is empty");
     }
     let args = ["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url];
-    let waits = desk.run(&args);
+    let waits = agent_folder.run(&args);
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains(&format!("abide call --url {url} decide_approval")), "{waits:?}");
     saw(&events, "\"interrupt\"");
@@ -317,9 +318,9 @@ fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
     server.run(&["call", "decide_approval", "call_id=order-7~2.1", "decision=approve"]).good();
     saw(&events, "\"done\"");
     saw(&runs, "\"done\"");
-    let done = desk.run(&args).good();
+    let done = agent_folder.run(&args).good();
     assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
-    assert_eq!(desk.ledger(), ["look A-7", "paid A-7"]);
+    assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
     drop((events, runs));
     server.stop();
 }
@@ -332,15 +333,15 @@ fn saw(watched: &Process, what: &str) {
 
 #[test]
 fn lists_and_checks_definitions() {
-    let desk = Desk::new(ANSWERS);
-    let listed = desk.run(&["agent", "list"]).good();
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
-    let checked = desk.run(&["agent", "check"]).good();
+    let checked = agent_folder.run(&["agent", "check"]).good();
     assert_eq!(checked, "4 agents, nothing is wrong with them\n");
-    fs::write(desk.path("house/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
-    fs::write(desk.path("house/agents/odd.yaml"), "middleware: [{ name: pii }]\n").unwrap();
-    fs::write(desk.path("house/agents/typo.yaml"), "tool: [look]\n").unwrap();
-    let checked = desk.run(&["agent", "check", "--json"]);
+    fs::write(agent_folder.path("house/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
+    fs::write(agent_folder.path("house/agents/odd.yaml"), "middleware: [{ name: pii }]\n").unwrap();
+    fs::write(agent_folder.path("house/agents/typo.yaml"), "tool: [look]\n").unwrap();
+    let checked = agent_folder.run(&["agent", "check", "--json"]);
     assert_eq!(checked.code, Some(1));
     let codes: Vec<(String, JsonValue)> = checked
         .stdout
@@ -359,14 +360,14 @@ fn lists_and_checks_definitions() {
     let expected: Vec<(String, JsonValue)> =
         expected.iter().map(|(path, code)| ((*path).to_owned(), json!(code))).collect();
     assert_eq!(codes, expected);
-    let plain = desk.run(&["agent", "check"]);
+    let plain = agent_folder.run(&["agent", "check"]);
     assert!(
         plain
             .stdout
             .contains("house/agents/broken.yaml: unknown tool refnd; available: look, refund"),
         "{plain:?}"
     );
-    let listed = desk.run(&["agent", "list"]).good();
+    let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
         listed.ends_with("3 more of the files are no definition: abide agent check\n"),
         "{listed}"
@@ -377,9 +378,9 @@ fn lists_and_checks_definitions() {
 /// them.
 #[test]
 fn a_posted_definition_is_checked_and_run() {
-    let desk = Desk::new("answers: [{ text: Hello to you. }]");
+    let agent_folder = AgentFolder::new("answers: [{ text: Hello to you. }]");
     let mut server = Server::start();
-    let house = desk.path("house");
+    let house = agent_folder.path("house");
     server.restart_with(&["--agents", house.to_str().unwrap()]);
     let refused = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["refnd"]}));
     assert_eq!(refused.0, 422);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as JsonValue, json};
 
-use crate::program::{Ended, Process, abide, run};
+use crate::program::{ExitedProcess, Process, abide, run};
 use crate::server::Server;
 
 /// Creates a token as a shell would: stdout is the token.
@@ -18,12 +18,12 @@ fn token(server: &Server, by: &str, words: &[&str]) -> String {
     token
 }
 
-fn as_who(server: &Server, token: &str, words: &[&str]) -> Ended {
+fn as_who(server: &Server, token: &str, words: &[&str]) -> ExitedProcess {
     server.run(&[words, &["--token", token, "--json"]].concat())
 }
 
 #[track_caller]
-fn refused(ended: &Ended, code: &str) -> JsonValue {
+fn refused(ended: &ExitedProcess, code: &str) -> JsonValue {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let problem: JsonValue = serde_json::from_str(&ended.stderr).unwrap();
     assert_eq!(problem["code"], code, "{problem}");

@@ -77,7 +77,7 @@ async fn one_worker_wins_each_claim() {
 
 /// The moment of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
+enum KillPoint {
     Before,
     During,
     After,
@@ -88,14 +88,14 @@ const LEASE_MS: &str = "300";
 
 /// A server with a session, a tool with an effect, one pending call of it, and an external record
 /// of effects.
-struct Stage {
+struct ClaimFixture {
     server: Server,
     abide: Abide,
     world: PathBuf,
 }
 
-impl Stage {
-    async fn set(effect: &str) -> Stage {
+impl ClaimFixture {
+    async fn set(effect: &str) -> ClaimFixture {
         let server = Server::start();
         let (abide, world) = (server.client().await, server.beside("world"));
         let tool = json!({"name": "send", "effect": effect});
@@ -104,7 +104,7 @@ impl Stage {
         let call =
             json!({"call_id": "c1", "session_id": "s1", "tool_name": "send", "arguments": {}});
         abide.call("request_tool_call", call).await.unwrap();
-        Stage { server, abide, world }
+        ClaimFixture { server, abide, world }
     }
 
     fn worker(&self, name: &str, lease_ms: &str) -> Process {
@@ -137,12 +137,12 @@ impl Stage {
 }
 
 /// Runs a worker up to a moment, and kills it there.
-fn killed_at(moment: Moment, mut worker: Process) {
+fn killed_at(moment: KillPoint, mut worker: Process) {
     let places = ["claimed", "began", "done"];
     let last = match moment {
-        Moment::Before => 0,
-        Moment::During => 1,
-        Moment::After => 2,
+        KillPoint::Before => 0,
+        KillPoint::During => 1,
+        KillPoint::After => 2,
     };
     for (at, place) in places[..=last].iter().enumerate() {
         assert_eq!(worker.line(), *place);
@@ -163,15 +163,15 @@ fn through(mut worker: Process) -> String {
 }
 
 async fn may_run_again(effect: &str) {
-    for moment in [Moment::Before, Moment::During, Moment::After] {
-        let stage = Stage::set(effect).await;
-        killed_at(moment, stage.worker("first", LEASE_MS));
-        assert_eq!(stage.let_go().await, "pending", "{moment:?}");
-        assert_eq!(through(stage.worker("second", "30000")), "completed");
+    for moment in [KillPoint::Before, KillPoint::During, KillPoint::After] {
+        let fixture = ClaimFixture::set(effect).await;
+        killed_at(moment, fixture.worker("first", LEASE_MS));
+        assert_eq!(fixture.let_go().await, "pending", "{moment:?}");
+        assert_eq!(through(fixture.worker("second", "30000")), "completed");
         let status = "SELECT status || attempt || claimed_by FROM tool_calls";
-        assert_eq!(stage.one(status).await, "succeeded2second");
-        let twice = usize::from(moment == Moment::After);
-        assert_eq!(stage.seen("done"), 1 + twice, "{moment:?}: at least once");
+        assert_eq!(fixture.one(status).await, "succeeded2second");
+        let twice = usize::from(moment == KillPoint::After);
+        assert_eq!(fixture.seen("done"), 1 + twice, "{moment:?}: at least once");
     }
 }
 
@@ -187,44 +187,44 @@ async fn an_idempotent_call_is_run_again() {
 
 #[tokio::test]
 async fn a_call_that_must_not_run_twice_is_not_run_again() {
-    for moment in [Moment::Before, Moment::During, Moment::After] {
-        let mut stage = Stage::set("at_most_once").await;
-        killed_at(moment, stage.worker("first", LEASE_MS));
-        assert_eq!(stage.let_go().await, "unknown", "{moment:?}");
-        assert_eq!(stage.one("SELECT claimed_by FROM unknown_tool_calls").await, "first");
+    for moment in [KillPoint::Before, KillPoint::During, KillPoint::After] {
+        let mut fixture = ClaimFixture::set("at_most_once").await;
+        killed_at(moment, fixture.worker("first", LEASE_MS));
+        assert_eq!(fixture.let_go().await, "unknown", "{moment:?}");
+        assert_eq!(fixture.one("SELECT claimed_by FROM unknown_tool_calls").await, "first");
         // Neither another worker nor another server runs it.
-        assert_eq!(stage.worker("second", "30000").line(), "refused conflict");
-        stage.server.kill();
-        stage.server.start_again();
-        assert_eq!(stage.worker("third", "30000").line(), "refused conflict");
+        assert_eq!(fixture.worker("second", "30000").line(), "refused conflict");
+        fixture.server.kill();
+        fixture.server.start_again();
+        assert_eq!(fixture.worker("third", "30000").line(), "refused conflict");
         // An operator checks the effect and settles the call.
-        let happened = stage.seen("done");
-        assert_eq!(happened, usize::from(moment == Moment::After), "{moment:?}");
+        let happened = fixture.seen("done");
+        assert_eq!(happened, usize::from(moment == KillPoint::After), "{moment:?}");
         let outcome = if happened == 1 { Ok(json!("done")) } else { Err("nothing there".into()) };
-        let settled = stage.abide.settle_tool_call("c1", outcome).evidence("the file").await;
+        let settled = fixture.abide.settle_tool_call("c1", outcome).evidence("the file").await;
         let expected = if happened == 1 { "succeeded" } else { "failed" };
         assert_eq!(settled.unwrap().status.as_str(), expected);
-        assert_eq!(stage.one("SELECT count(*) FROM unknown_tool_calls").await, 0);
+        assert_eq!(fixture.one("SELECT count(*) FROM unknown_tool_calls").await, 0);
     }
 }
 
 /// A slow worker: its late report has no effect, but is kept.
 #[tokio::test]
 async fn a_late_report_is_kept_without_effect() {
-    let stage = Stage::set("at_most_once").await;
-    let mut slow = stage.worker("slow", LEASE_MS);
+    let fixture = ClaimFixture::set("at_most_once").await;
+    let mut slow = fixture.worker("slow", LEASE_MS);
     for place in ["claimed", "began"] {
         assert_eq!(slow.line(), place);
         slow.go();
     }
     assert_eq!(slow.line(), "done");
-    assert_eq!(stage.let_go().await, "unknown");
+    assert_eq!(fixture.let_go().await, "unknown");
     slow.go();
     assert_eq!(slow.line(), "refused lease_lost");
     assert_eq!(slow.ended().code, Some(0));
     let kept = "SELECT claimed_by || late_outcome || late_result FROM unknown_tool_calls";
-    assert_eq!(stage.one(kept).await, "slowsucceeded\"done\"");
-    let told = stage.server.run(&["events", "--last", "1"]).good();
+    assert_eq!(fixture.one(kept).await, "slowsucceeded\"done\"");
+    let told = fixture.server.run(&["events", "--last", "1"]).good();
     assert!(told.contains("  complete_tool_call  "), "{told}");
     assert!(told.contains("  refused lease_lost  {\"call_id\":\"c1\""), "{told}");
 }

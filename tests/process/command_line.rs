@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use expect_test::{ExpectFile, expect_file};
 use serde_json::{Value as JsonValue, json};
 
-use crate::program::{Ended, Process, abide, run};
+use crate::program::{ExitedProcess, Process, abide, run};
 use crate::server::Server;
 
 #[test]
@@ -41,7 +41,7 @@ impl Shell {
         self.show(words, &ended);
     }
 
-    fn show(&mut self, words: &[&str], ended: &Ended) {
+    fn show(&mut self, words: &[&str], ended: &ExitedProcess) {
         let quoted = words.iter().map(|word| {
             let is_plain = !word.contains([' ', '*', '{', '\'']);
             if is_plain { format!(" {word}") } else { format!(" \"{word}\"") }
@@ -235,7 +235,7 @@ fn arguments_of_every_kind_arrive_as_typed() {
 #[test]
 fn arguments_from_a_file_or_another_program() {
     let server = Server::start();
-    let with_input = |words: &[&str], input: &str| -> Ended {
+    let with_input = |words: &[&str], input: &str| -> ExitedProcess {
         let mut command: Command = abide();
         let mut echo = Command::new("printf").arg("%s").arg(input).stdout(Stdio::piped()).spawn();
         let echo = echo.as_mut().unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value as JsonValue, json};
 
-use crate::program::{Ended, left_out, run};
+use crate::program::{ExitedProcess, left_out, run};
 
 #[track_caller]
 fn assert_good(report: &JsonValue) {
@@ -52,7 +52,7 @@ fn a_kept_file_is_never_overwritten() {
     assert!(verified["events"].as_i64() > Some(10), "{verified}");
     let (bytes, before) = (fs::read(&kept).unwrap(), names());
 
-    let Ended { code, stderr, .. } = demo();
+    let ExitedProcess { code, stderr, .. } = demo();
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("exists already   [conflict]\n  hint: "), "{stderr}");
     assert!(fs::read(&kept).unwrap() == bytes && names() == before, "the file was touched");

@@ -10,11 +10,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::program::{Ended, Process, abide, program, run};
+use crate::program::{ExitedProcess, Process, abide, program, run};
 use crate::server::Server;
 
 /// A command under a umask.
-fn under(umask: &str, args: &[&str]) -> Ended {
+fn under(umask: &str, args: &[&str]) -> ExitedProcess {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")]).arg(program()).args(args);
     command.env_remove("ABIDE_TOKEN").env_remove("ABIDE_URL").env_remove("ABIDE_LOG");

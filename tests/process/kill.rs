@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::load::{Held, Ledger, Load, Told, assert_log_is};
+use crate::load::{AcknowledgedCall, HeldClaim, Ledger, Load, assert_log_is};
 use crate::program::PATIENCE;
 use crate::server::Server;
 
@@ -68,7 +68,7 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
 }
 
 /// Right after a restart: calls acknowledged before the kill are in the file.
-fn assert_is_there(server: &Server, told: &[Told]) {
+fn assert_is_there(server: &Server, told: &[AcknowledgedCall]) {
     let log = crate::load::log(&server.raw());
     for told in told {
         let event = usize::try_from(told.seq - 1).ok().and_then(|at| log.get(at));
@@ -76,12 +76,12 @@ fn assert_is_there(server: &Server, told: &[Told]) {
     }
 }
 
-async fn assert_held(abide: &Abide, held: &BTreeMap<String, Held>) {
+async fn assert_held(abide: &Abide, held: &BTreeMap<String, HeldClaim>) {
     let sql = "SELECT call_id, fencing_token, attempt FROM tool_calls WHERE status = 'claimed'";
     let rows: Vec<(String, i64, i64)> = abide.sql(sql).fetch().await.unwrap();
-    let claimed: BTreeMap<String, Held> = rows
+    let claimed: BTreeMap<String, HeldClaim> = rows
         .into_iter()
-        .map(|(call, fencing_token, attempt)| (call, Held { fencing_token, attempt }))
+        .map(|(call, fencing_token, attempt)| (call, HeldClaim { fencing_token, attempt }))
         .collect();
     for (call, held) in held {
         assert_eq!(claimed.get(call), Some(held), "the claim of {call}");
@@ -92,7 +92,7 @@ async fn assert_held(abide: &Abide, held: &BTreeMap<String, Held>) {
 /// A retry with the same request id returns the same result.
 async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
     let told = ledger.told();
-    let mut by_request: BTreeMap<&str, Vec<&Told>> = BTreeMap::new();
+    let mut by_request: BTreeMap<&str, Vec<&AcknowledgedCall>> = BTreeMap::new();
     for told in &told {
         by_request.entry(&told.request_id).or_default().push(told);
     }
@@ -109,9 +109,9 @@ async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
 }
 
 /// A claim from before the kills still excludes others, and its token completes the call.
-async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, Held>) {
+async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, HeldClaim>) {
     assert!(!held.is_empty(), "nothing was claimed");
-    for (call, Held { fencing_token, .. }) in held {
+    for (call, HeldClaim { fencing_token, .. }) in held {
         let claim = abide.call("claim_tool_call", json!({"call_id": call})).await;
         assert_eq!(claim.unwrap_err().code(), Some(Code::Conflict), "{call} can be claimed again");
         let complete = |token: i64| {

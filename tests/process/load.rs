@@ -22,7 +22,7 @@ pub(crate) const WRITERS: usize = 8;
 
 /// One call as it was acknowledged.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct AcknowledgedCall {
     pub(crate) seq: i64,
     pub(crate) request_id: String,
     pub(crate) reducer: String,
@@ -32,7 +32,7 @@ pub(crate) struct Told {
 
 /// A claim that is not released.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct HeldClaim {
     pub(crate) fencing_token: i64,
     pub(crate) attempt: i64,
 }
@@ -40,22 +40,22 @@ pub(crate) struct Held {
 /// The acknowledged calls.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    told: Mutex<Vec<Told>>,
-    held: Mutex<BTreeMap<String, Held>>,
+    told: Mutex<Vec<AcknowledgedCall>>,
+    held: Mutex<BTreeMap<String, HeldClaim>>,
     count: watch::Sender<usize>,
     stop: AtomicBool,
 }
 
 impl Ledger {
     /// All calls in the order of the log.
-    pub(crate) fn told(&self) -> Vec<Told> {
+    pub(crate) fn told(&self) -> Vec<AcknowledgedCall> {
         let mut told = self.told.lock().unwrap().clone();
         told.sort_by_key(|told| told.seq);
         told
     }
 
     /// The held claims, by call.
-    pub(crate) fn held(&self) -> BTreeMap<String, Held> {
+    pub(crate) fn held(&self) -> BTreeMap<String, HeldClaim> {
         self.held.lock().unwrap().clone()
     }
 
@@ -77,7 +77,7 @@ impl Ledger {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn add(&self, told: impl IntoIterator<Item = Told>) {
+    fn add(&self, told: impl IntoIterator<Item = AcknowledgedCall>) {
         self.told.lock().unwrap().extend(told);
         self.count.send_modify(|count| *count += 1);
     }
@@ -108,7 +108,7 @@ impl Writer {
         let request = self.abide.call(reducer, &arguments).request_id(&request_id);
         let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
         let (seq, result) = (called.seq.0, called.value);
-        let told = Told {
+        let told = AcknowledgedCall {
             seq,
             request_id,
             reducer: reducer.to_owned(),
@@ -124,12 +124,14 @@ impl Writer {
         let batch = calls.iter().map(|(reducer, arguments)| Call::new(*reducer, arguments));
         let called = self.abide.batch(batch).request_id(&request_id).await.unwrap();
         assert_eq!(called.value.len(), calls.len());
-        let told = calls.iter().zip(&called.value).map(|((reducer, arguments), result)| Told {
-            seq: result.seq.0,
-            request_id: request_id.clone(),
-            reducer: (*reducer).to_owned(),
-            arguments: arguments.clone(),
-            result: serde_json::to_value(&result.result).unwrap(),
+        let told = calls.iter().zip(&called.value).map(|((reducer, arguments), result)| {
+            AcknowledgedCall {
+                seq: result.seq.0,
+                request_id: request_id.clone(),
+                reducer: (*reducer).to_owned(),
+                arguments: arguments.clone(),
+                result: serde_json::to_value(&result.result).unwrap(),
+            }
         });
         self.ledger.add(told);
     }
@@ -163,7 +165,7 @@ impl Writer {
         let token = claimed["fencing_token"].as_i64().unwrap();
         if turn % 3 == 1 {
             let attempt = claimed["attempt"].as_i64().unwrap();
-            let held = Held { fencing_token: token, attempt };
+            let held = HeldClaim { fencing_token: token, attempt };
             self.ledger.held.lock().unwrap().insert(call.clone(), held);
         } else {
             let done = json!({"call_id": call, "fencing_token": token, "result": {"at": "Bonn"}});
@@ -213,7 +215,7 @@ impl Load {
 }
 
 /// The log of a file in the form of the callers' responses.
-pub(crate) fn log(file: &Connection) -> Vec<Told> {
+pub(crate) fn log(file: &Connection) -> Vec<AcknowledgedCall> {
     let sql = "SELECT seq, request_id, reducer, arguments, outcome FROM events ORDER BY seq";
     let mut statement = file.prepare(sql).unwrap();
     let rows = statement.query_map([], |row| {
@@ -221,7 +223,7 @@ pub(crate) fn log(file: &Connection) -> Vec<Told> {
             serde_json::from_str(&row.get::<_, String>(at).unwrap()).unwrap()
         };
         let arguments = json(3);
-        Ok(Told {
+        Ok(AcknowledgedCall {
             seq: row.get(0)?,
             request_id: row.get(1)?,
             reducer: row.get(2)?,
@@ -246,7 +248,7 @@ fn unmarked(mut outcome: JsonValue, arguments: &JsonValue) -> JsonValue {
 
 /// Compares the log with the ledger: the same calls, each once, at the same seqs.
 #[track_caller]
-pub(crate) fn assert_log_is(file: &Connection, told: &[Told]) {
+pub(crate) fn assert_log_is(file: &Connection, told: &[AcknowledgedCall]) {
     let log = log(file);
     for (at, event) in log.iter().enumerate() {
         assert_eq!(event.seq, i64::try_from(at).unwrap() + 1, "the log is dense");

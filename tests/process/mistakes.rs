@@ -173,7 +173,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
         &[
             "role set clerk --may apend_message --db a.db",
             "role set clerk --may append_message,pay --db a.db",
-            "role set clerk --may append_message --db a.db --json",
+            "role set clerk --may append_message --db a.db",
             "role remove admin --db a.db",
             "role remove clrk --db a.db",
             "role remove nothing --db a.db",
@@ -182,6 +182,18 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
             "token create ann --role admn --db a.db",
             "token create ann --db a.db",
             "token revoke x --db a.db",
+        ],
+        expect![[r#""#]],
+    );
+}
+
+#[test]
+fn unknown_names_in_policies_are_refused_with_the_nearest() {
+    let folder = folder();
+    check(
+        folder.path(),
+        &[
+            "role set clerk --may append_message --db a.db",
             "call set_policy table=session role=app --db a.db",
             "call set_policy table=sessions role=ap --db a.db",
             "call set_policy table=sessions role=readers --db a.db",
@@ -195,8 +207,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
             $ abide role set clerk --may append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
               hint: GET /v1/schema lists them
-            $ abide role set clerk --may append_message --db a.db --json
-            {"seq":1,"result":{"capabilities":"[]","created_at":1795451349221972,"description":null,"limits":null,"name":"clerk","reducers":"[\"append_message\"]","seq":1,"updated_at":1795451349221972},"duplicate":false}
+            $ abide role set clerk --may append_message --db a.db
             $ abide role remove admin --db a.db
             error: admin is a built-in role and cannot be changed   [conflict]
               hint: only roles of your own can be removed

@@ -26,7 +26,7 @@ pub(crate) fn abide() -> Command {
 }
 
 /// Runs a command to its end.
-pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) -> Ended {
+pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) -> ExitedProcess {
     Process::spawn(abide().args(args)).ended()
 }
 
@@ -63,14 +63,14 @@ fn build(what: &[&str]) -> PathBuf {
 
 /// The result of a finished process.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ExitedProcess {
     /// `None` if a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Ended {
+impl ExitedProcess {
     /// Its output, if it succeeded.
     #[track_caller]
     pub(crate) fn good(self) -> String {
@@ -145,12 +145,12 @@ impl Process {
 
     /// Waits for its end; returns the output since the last read.
     #[track_caller]
-    pub(crate) fn ended(mut self) -> Ended {
+    pub(crate) fn ended(mut self) -> ExitedProcess {
         let until = Instant::now() + PATIENCE;
         let stdout = rest(&self.stdout, until);
         let stderr = rest(&self.stderr, until);
         let code = self.child.wait().unwrap().code();
-        Ended { code, stdout, stderr }
+        ExitedProcess { code, stdout, stderr }
     }
 }
 

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value as JsonValue;
 use tempfile::TempDir;
 
-use crate::program::{Ended, Process, abide, run};
+use crate::program::{ExitedProcess, Process, abide, run};
 
 /// A server, and the folder of its file.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Runs a command against it to its end.
-    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> ExitedProcess {
         run(args.iter().copied().chain(["--url", &self.url()]))
     }
 
@@ -94,7 +94,7 @@ impl Server {
 
     /// Waits for its end.
     #[track_caller]
-    pub(crate) fn ended(&mut self) -> Ended {
+    pub(crate) fn ended(&mut self) -> ExitedProcess {
         self.process.take().unwrap().ended()
     }
 

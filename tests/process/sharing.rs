@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::program::{Ended, Process, abide, left_out, program, run};
+use crate::program::{ExitedProcess, Process, abide, left_out, program, run};
 use crate::server::Server;
 
 /// An unprivileged user.
@@ -21,13 +21,13 @@ const NOBODY: u32 = 65_534;
 
 /// The exit code and stderr, without the folder's name.
 #[track_caller]
-fn check(folder: &Path, ended: &Ended, expected: Expect) {
+fn check(folder: &Path, ended: &ExitedProcess, expected: Expect) {
     assert_eq!(ended.stdout, "", "{ended:?}");
     let stderr = ended.stderr.replace(folder.to_str().unwrap(), "FOLDER");
     expected.assert_eq(&format!("exit code {}\n{stderr}", ended.code.unwrap()));
 }
 
-fn serve(db: &Path) -> Ended {
+fn serve(db: &Path) -> ExitedProcess {
     Process::spawn(abide().args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(db)).ended()
 }
 
@@ -102,7 +102,7 @@ fn a_port_in_use() {
     let address = taken.local_addr().unwrap().to_string();
     let db = folder.path().join("abide.db");
     let ended = run(["serve", "--listen", &address, "--db", db.to_str().unwrap()]);
-    let ended = Ended { stderr: ended.stderr.replace(&address, "ADDRESS"), ..ended };
+    let ended = ExitedProcess { stderr: ended.stderr.replace(&address, "ADDRESS"), ..ended };
     check(
         folder.path(),
         &ended,

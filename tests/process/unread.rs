@@ -22,7 +22,7 @@ const BESIDE: u64 = 96 * MB;
 const REMAINS: u64 = 32 * MB;
 
 /// A server with two tenants, of which `acme` has a session `s` of 10 MB.
-struct House {
+struct UnreadFixture {
     server: Server,
     acme: String,
     zeta: String,
@@ -30,9 +30,9 @@ struct House {
     before: u64,
 }
 
-impl House {
+impl UnreadFixture {
     /// `None` if the system does not report the memory of a process.
-    fn new(options: &[&str]) -> Option<House> {
+    fn new(options: &[&str]) -> Option<UnreadFixture> {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("abide.db");
         let token = |words: &[&str]| {
@@ -44,24 +44,24 @@ impl House {
         let zeta = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"]);
         let mut server = Server::start_in(folder);
         server.restart_with(options);
-        let mut house = House { server, acme, zeta, before: 0 };
+        let mut fixture = UnreadFixture { server, acme, zeta, before: 0 };
         let session = json!({"id": "s", "agent": "a"});
-        let answer = house.post(&house.acme, "/v1/call/create_session", &session);
+        let answer = fixture.post(&fixture.acme, "/v1/call/create_session", &session);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         let content = "x".repeat(100 << 10);
         let args = json!({"session_id": "s", "role": "user", "content": content});
         let call = json!({"reducer": "append_message", "args": args});
         for _ in 0..2 {
             let batch = json!({"calls": vec![&call; 51]});
-            let answer = house.post(&house.acme, "/v1/batch", &batch);
+            let answer = fixture.post(&fixture.acme, "/v1/batch", &batch);
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
-        let Some(before) = bytes(house.server.id(), "VmRSS") else {
+        let Some(before) = bytes(fixture.server.id(), "VmRSS") else {
             left_out("the memory of clients that do not read: this system has no /proc");
             return None;
         };
-        house.before = before;
-        Some(house)
+        fixture.before = before;
+        Some(fixture)
     }
 
     fn connect(&self, token: &str, head: &str) -> TcpStream {
@@ -172,35 +172,35 @@ fn frame_bytes(socket: &mut TcpStream) -> usize {
 #[test]
 fn subscribers_that_never_read() {
     let options = ["--buffer-limit", "64MB", "--buffer-limit-per-caller", "24MB"];
-    let Some(house) = House::new(&options) else { return };
+    let Some(fixture) = UnreadFixture::new(&options) else { return };
     let mut open = Vec::new();
     for _ in 0..100 {
-        let (socket, begin) = house.subscribe(&house.acme, 0);
+        let (socket, begin) = fixture.subscribe(&fixture.acme, 0);
         assert!(begin.contains(r#""op":"snapshot""#), "{begin}");
         open.push(socket);
     }
     // Other results are not shared with those: there is space for one more.
     let refused = (1..4).filter(|from| {
-        let (socket, begin) = house.subscribe(&house.acme, *from);
+        let (socket, begin) = fixture.subscribe(&fixture.acme, *from);
         open.push(socket);
         begin.contains(r#""code":"overloaded""#)
     });
     assert!(refused.count() >= 2);
-    house.check_zeta();
-    house.check_peak(24 * MB);
+    fixture.check_zeta();
+    fixture.check_peak(24 * MB);
     drop(open);
-    house.check_fall("subscribers that never read");
+    fixture.check_fall("subscribers that never read");
 }
 
 /// An unread response of 60 MB cost 80 MB on each connection, for two minutes.
 #[test]
 fn responses_that_are_never_read() {
-    let Some(house) = House::new(&[]) else { return };
+    let Some(fixture) = UnreadFixture::new(&[]) else { return };
     let sql = "SELECT a.id, a.content FROM agent_state a, (VALUES (1), (2), (3), (4), (5), (6))";
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..12 {
-        let mut socket = house.ask(&house.acme, "/v1/sql", &json!({"sql": sql}));
+        let mut socket = fixture.ask(&fixture.acme, "/v1/sql", &json!({"sql": sql}));
         let mut status = [0; 12];
         socket.read_exact(&mut status).unwrap();
         match &status {
@@ -211,23 +211,23 @@ fn responses_that_are_never_read() {
         open.push(socket);
     }
     assert_eq!(refused, 11, "one fits into 96 MB");
-    house.check_zeta();
+    fixture.check_zeta();
     // One is held. The others are produced before they are refused, and the allocator keeps one for
     // each reader.
-    house.check_peak((1 + limits::READERS as u64) * limits::QUERY_BYTES as u64);
+    fixture.check_peak((1 + limits::READERS as u64) * limits::QUERY_BYTES as u64);
     drop(open);
-    house.check_fall("answers that are never read");
+    fixture.check_fall("answers that are never read");
 }
 
 /// 120 bodies of 7.9 MB that one token sent slowly took 1 GB.
 #[test]
 fn bodies_that_never_end() {
-    let Some(house) = House::new(&[]) else { return };
+    let Some(fixture) = UnreadFixture::new(&[]) else { return };
     let body = vec![b' '; 7_900_000];
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..120 {
-        let mut socket = house.connect(&house.acme, "POST /v1/sql HTTP/1.1");
+        let mut socket = fixture.connect(&fixture.acme, "POST /v1/sql HTTP/1.1");
         let rest = format!("content-length: {}\r\n\r\n", body.len() + 1);
         socket.write_all(rest.as_bytes()).unwrap();
         // After a refusal in the middle, the rest may not be accepted.
@@ -241,8 +241,8 @@ fn bodies_that_never_end() {
         refused += 1;
     }
     assert_eq!(refused, 100, "twelve fit into 96 MB");
-    house.check_zeta();
-    house.check_peak(96 * MB);
+    fixture.check_zeta();
+    fixture.check_peak(96 * MB);
     drop(open);
-    house.check_fall("bodies that never end");
+    fixture.check_fall("bodies that never end");
 }

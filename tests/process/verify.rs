@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
 use crate::load::Load;
-use crate::program::{Ended, Process, abide, run};
+use crate::program::{ExitedProcess, Process, abide, run};
 use crate::server::Server;
 
 /// What an event's record holds after its seq, in the order of the file.
@@ -21,18 +21,18 @@ fn fields() -> Vec<&'static str> {
 }
 
 /// A file that the demo created.
-struct Made {
+struct DemoFile {
     folder: TempDir,
     events: i64,
 }
 
-impl Made {
-    fn new() -> Made {
+impl DemoFile {
+    fn new() -> DemoFile {
         let folder = tempfile::tempdir().unwrap();
         let db = folder.path().join("demo.db");
         let keep = db.to_str().unwrap();
         let report = run(["demo", "--json", "--conversations", "3", "--keep", keep]).json();
-        Made { folder, events: report["events"].as_i64().unwrap() }
+        DemoFile { folder, events: report["events"].as_i64().unwrap() }
     }
 
     fn db(&self) -> PathBuf {
@@ -40,26 +40,26 @@ impl Made {
     }
 
     /// The first of these and the following events that is stored contiguously.
-    fn event_from(&self, seq: i64) -> Place {
+    fn event_from(&self, seq: i64) -> EventLocation {
         let bytes = fs::read(self.db()).unwrap();
         let file = Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY);
         let file = file.unwrap();
         let mut tried = seq..=self.events;
-        tried.find_map(|seq| Place::find(&file, &bytes, seq)).unwrap()
+        tried.find_map(|seq| EventLocation::find(&file, &bytes, seq)).unwrap()
     }
 }
 
 /// The position of an event in a file.
 #[derive(Debug)]
-struct Place {
+struct EventLocation {
     seq: i64,
     start: usize,
     /// Bytes of each field.
     lengths: Vec<usize>,
 }
 
-impl Place {
-    fn find(file: &Connection, bytes: &[u8], seq: i64) -> Option<Place> {
+impl EventLocation {
+    fn find(file: &Connection, bytes: &[u8], seq: i64) -> Option<EventLocation> {
         let names = fields();
         let columns = names[1..].join(", ");
         let cells = |row: &rusqlite::Row<'_>| {
@@ -75,7 +75,7 @@ impl Place {
         let mut found = bytes.windows(record.len()).enumerate().filter(|(_, at)| *at == record);
         let (start, _) = found.next()?;
         assert!(found.next().is_none(), "event {seq} is stored twice");
-        Some(Place { seq, start, lengths: fields.iter().map(Vec::len).collect() })
+        Some(EventLocation { seq, start, lengths: fields.iter().map(Vec::len).collect() })
     }
 
     /// The middle byte of a field, if it has one.
@@ -93,12 +93,12 @@ fn flip(path: &Path, byte: u64) {
     file.write_all_at(&[held[0] ^ 1], byte).unwrap();
 }
 
-fn verify(path: &Path, more: &[&str]) -> Ended {
+fn verify(path: &Path, more: &[&str]) -> ExitedProcess {
     Process::spawn(abide().arg("verify").arg(path).args(more)).ended()
 }
 
 #[track_caller]
-fn assert_names(ended: &Ended, seq: i64, what: &str) {
+fn assert_names(ended: &ExitedProcess, seq: i64, what: &str) {
     assert_eq!(ended.code, Some(4), "{what} of event {seq}: {ended:?}");
     assert_eq!(ended.stdout, "", "{what} of event {seq}");
     let named = ended.stderr.starts_with(&format!("error: event {seq}: "));
@@ -107,7 +107,7 @@ fn assert_names(ended: &Ended, seq: i64, what: &str) {
 
 #[test]
 fn a_changed_byte_of_any_event_is_found_and_named() {
-    let made = Made::new();
+    let made = DemoFile::new();
     let good = verify(&made.db(), &[]).good();
     assert!(good.starts_with(&format!("{} events  ·  chain ok  ·  head ", made.events)), "{good}");
     for from in [1, made.events / 2, made.events - 1, made.events] {
@@ -125,7 +125,7 @@ fn a_changed_byte_of_any_event_is_found_and_named() {
 #[test]
 fn a_changed_byte_is_found_while_a_server_serves_the_file() {
     let mut server = Server::start();
-    let made = Made::new();
+    let made = DemoFile::new();
     server.stop();
     fs::copy(made.db(), server.db()).unwrap();
     server.start_again();
@@ -146,7 +146,7 @@ fn a_changed_byte_is_found_while_a_server_serves_the_file() {
 
 #[test]
 fn a_log_whose_end_is_cut_off_is_found() {
-    let made = Made::new();
+    let made = DemoFile::new();
     let file = Connection::open(made.db()).unwrap();
     file.execute_batch("DROP TRIGGER events_no_delete").unwrap();
     let messages = "SELECT max(seq) FROM agent_state";
@@ -205,7 +205,7 @@ async fn a_backup_under_load_is_complete() {
     assert!(!server.beside("nowhere.db").exists() && !server.beside("copy-4.db").exists());
 }
 
-fn backup(from: &Path, to: &Path) -> Ended {
+fn backup(from: &Path, to: &Path) -> ExitedProcess {
     run(["backup", "--json", "--db", path(from), path(to)])
 }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask <verb>`: the project's automation.
 //!
-//! Each verb is one file: `test` runs the suite, `live` tests live SQL for any time, `sight` tests what restricted
+//! Each verb is one file: `test` runs the suite, `live` tests live SQL for any time, `visibility` tests what restricted
 //! callers see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`, `soak`, `overload` and `recovery` test durability,
 //! `reliability` writes a table of their results, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
 //! Nothing here is shipped.
@@ -12,11 +12,11 @@ mod live;
 mod node;
 mod picture;
 mod reliability;
-mod siege;
-mod sight;
 mod sim;
+mod stress;
 mod test;
 mod tidy;
+mod visibility;
 
 use std::env;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// A subcommand of `cargo xtask`.
-struct Verb {
+struct Subcommand {
     name: &'static str,
     about: &'static str,
     /// The arguments; empty if there are none.
@@ -33,104 +33,104 @@ struct Verb {
     run: fn(&Path, &[String]) -> Result<ExitCode, String>,
 }
 
-const VERBS: &[Verb] = &[
-    Verb {
+const VERBS: &[Subcommand] = &[
+    Subcommand {
         name: "test",
         about: "run all tests of the workspace, including tidy",
         takes: "",
         run: |root, _| test::run(root),
     },
-    Verb {
+    Subcommand {
         name: "live",
         about: "compare live SQL with SQLite on random cases",
         takes: live::TAKES,
         run: live::run,
     },
-    Verb {
+    Subcommand {
         name: "crash",
         about: "simulate a power failure at every step, and a failure of every disk operation",
         takes: sim::CRASH_TAKES,
         run: sim::crash,
     },
-    Verb {
+    Subcommand {
         name: "sim",
         about: "simulate concurrent clients with network and disk failures, from a seed",
         takes: sim::SIM_TAKES,
         run: sim::sim,
     },
-    Verb {
+    Subcommand {
         name: "bugs",
         about: "check that the simulator finds each of the seeded bugs",
         takes: "",
         run: |root, _| sim::bugs(root),
     },
-    Verb {
+    Subcommand {
         name: "interleave",
         about: "check the locks with a model checker",
         takes: "",
         run: |root, _| sim::interleave(root),
     },
-    Verb {
+    Subcommand {
         name: "fuzz",
         about: "fuzz all kinds of untrusted input",
         takes: fuzz::TAKES,
         run: fuzz::run,
     },
-    Verb {
+    Subcommand {
         name: "soak",
         about: "run clients against a real server with kills, network failures and a full disk",
-        takes: siege::SOAK_TAKES,
-        run: siege::soak,
+        takes: stress::SOAK_TAKES,
+        run: stress::soak,
     },
-    Verb {
+    Subcommand {
         name: "overload",
         about: "overload a real server",
-        takes: siege::OVERLOAD_TAKES,
-        run: siege::overload,
+        takes: stress::OVERLOAD_TAKES,
+        run: stress::overload,
     },
-    Verb {
+    Subcommand {
         name: "recovery",
         about: "measure the restart time of a killed server by file size",
-        takes: siege::RECOVERY_TAKES,
-        run: siege::recovery,
+        takes: stress::RECOVERY_TAKES,
+        run: stress::recovery,
     },
-    Verb {
+    Subcommand {
         name: "reliability",
         about: "run all of these, and write the results to docs/reliability.md",
         takes: reliability::TAKES,
         run: reliability::run,
     },
-    Verb {
-        name: "sight",
+    Subcommand {
+        name: "visibility",
         about: "compare what restricted callers see with filtered copies",
-        takes: sight::TAKES,
-        run: sight::run,
+        takes: visibility::TAKES,
+        run: visibility::run,
     },
-    Verb {
+    Subcommand {
         name: "tidy",
         about: "check the style rules without a build",
         takes: "",
         run: |root, _| tidy::run(root),
     },
-    Verb {
+    Subcommand {
         name: "book",
         about: "build the docs as a book, and check their links",
         takes: "",
         run: |root, _| book::run(root),
     },
-    Verb {
+    Subcommand {
         name: "picture",
         about: "run the demo, and draw what it prints for the README",
         takes: picture::TAKES,
         run: picture::run,
     },
-    Verb {
+    Subcommand {
         name: "ci",
         about: "run all steps of .ci/run, with the duration of each",
         takes: "",
         run: |root, _| ci::run(root),
     },
-    Verb { name: "help", about: "print this list", takes: "", run: |_, _| Ok(help()) },
+    Subcommand { name: "help", about: "print this list", takes: "", run: |_, _| Ok(help()) },
 ];
 
 /// Exit code for wrong usage, as opposed to a failed check (1).

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 
 use crate::{
-    ModelAnswer, ModelError, ModelEvent, ModelProvider, ModelRequest, ModelStream, Resolved,
+    ModelError, ModelEvent, ModelProvider, ModelRequest, ModelResponse, ModelStream, Resolved,
     Restart,
 };
 
@@ -156,10 +156,10 @@ impl Trying {
     }
 
     /// Adds the cost to an answer, by the price of the candidate that answered.
-    fn charged(&self, answer: ModelAnswer) -> ModelAnswer {
+    fn charged(&self, answer: ModelResponse) -> ModelResponse {
         let price = self.chain.candidates[self.candidate].price;
         let cost_micros = price.and_then(|price| price.cost_micros(&answer.usage));
-        ModelAnswer { cost_micros, ..answer }
+        ModelResponse { cost_micros, ..answer }
     }
 
     /// Handles a failure: schedules another attempt, or returns the error.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Patience, Price, Protocol, Secret};
+use crate::{Price, Protocol, Secret, StallTimeouts};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -147,10 +147,10 @@ impl ProviderKind {
 }
 
 impl ProviderConfig {
-    pub(crate) fn patience(&self) -> Patience {
-        let usual = Patience::default();
+    pub(crate) fn patience(&self) -> StallTimeouts {
+        let usual = StallTimeouts::default();
         let seconds = |told: Option<u64>, usual| told.map_or(usual, Duration::from_secs);
-        Patience {
+        StallTimeouts {
             first: seconds(self.first_token_seconds, usual.first),
             between: seconds(self.silence_seconds, usual.between),
         }

@@ -23,8 +23,8 @@
 //!
 //! *Invariant:* errors, `Debug` output and logs contain no key.
 
-mod answer;
 mod chain;
+mod classify;
 mod config;
 mod error;
 mod frames;
@@ -36,21 +36,23 @@ mod recording;
 mod remote;
 mod replay;
 mod request;
+mod response;
 mod script;
 mod secret;
-mod verdict;
 
-pub use answer::{Completeness, ModelAnswer, ModelEvent, Restart, Stop, Usage};
 pub use chain::{Chain, Retry};
 pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
 pub use error::{ModelError, ModelErrorKind};
-pub use models::{ConfigError, Models, ProviderInfo, ResolveError, Resolved, Surroundings, Wanted};
+pub use models::{
+    ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Resolved, Surroundings,
+};
 pub use price::Price;
 pub use protocol::Protocol;
 pub use provider::{ModelProvider, ModelStream, answer_of};
 pub use recording::{Conversation, RecordingError, read_conversations};
-pub use remote::{Patience, Remote, RemoteSettings};
-pub use replay::{Pace, Replay};
+pub use remote::{Remote, RemoteSettings, StallTimeouts};
+pub use replay::{Replay, ReplaySpeed};
 pub use request::{ModelCall, ModelMessage, ModelRequest, ToolSpec};
-pub use script::{Script, ScriptedAnswer, ScriptedCall, ScriptedError, ScriptedUsage};
+pub use response::{Completeness, ModelEvent, ModelResponse, Restart, Stop, Usage};
+pub use script::{Script, ScriptedCall, ScriptedError, ScriptedResponse, ScriptedUsage};
 pub use secret::Secret;

@@ -34,20 +34,20 @@ impl Surroundings<'static> {
 /// The providers of a server.
 #[derive(Debug, Default)]
 pub struct Models {
-    default: Wanted,
+    default: ModelSelection,
     entries: Vec<Entry>,
 }
 
 /// The provider and model that a call, a definition or the server's default asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ModelSelection {
     /// The provider's id.
     pub provider: Option<String>,
     /// The model.
     pub model: Option<String>,
 }
 
-impl Wanted {
+impl ModelSelection {
     /// Fills missing values from `below`. A model applies only to the provider that it was named with: a different
     /// provider does not inherit the model, and a different model does not inherit the provider.
     #[must_use]
@@ -200,7 +200,7 @@ impl Models {
             models.insert(entry)?;
         }
         if let Some(DefaultModel { provider, model }) = config.default {
-            models.default = Wanted { provider, model };
+            models.default = ModelSelection { provider, model };
         }
         Ok(models)
     }
@@ -232,7 +232,7 @@ impl Models {
     ///
     /// # Errors
     /// The choice is not unique, or there is none.
-    pub fn resolve(&self, wanted: &Wanted) -> Result<Resolved, ResolveError> {
+    pub fn resolve(&self, wanted: &ModelSelection) -> Result<Resolved, ResolveError> {
         let wanted = wanted.over(&self.default);
         let (entry, model) = match (wanted.provider, wanted.model) {
             (Some(provider), model) => {
@@ -261,7 +261,7 @@ impl Models {
     ///
     /// # Panics
     /// If the list is empty.
-    pub fn chain(&self, wanted: &[Wanted], retry: Retry) -> Result<Chain, ResolveError> {
+    pub fn chain(&self, wanted: &[ModelSelection], retry: Retry) -> Result<Chain, ResolveError> {
         let candidates: Result<Vec<Resolved>, ResolveError> =
             wanted.iter().map(|wanted| self.resolve(wanted)).collect();
         Ok(Chain::new(candidates?, retry))

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::classify::one_line;
 use crate::frames::Framing;
-use crate::verdict::one_line;
-use crate::{ModelAnswer, ModelCall, ModelError, ModelEvent, ModelRequest, Stop, Usage};
+use crate::{ModelCall, ModelError, ModelEvent, ModelRequest, ModelResponse, Stop, Usage};
 
 /// The protocol of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -173,7 +173,7 @@ impl Gathered {
         let calls = std::mem::take(&mut self.calls);
         // Some servers send "stop" in this case.
         let waits = stop == Stop::End && !calls.is_empty();
-        self.events.push_back(ModelEvent::Answer(ModelAnswer {
+        self.events.push_back(ModelEvent::Answer(ModelResponse {
             text: std::mem::take(&mut self.text),
             reasoning: (!reasoning.is_empty()).then_some(reasoning),
             calls,

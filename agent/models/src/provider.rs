@@ -3,7 +3,7 @@
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 
-use crate::{ModelAnswer, ModelError, ModelErrorKind, ModelEvent, ModelRequest};
+use crate::{ModelError, ModelErrorKind, ModelEvent, ModelRequest, ModelResponse};
 
 /// The events of a model's answer. The first error ends the stream.
 pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
@@ -22,7 +22,7 @@ pub trait ModelProvider: Send + Sync + 'static {
 ///
 /// # Errors
 /// The error of the stream.
-pub async fn answer_of(mut stream: ModelStream) -> Result<ModelAnswer, ModelError> {
+pub async fn answer_of(mut stream: ModelStream) -> Result<ModelResponse, ModelError> {
     while let Some(event) = stream.next().await {
         if let ModelEvent::Answer(answer) = event? {
             return Ok(answer);

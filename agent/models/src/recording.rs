@@ -59,11 +59,11 @@ struct Line {
     id: String,
     #[serde(default)]
     model: Option<String>,
-    messages: Vec<Said>,
+    messages: Vec<RecordedMessage>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct RecordedMessage {
     role: String,
     content: Option<String>,
     #[serde(default)]
@@ -157,7 +157,7 @@ impl Conversation {
         calls.iter().map(&mut result).collect()
     }
 
-    fn push(&mut self, said: Said) {
+    fn push(&mut self, said: RecordedMessage) {
         let text = said.content.unwrap_or_default();
         let calls = said.tool_calls.unwrap_or_default();
         let message = match said.role.as_str() {

@@ -15,9 +15,9 @@ use reqwest::{Client, Response, Url};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
+use crate::classify;
 use crate::frames::Frames;
 use crate::protocol::{Decoder, Gathered};
-use crate::verdict;
 use crate::{
     ModelError, ModelErrorKind, ModelEvent, ModelProvider, ModelRequest, ModelStream, Protocol,
     Secret,
@@ -34,14 +34,14 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Timeouts without data, after which the request has stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct StallTimeouts {
     /// Until the first token: reasoning models send little before it. Any byte restarts it.
     pub first: Duration,
     /// Between bytes after that.
     pub between: Duration,
 }
 
-impl Default for Patience {
+impl Default for StallTimeouts {
     fn default() -> Self {
         Self { first: Duration::from_secs(60), between: Duration::from_secs(30) }
     }
@@ -63,7 +63,7 @@ pub struct RemoteSettings {
     /// Fields to set in the body of every request. They override ours; null removes a field.
     pub extra: Map<String, Value>,
     /// Timeouts.
-    pub patience: Patience,
+    pub patience: StallTimeouts,
 }
 
 impl RemoteSettings {
@@ -76,7 +76,7 @@ impl RemoteSettings {
             key: None,
             headers: BTreeMap::new(),
             extra: Map::new(),
-            patience: Patience::default(),
+            patience: StallTimeouts::default(),
         }
     }
 }
@@ -113,7 +113,7 @@ struct Shared {
     key: Option<Secret>,
     headers: HeaderMap,
     extra: Map<String, Value>,
-    patience: Patience,
+    patience: StallTimeouts,
     client: Client,
 }
 
@@ -157,7 +157,7 @@ impl ModelProvider for Remote {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         let protocol = self.shared.protocol;
-        let asking = Asking {
+        let asking = RequestStream {
             shared: Arc::clone(&self.shared),
             asked: request.model.clone(),
             step: Step::Ask(Box::new(request)),
@@ -174,7 +174,7 @@ impl ModelProvider for Remote {
 }
 
 /// The state of a request.
-struct Asking {
+struct RequestStream {
     shared: Arc<Shared>,
     asked: String,
     step: Step,
@@ -191,7 +191,7 @@ enum Step {
     Over,
 }
 
-impl Asking {
+impl RequestStream {
     /// The next event, or the error.
     async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
@@ -296,11 +296,11 @@ impl Shared {
         let body = timeout(self.patience.first, beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
-                Ok(body) if !body["error"].is_null() => verdict::of_event(&body),
+                Ok(body) if !body["error"].is_null() => classify::of_event(&body),
                 _ => ModelError::broken("the provider answered with JSON instead of a stream"),
             };
         }
-        verdict::of_response(status.as_u16(), &headers, &body)
+        classify::of_response(status.as_u16(), &headers, &body)
     }
 
     /// Removes the key from an error, in case the provider repeats it.

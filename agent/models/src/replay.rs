@@ -31,13 +31,13 @@ use futures_util::stream;
 
 use crate::recording::{is_answer, joined};
 use crate::{
-    Conversation, ModelAnswer, ModelError, ModelErrorKind, ModelEvent, ModelMessage, ModelProvider,
-    ModelRequest, ModelStream, Stop, Usage,
+    Conversation, ModelError, ModelErrorKind, ModelEvent, ModelMessage, ModelProvider,
+    ModelRequest, ModelResponse, ModelStream, Stop, Usage,
 };
 
 /// The speed of the output; the default is no delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct ReplaySpeed {
     /// Delay before the first chunk.
     pub first: Duration,
     /// Delay before each later chunk.
@@ -48,7 +48,7 @@ pub struct Pace {
 #[derive(Clone, Debug)]
 pub struct Replay {
     id: String,
-    pace: Pace,
+    pace: ReplaySpeed,
     recorded: Arc<Recorded>,
 }
 
@@ -73,12 +73,12 @@ impl Replay {
             }
         }
         let recorded = Arc::new(Recorded { conversations, by_id, by_beginning });
-        Self { id: id.into(), pace: Pace::default(), recorded }
+        Self { id: id.into(), pace: ReplaySpeed::default(), recorded }
     }
 
     /// Sets the pace.
     #[must_use]
-    pub fn paced(self, pace: Pace) -> Self {
+    pub fn paced(self, pace: ReplaySpeed) -> Self {
         Self { pace, ..self }
     }
 
@@ -96,12 +96,12 @@ impl ModelProvider for Replay {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         let answer = self.recorded.next(&request);
-        tell(answer.map(|answer| ModelAnswer { provider: self.id.clone(), ..answer }), self.pace)
+        tell(answer.map(|answer| ModelResponse { provider: self.id.clone(), ..answer }), self.pace)
     }
 }
 
 impl Recorded {
-    fn next(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+    fn next(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
         match self.named(&request.model) {
             Some((conversation, position)) => {
                 let said = || request.messages.iter().filter(|message| is_answer(message)).count();
@@ -127,7 +127,7 @@ impl Recorded {
         &self,
         conversation: &Conversation,
         position: usize,
-    ) -> Result<ModelAnswer, ModelError> {
+    ) -> Result<ModelResponse, ModelError> {
         let answers = conversation.messages.iter().filter(|message| is_answer(message));
         let Some(message) = answers.into_iter().nth(position) else {
             let (id, holds, wanted) = (&conversation.id, conversation.answers(), position + 1);
@@ -139,7 +139,7 @@ impl Recorded {
     }
 
     /// The answer of the recording that starts like the request.
-    fn answer_to(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+    fn answer_to(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
         let (system, messages) = parted(request);
         let fits = |at: &&usize| {
             let conversation = &self.conversations[**at];
@@ -280,12 +280,12 @@ fn excerpt(text: &str, from: usize) -> String {
     format!("`{before}{}{after}`", some.replace('\n', "\\n"))
 }
 
-fn recorded_answer(conversation: &Conversation, message: &ModelMessage) -> ModelAnswer {
+fn recorded_answer(conversation: &Conversation, message: &ModelMessage) -> ModelResponse {
     let (text, calls) = match message.clone() {
         ModelMessage::Assistant { text, calls, .. } => (text, calls),
         _ => Default::default(),
     };
-    ModelAnswer {
+    ModelResponse {
         stop: if calls.is_empty() { Stop::End } else { Stop::ToolUse },
         text,
         reasoning: None,
@@ -303,12 +303,12 @@ fn no_recording(message: String) -> ModelError {
 }
 
 /// Streams an answer in chunks: reasoning, text by words, calls, and the complete answer.
-pub(crate) fn tell(answer: Result<ModelAnswer, ModelError>, pace: Pace) -> ModelStream {
+pub(crate) fn tell(answer: Result<ModelResponse, ModelError>, pace: ReplaySpeed) -> ModelStream {
     let events = match answer {
         Ok(answer) => events(answer),
         Err(error) => vec![Err(error)],
     };
-    if pace == Pace::default() {
+    if pace == ReplaySpeed::default() {
         return stream::iter(events).boxed();
     }
     let paced = stream::iter(events).enumerate().then(move |(at, event)| async move {
@@ -326,7 +326,7 @@ pub(crate) fn tell(answer: Result<ModelAnswer, ModelError>, pace: Pace) -> Model
     paced.boxed()
 }
 
-fn events(answer: ModelAnswer) -> Vec<Result<ModelEvent, ModelError>> {
+fn events(answer: ModelResponse) -> Vec<Result<ModelEvent, ModelError>> {
     let words = |text: &str| text.split_inclusive(' ').map(str::to_owned).collect::<Vec<_>>();
     let thoughts = words(answer.reasoning.as_deref().unwrap_or_default());
     let pieces = thoughts.into_iter().map(ModelEvent::Reasoning);

@@ -56,7 +56,7 @@ pub enum ModelMessage {
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ModelCall>,
-        /// [`crate::ModelAnswer::carry`] of that answer. Only the same protocol reads it.
+        /// [`crate::ModelResponse::carry`] of that answer. Only the same protocol reads it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         carry: Option<Value>,
     },

@@ -23,8 +23,8 @@ use serde_json::Value;
 use crate::recording::is_answer;
 use crate::replay::tell;
 use crate::{
-    ModelAnswer, ModelCall, ModelError, ModelErrorKind, ModelProvider, ModelRequest, ModelStream,
-    Pace, RecordingError, Stop, Usage,
+    ModelCall, ModelError, ModelErrorKind, ModelProvider, ModelRequest, ModelResponse, ModelStream,
+    RecordingError, ReplaySpeed, Stop, Usage,
 };
 
 /// A file of answers, and the provider that returns them.
@@ -32,7 +32,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The answers, in order.
-    answers: Vec<ScriptedAnswer>,
+    answers: Vec<ScriptedResponse>,
     /// Whether to start over after the last answer. Otherwise the error is `no_recording`.
     #[serde(default)]
     repeat: bool,
@@ -49,7 +49,7 @@ pub struct Script {
 /// One answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ScriptedAnswer {
+pub struct ScriptedResponse {
     /// The text.
     #[serde(default)]
     pub text: String,
@@ -134,7 +134,7 @@ impl Script {
         Self { id: id.to_owned(), ..self }
     }
 
-    fn next(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+    fn next(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
         let said = request.messages.iter().filter(|message| is_answer(message)).count();
         let holds = self.answers.len();
         let at = if self.repeat && holds > 0 { said % holds } else { said };
@@ -156,7 +156,7 @@ impl Script {
             output_tokens: usage.output_tokens,
             ..Usage::default()
         });
-        Ok(ModelAnswer {
+        Ok(ModelResponse {
             text: answer.text.clone(),
             reasoning: answer.reasoning.clone(),
             stop: if calls.is_empty() { Stop::End } else { Stop::ToolUse },
@@ -176,7 +176,7 @@ impl ModelProvider for Script {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        let pace = Pace {
+        let pace = ReplaySpeed {
             first: Duration::from_millis(self.first_token_ms),
             token: Duration::from_millis(self.token_ms),
         };
@@ -184,7 +184,7 @@ impl ModelProvider for Script {
     }
 }
 
-impl ScriptedAnswer {
+impl ScriptedResponse {
     /// Returns the configured failure, while it has occurrences left.
     fn fail(&self) -> Result<(), ModelError> {
         let Some(ScriptedError { kind, times, retry_after_seconds }) = &self.error else {

@@ -27,8 +27,8 @@ use crate::parser::Parser;
 use crate::process::{self, Process};
 use crate::program;
 use crate::prompt::Prompt;
-use crate::run::{Ask, Line, Open};
-use crate::verdict::{Facts, Stop, verdict};
+use crate::run::{ControlRequest, Line, OpenApprovals};
+use crate::run_result::{RunFacts, StopReason, verdict};
 
 /// Maximum size of a read: the capacity of a Linux pipe.
 const READ_BYTES: usize = 64 * 1024;
@@ -55,7 +55,7 @@ enum Phase {
 
 /// All events that wake the loop.
 enum Wake {
-    Asked(Option<Ask>),
+    Asked(Option<ControlRequest>),
     /// The reader of the run was dropped.
     Abandoned,
     Delivered,
@@ -76,8 +76,8 @@ pub(crate) struct Driver {
     grace: Duration,
     deadline: Instant,
     secrets: Secrets,
-    open: Open,
-    asks: mpsc::UnboundedReceiver<Ask>,
+    open: OpenApprovals,
+    asks: mpsc::UnboundedReceiver<ControlRequest>,
     asks_ended: bool,
     to: mpsc::Sender<Line>,
     abandoned: bool,
@@ -96,8 +96,8 @@ pub(crate) struct Driver {
     stdout_buffer: Box<[u8]>,
     stderr_buffer: Box<[u8]>,
     stderr: Vec<u8>,
-    facts: Facts,
-    said: Said,
+    facts: RunFacts,
+    said: FallbackAnswer,
 }
 
 impl Driver {
@@ -106,9 +106,9 @@ impl Driver {
         config: CliConfig,
         prompt: &Prompt,
         parser: Box<dyn Parser>,
-        open: Open,
+        open: OpenApprovals,
         to: mpsc::Sender<Line>,
-        asks: mpsc::UnboundedReceiver<Ask>,
+        asks: mpsc::UnboundedReceiver<ControlRequest>,
     ) -> Result<Self, Box<ProgramEvent>> {
         let environment = Environment::new(&config, std::env::vars_os());
         let refused = |failure| Box::new(ProgramEvent::Error(failure));
@@ -152,8 +152,8 @@ impl Driver {
             stdout_buffer: buffer(),
             stderr_buffer: buffer(),
             stderr: Vec::new(),
-            facts: Facts::default(),
-            said: Said::default(),
+            facts: RunFacts::default(),
+            said: FallbackAnswer::default(),
         })
     }
 
@@ -169,7 +169,7 @@ impl Driver {
                 Wake::Asked(ask) => self.on_ask(ask),
                 Wake::Abandoned => {
                     self.abandoned = true;
-                    self.stop(Stop::Cancelled);
+                    self.stop(StopReason::Cancelled);
                 }
                 Wake::Delivered => {}
                 Wake::Stdout(read) => self.on_stdout(read),
@@ -215,17 +215,17 @@ impl Driver {
         }
     }
 
-    fn on_ask(&mut self, ask: Option<Ask>) {
+    fn on_ask(&mut self, ask: Option<ControlRequest>) {
         match ask {
-            Some(Ask::Cancel) => self.stop(Stop::Cancelled),
-            Some(Ask::Interrupt) => {
+            Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
+            Some(ControlRequest::Interrupt) => {
                 self.facts.interrupted = true;
                 match self.input {
                     InputFormat::StreamJson => self.outbox.extend(dialogue::interrupt().bytes()),
                     InputFormat::Text => self.process.signal(Signal::INT),
                 }
             }
-            Some(Ask::Decide { request_id, asked, decision }) => {
+            Some(ControlRequest::Decide { request_id, asked, decision }) => {
                 let line = dialogue::decision(&request_id, &asked, decision);
                 self.outbox.extend(line.bytes());
             }
@@ -252,7 +252,7 @@ impl Driver {
                 }
                 if let Err(overflow) = fits {
                     self.deaf = true;
-                    self.stop(Stop::Overflow(overflow));
+                    self.stop(StopReason::Overflow(overflow));
                 }
             }
             Err(error) => {
@@ -315,7 +315,7 @@ impl Driver {
 
     fn on_time(&mut self) {
         match self.phase {
-            Phase::Running => self.stop(Stop::TimedOut(self.timeout)),
+            Phase::Running => self.stop(StopReason::TimedOut(self.timeout)),
             Phase::Stopping => {
                 self.process.signal(Signal::KILL);
                 self.phase = Phase::Killed;
@@ -333,7 +333,7 @@ impl Driver {
     }
 
     /// Stops the program. The first reason is reported.
-    fn stop(&mut self, why: Stop) {
+    fn stop(&mut self, why: StopReason) {
         self.facts.stop.get_or_insert(why);
         if self.phase == Phase::Running {
             self.process.signal(Signal::TERM);
@@ -455,7 +455,7 @@ impl Driver {
 
 /// The text that serves as an answer if the program has no final line.
 #[derive(Debug, Default)]
-struct Said {
+struct FallbackAnswer {
     /// The agent's last message.
     text: String,
     message: Option<String>,
@@ -463,7 +463,7 @@ struct Said {
     status: Value,
 }
 
-impl Said {
+impl FallbackAnswer {
     fn note(&mut self, event: &ProgramEvent) {
         match event {
             ProgramEvent::AssistantDelta { text, message, parent: None } => {

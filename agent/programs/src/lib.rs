@@ -6,7 +6,7 @@
 //! groups.
 //!
 //! In reading order: `config` (the configuration), `program` (known programs), `event` (the events), `parser`
-//! (events from lines), `run` (the API of a run), `driver` (the loop behind it), `verdict` (the result of a run).
+//! (events from lines), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};
@@ -38,7 +38,7 @@ mod process;
 mod program;
 mod prompt;
 mod run;
-mod verdict;
+mod run_result;
 
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;

@@ -42,7 +42,7 @@ pub struct Line {
 pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (asks, asked) = mpsc::unbounded_channel();
-    let open = Open::default();
+    let open = OpenApprovals::default();
     let handle = Handle { asks, open: open.clone(), input: config.input_format };
     let parser = parser.unwrap_or_else(|| program::parser(&config));
     match Driver::start(config, &prompt, parser, open, lines.clone(), asked) {
@@ -110,9 +110,9 @@ impl Stream for Running {
 
 /// The pending approvals, with the requested arguments.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Open(Arc<Mutex<BTreeMap<String, Value>>>);
+pub(crate) struct OpenApprovals(Arc<Mutex<BTreeMap<String, Value>>>);
 
-impl Open {
+impl OpenApprovals {
     pub(crate) fn asked(&self, request_id: String, input: Value) {
         self.lock().insert(request_id, input);
     }
@@ -129,7 +129,7 @@ impl Open {
 
 /// Requests to a driver.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum ControlRequest {
     Decide { request_id: String, asked: Value, decision: Decision },
     Interrupt,
     Cancel,
@@ -138,8 +138,8 @@ pub(crate) enum Ask {
 /// A cloneable handle to control a run.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    asks: mpsc::UnboundedSender<Ask>,
-    open: Open,
+    asks: mpsc::UnboundedSender<ControlRequest>,
+    open: OpenApprovals,
     input: InputFormat,
 }
 
@@ -147,13 +147,13 @@ impl Handle {
     /// Ends the run: SIGTERM to the process group, and SIGKILL after the grace period. The run then ends with
     /// `cancelled`, regardless of its output. Repeated or late calls have no effect.
     pub fn cancel(&self) {
-        let _ = self.asks.send(Ask::Cancel);
+        let _ = self.asks.send(ControlRequest::Cancel);
     }
 
     /// Asks the program to stop and give its answer, which it may ignore: through its protocol if the input is
     /// `stream-json`, else with SIGINT. A subsequent failure is reported as `cancelled`.
     pub fn interrupt(&self) {
-        let _ = self.asks.send(Ask::Interrupt);
+        let _ = self.asks.send(ControlRequest::Interrupt);
     }
 
     /// Decides an [`ProgramEvent::ApprovalRequested`]. The first decision counts.
@@ -162,12 +162,12 @@ impl Handle {
     /// The decision is not pending, or the program cannot receive it.
     pub fn answer(&self, request_id: &str, decision: Decision) -> Result<(), DecisionError> {
         if self.input == InputFormat::Text {
-            return Err(DecisionError::Deaf);
+            return Err(DecisionError::NotInteractive);
         }
         let not_open = || DecisionError::NotOpen(request_id.to_owned());
         let asked = self.open.take(request_id).ok_or_else(not_open)?;
         let request_id = request_id.to_owned();
-        let ask = Ask::Decide { request_id, asked, decision };
+        let ask = ControlRequest::Decide { request_id, asked, decision };
         self.asks.send(ask).map_err(|_| DecisionError::Ended)
     }
 }
@@ -181,7 +181,7 @@ pub enum DecisionError {
     NotOpen(String),
     /// The program's stdin is closed.
     #[error("the program does not accept decisions: its input_format must be stream-json")]
-    Deaf,
+    NotInteractive,
     /// The run is over.
     #[error("the run is over")]
     Ended,
@@ -193,7 +193,7 @@ impl DecisionError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::NotOpen(_) => "approval_not_open",
-            Self::Deaf => "input_closed",
+            Self::NotInteractive => "input_closed",
             Self::Ended => "run_over",
         }
     }

@@ -3,13 +3,14 @@
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use super::{Plan, Wish};
+use super::{Plan, PlanArguments};
 
 /// Executes calls in order. Shows the events or the refusal of each.
 fn check(wishes: &[Value], expected: Expect) {
     let (mut plan, mut lines) = (Plan::default(), Vec::new());
     for wish in wishes {
-        let wish: Wish = serde_json::from_value(wish.clone()).expect("the arguments are valid");
+        let wish: PlanArguments =
+            serde_json::from_value(wish.clone()).expect("the arguments are valid");
         let operation = wish.operation;
         match plan.changed(wish) {
             Ok(after) => {

@@ -4,10 +4,10 @@
 use abide_agent::{
     AgentEvent, Events, abort, begin, checkpoints, invoke, state, state_at, until_turn_ends,
 };
-use abide_client::{ApprovalOf, Code, Decision, RunEventKind, RunStatus, SessionStatus};
+use abide_client::{ApprovalRef, Code, Decision, RunEventKind, RunStatus, SessionStatus};
 use futures_util::poll;
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 const PAYS: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
 
@@ -21,9 +21,9 @@ answers:
 const HELLO: &str = "answers: [{ text: Hello to you. }]\n";
 
 /// The remaining events of a run that is over. Reading past the end always returns `None`.
-async fn rest(house: &House, run_id: &str, after: i64) -> Vec<AgentEvent> {
+async fn rest(fixture: &RuntimeFixture, run_id: &str, after: i64) -> Vec<AgentEvent> {
     let mut events =
-        Events::of(&house.abide, run_id, after).await.expect("the subscription starts");
+        Events::of(&fixture.abide, run_id, after).await.expect("the subscription starts");
     let mut told = Vec::new();
     while let Some(event) = events.next().await.expect("the event can be read") {
         told.push(event);
@@ -36,10 +36,10 @@ async fn rest(house: &House, run_id: &str, after: i64) -> Vec<AgentEvent> {
     told
 }
 
-async fn approve(house: &House, interrupt: &AgentEvent) {
+async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
-    let decided = house.abide.decide_approval(ApprovalOf::Call(call), Decision::Approve).await;
+    let decided = fixture.abide.decide_approval(ApprovalRef::Call(call), Decision::Approve).await;
     decided.expect("the decision succeeds");
 }
 
@@ -47,10 +47,10 @@ async fn approve(house: &House, interrupt: &AgentEvent) {
 /// end of the run, past its last event, received nothing at all.
 #[tokio::test]
 async fn a_finished_run_yields_its_remaining_events_and_then_none() {
-    let house = House::of("", HELLO).await;
-    let run = house.begin("Hello.").await;
+    let fixture = RuntimeFixture::of("", HELLO).await;
+    let run = fixture.begin("Hello.").await;
     let mut there_from_the_beginning =
-        Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
+        Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     let mut all = Vec::new();
     while let Some(event) = there_from_the_beginning.next().await.expect("the event can be read") {
         all.push(event);
@@ -61,106 +61,107 @@ async fn a_finished_run_yields_its_remaining_events_and_then_none() {
     let last = i64::try_from(all.len()).expect("the count fits");
     assert_eq!(numbers, (1..=last).collect::<Vec<i64>>(), "each number once, in order");
     assert!(all.last().is_some_and(AgentEvent::ends_run), "{all:?}");
-    assert_eq!(rest(&house, &run.id, 0).await, all, "a later client receives the same events");
-    assert_eq!(rest(&house, &run.id, 2).await, all[2..]);
-    assert_eq!(rest(&house, &run.id, last).await, []);
-    assert_eq!(rest(&house, &run.id, last + 1_000).await, [], "a number beyond the last event");
-    assert_eq!(rest(&house, &run.id, -7).await, all);
-    house.close().await;
+    assert_eq!(rest(&fixture, &run.id, 0).await, all, "a later client receives the same events");
+    assert_eq!(rest(&fixture, &run.id, 2).await, all[2..]);
+    assert_eq!(rest(&fixture, &run.id, last).await, []);
+    assert_eq!(rest(&fixture, &run.id, last + 1_000).await, [], "a number beyond the last event");
+    assert_eq!(rest(&fixture, &run.id, -7).await, all);
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn the_event_stream_waits_while_the_run_waits() {
-    let house = House::of(PAYS, SCRIPT).await;
-    let run = house.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
+    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let run = fixture.begin("Pay order A.").await;
+    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    let mut events =
-        Events::of(&house.abide, &run.id, interrupt.number).await.expect("the subscription starts");
+    let mut events = Events::of(&fixture.abide, &run.id, interrupt.number)
+        .await
+        .expect("the subscription starts");
     {
         let mut next = std::pin::pin!(events.next());
         assert!(poll!(next.as_mut()).is_pending(), "no new event");
-        approve(&house, &interrupt).await;
+        approve(&fixture, &interrupt).await;
         let resumed = next.await.expect("the event can be read").expect("the stream continues");
         assert_eq!((resumed.turn, resumed.number), (2, interrupt.number + 1));
     }
     let done =
-        until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the run ends");
+        until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the run ends");
     assert_eq!((done.kind, done.turn), (RunEventKind::Done, 2));
-    let none = until_turn_ends(&house.abide, &run.id, done.number).await;
+    let none = until_turn_ends(&fixture.abide, &run.id, done.number).await;
     assert!(none.is_err(), "there is no further turn: {none:?}");
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn unknown_ids_are_errors() {
-    let house = House::of("", HELLO).await;
-    let events = Events::of(&house.abide, "nobody", 0).await.map(drop);
+    let fixture = RuntimeFixture::of("", HELLO).await;
+    let events = Events::of(&fixture.abide, "nobody", 0).await.map(drop);
     assert_eq!(events.expect_err("there is none").code(), Some(Code::NotFound));
-    let state = state(&house.abide, "nobody").await.map(drop);
+    let state = state(&fixture.abide, "nobody").await.map(drop);
     assert_eq!(state.expect_err("there is none").code(), Some(Code::NotFound));
-    assert!(!abort(&house.abide, "nobody").await.expect("the request succeeds"));
-    house.close().await;
+    assert!(!abort(&fixture.abide, "nobody").await.expect("the request succeeds"));
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn begin_creates_a_session_and_state_reads_it() {
-    let house = House::of(PAYS, SCRIPT).await;
-    let run = begin(&house.abide, "clerk", "Pay order A.").await.expect("the run starts");
-    let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
-    let waits = state(&house.abide, &run.session_id).await.expect("it can be read");
+    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let run = begin(&fixture.abide, "clerk", "Pay order A.").await.expect("the run starts");
+    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    let waits = state(&fixture.abide, &run.session_id).await.expect("it can be read");
     let now = waits.run.expect("there is at least one");
     assert_eq!((now.id.as_str(), now.status), (run.id.as_str(), RunStatus::Waiting));
     assert_eq!(now.reason.as_deref(), Some("approval"));
     assert_eq!(waits.session.status, SessionStatus::Suspended);
-    approve(&house, &interrupt).await;
-    until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the turn ends");
-    let over = state(&house.abide, &run.session_id).await.expect("it can be read");
+    approve(&fixture, &interrupt).await;
+    until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the turn ends");
+    let over = state(&fixture.abide, &run.session_id).await.expect("it can be read");
     assert_eq!(over.run.expect("there is at least one").status, RunStatus::Done);
     let roles: Vec<&str> = over.messages.iter().map(|entry| entry.role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool", "assistant"]);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn invoke_returns_the_answer() {
-    let house = House::of("", HELLO).await;
-    let done = invoke(&house.abide, "clerk", "Hello.").await.expect("there is an answer");
+    let fixture = RuntimeFixture::of("", HELLO).await;
+    let done = invoke(&fixture.abide, "clerk", "Hello.").await.expect("there is an answer");
     assert_eq!(done.kind, RunEventKind::Done);
     assert_eq!(done.data["assistant_data"]["content"], "Hello to you.");
-    let unknown = invoke(&house.abide, "nobody", "Hello.").await;
+    let unknown = invoke(&fixture.abide, "nobody", "Hello.").await;
     assert_eq!(unknown.expect_err("there is none").code(), Some(Code::NotFound));
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn an_abort_ends_a_waiting_run_immediately() {
-    let house = House::of(PAYS, SCRIPT).await;
-    let run = house.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
-    assert!(abort(&house.abide, &run.session_id).await.expect("the request succeeds"));
-    let told = rest(&house, &run.id, interrupt.number).await;
+    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let run = fixture.begin("Pay order A.").await;
+    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    assert!(abort(&fixture.abide, &run.session_id).await.expect("the request succeeds"));
+    let told = rest(&fixture, &run.id, interrupt.number).await;
     let last = told.last().expect("there is a last event");
     assert_eq!((last.kind, last.turn), (RunEventKind::Error, 2));
     assert_eq!(last.data["code"], "aborted");
-    let again = abort(&house.abide, &run.session_id).await.expect("the request succeeds");
+    let again = abort(&fixture.abide, &run.session_id).await.expect("the request succeeds");
     assert!(!again, "there is no active run");
-    assert!(house.ledger().iter().all(|what| what != "pay A"), "nobody has approved the call");
-    house.close().await;
+    assert!(fixture.ledger().iter().all(|what| what != "pay A"), "nobody has approved the call");
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_checkpoint_has_the_state_of_its_time() {
-    let house = House::of(PAYS, SCRIPT).await;
-    let run = house.begin("Pay order A.").await;
-    let interrupt = until_turn_ends(&house.abide, &run.id, 0).await.expect("the turn ends");
-    approve(&house, &interrupt).await;
-    until_turn_ends(&house.abide, &run.id, interrupt.number).await.expect("the turn ends");
-    let found = checkpoints(&house.abide, &run.id).await.expect("the query succeeds");
-    let all = state(&house.abide, &run.session_id).await.expect("it can be read").messages;
+    let fixture = RuntimeFixture::of(PAYS, SCRIPT).await;
+    let run = fixture.begin("Pay order A.").await;
+    let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
+    approve(&fixture, &interrupt).await;
+    until_turn_ends(&fixture.abide, &run.id, interrupt.number).await.expect("the turn ends");
+    let found = checkpoints(&fixture.abide, &run.id).await.expect("the query succeeds");
+    let all = state(&fixture.abide, &run.session_id).await.expect("it can be read").messages;
     let mut lengths = Vec::new();
     for checkpoint in &found {
-        let then = state_at(&house.abide, &run.session_id, checkpoint.seq).await;
+        let then = state_at(&fixture.abide, &run.session_id, checkpoint.seq).await;
         let then = then.expect("the history is available");
         let at = then.run.expect("the run exists");
         assert_eq!((at.turn, at.events), (checkpoint.turn, checkpoint.events));
@@ -177,5 +178,5 @@ async fn a_checkpoint_has_the_state_of_its_time() {
         ("done", 6),
     ];
     assert_eq!(lengths, expected);
-    house.close().await;
+    fixture.close().await;
 }

@@ -3,16 +3,16 @@
 
 use abide_client::Run;
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 /// The end of a run with this program: status, code and message.
 async fn ends(cli: &str) -> (String, String, String) {
-    let house = House::of(&format!("cli: {cli}\n"), "answers: []").await;
-    let run = house.begin("Go on.").await;
-    house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(&format!("cli: {cli}\n"), "answers: []").await;
+    let run = fixture.begin("Go on.").await;
+    fixture.told(&run.id, 0).await;
     let sql = "SELECT * FROM runs";
-    let runs: Vec<Run> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
-    house.close().await;
+    let runs: Vec<Run> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    fixture.close().await;
     let run = runs.into_iter().next().expect("there is at least one");
     let told = |text: Option<String>| text.unwrap_or_default();
     (run.status.as_str().to_owned(), told(run.error_code), told(run.error_message))

@@ -4,15 +4,15 @@
 use abide_client::{Abide, RunEvent};
 use serde_json::{Value, json};
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 /// The data of a run's events of one kind.
 async fn events(definition: &str, script: &str, kind: &str) -> Vec<Value> {
-    let house = House::of(definition, script).await;
-    let run = house.begin("Go on.").await;
-    house.told(&run.id, 0).await;
-    let told = of_kind(&house.abide, &run.id, kind).await;
-    house.close().await;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Go on.").await;
+    fixture.told(&run.id, 0).await;
+    let told = of_kind(&fixture.abide, &run.id, kind).await;
+    fixture.close().await;
     told
 }
 

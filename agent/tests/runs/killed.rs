@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 use abide_client::{Abide, Decision, NewRun, NewSession};
 use tokio_util::sync::CancellationToken;
 
-use crate::house::{LEASE, ledger, runtime, transcript};
+use crate::fixture::{LEASE, ledger, runtime, transcript};
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
 const VICTIM: &str = "ABIDE_AGENT_VICTIM";
@@ -54,10 +54,10 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let house = runtime(&abide, folder, SCRIPT, LEASE);
-    house.register().await.expect("it is registered");
+    let fixture = runtime(&abide, folder, SCRIPT, LEASE);
+    fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
-    let drives = house.run(stop.clone());
+    let drives = fixture.run(stop.clone());
     let asks = async {
         let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
         let _ = abide.create_session(session).await;
@@ -102,7 +102,7 @@ async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
     if status == "unknown" {
         return settle(abide, folder, id).await;
     }
-    let call = abide_client::ApprovalOf::Call(id.to_owned());
+    let call = abide_client::ApprovalRef::Call(id.to_owned());
     abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 

@@ -13,18 +13,18 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use crate::house::{House, Plan};
+use crate::fixture::{FixtureOptions, RuntimeFixture};
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
 /// The run's last event, and the ledger.
 async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
-    let house = House::of(definition, script).await;
-    let run = house.begin("Go on.").await;
-    let (_, last) = house.told(&run.id, 0).await;
-    let (told, ledger) = (format!("{} {}", last.kind, last.data), house.ledger());
-    house.close().await;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
+    let (told, ledger) = (format!("{} {}", last.kind, last.data), fixture.ledger());
+    fixture.close().await;
     (told, ledger)
 }
 
@@ -54,7 +54,7 @@ async fn token_limit() {
 }
 
 /// Models with one scripted provider, at two dollars per million input tokens and eight per million output tokens.
-fn priced(plan: &Plan, script: &str) -> Models {
+fn priced(plan: &FixtureOptions, script: &str) -> Models {
     let folder = plan.folder.path();
     std::fs::write(folder.join("answers.yaml"), script).expect("the file can be written");
     let config = "providers: [{ id: script, kind: script, script: answers.yaml, \
@@ -68,18 +68,19 @@ fn priced(plan: &Plan, script: &str) -> Models {
 async fn cost_limit() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 1000, output_tokens: 100 } }]\n";
-    let plan = Plan::of("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");
+    let plan = FixtureOptions::of("tools: [look]\nlimits: { cost_usd: 0.005 }\n", "answers: []");
     let models = priced(&plan, script);
-    let house = Plan { models, ..plan }.open().await;
-    let run = house.begin("Go on.").await;
-    let (told, last) = house.told(&run.id, 0).await;
+    let fixture = FixtureOptions { models, ..plan }.open().await;
+    let run = fixture.begin("Go on.").await;
+    let (told, last) = fixture.told(&run.id, 0).await;
     let why = "the run has reached its limit of 0.005 dollars";
     assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
     assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
     let sql = "SELECT cost_micros FROM runs";
-    let cost: Vec<(Option<i64>,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
+    let cost: Vec<(Option<i64>,)> =
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(cost, [(Some(5_600),)]);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn parallel_tools_run_up_to_the_limit() {
     let call = "{ name: meet, arguments: {} }";
     let calls = [call; 6].join(", ");
     let script = format!("answers: [{{ calls: [{calls}] }}, {{ text: All met. }}]\n");
-    let plan = Plan::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
+    let plan = FixtureOptions::of("tools: [\"*\"]\nlimits: { parallel_tools: 2 }\n", &script);
     let (pair, at_once) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
     let most = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&most);
@@ -109,30 +110,30 @@ async fn parallel_tools_run_up_to_the_limit() {
         }
     };
     plan.tools.add(Function::new("meet", "Meets another.", meet)).expect("it is a tool");
-    let house = plan.open().await;
-    let run = house.begin("Meet.").await;
-    let (_, last) = house.told(&run.id, 0).await;
+    let fixture = plan.open().await;
+    let run = fixture.begin("Meet.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "All met.");
     assert_eq!(seen.load(Ordering::SeqCst), 2);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn tool_token_limit_before_evict_shortens_only_the_models_view() {
     let script = "answers: [{ calls: [{ name: long, arguments: {} }] }, { text: Long. }]\n";
     let definition = "tools: [\"*\"]\nconfig: { tool_token_limit_before_evict: 100 }\n";
-    let plan = Plan::of(definition, script);
+    let plan = FixtureOptions::of(definition, script);
     let long = |_: Nothing, _: ToolContext| async { Ok::<_, String>("word ".repeat(1_000)) };
     plan.tools.add(Function::new("long", "Says much.", long)).expect("it is a tool");
-    let house = plan.open().await;
-    let run = house.begin("Say much.").await;
-    house.told(&run.id, 0).await;
+    let fixture = plan.open().await;
+    let run = fixture.begin("Say much.").await;
+    fixture.told(&run.id, 0).await;
     let sql = "SELECT length(content), (SELECT length(result ->> '$.text') FROM tool_calls) \
                FROM agent_state WHERE role = 'tool'";
-    let found: Vec<(i64, i64)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
+    let found: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [(shown, kept)] = found[..] else { panic!("{found:?}") };
     assert!(shown < 1_000 && kept == 5_000, "{shown} of {kept}");
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -154,12 +155,12 @@ answers:
 /// Regression: the model was reminded and called again each time, up to the recursion limit.
 #[tokio::test]
 async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
-    let house = House::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
-    let run = house.begin("Go on.").await;
-    let (_, last) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
     let why = "the run has reached its limit of 1 tool calls, and the model gave no answer";
     assert_eq!(last.data, json!({"code": "tool_call_limit", "message": why}));
-    assert_eq!(house.ledger(), ["look A"]);
+    assert_eq!(fixture.ledger(), ["look A"]);
     expect![[r#"
         user: Go on. 
         assistant:  "r1~1.1" "look"
@@ -169,8 +170,8 @@ async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
         assistant:  "r1~3.1" "look"
         tool [r1~3.1]: This call was skipped: the run has reached its tool call limit. 
     "#]]
-    .assert_eq(&house.transcript().await);
-    house.close().await;
+    .assert_eq(&fixture.transcript().await);
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -185,20 +186,20 @@ async fn tool_call_limit_ends_with_the_text_of_the_last_answer() {
 /// The end of a call that never returns, in a run with a limit of one second.
 async fn overtime(effect: Effect) -> (String, Option<String>) {
     let script = "answers: [{ calls: [{ name: wait, arguments: {} }] }, { text: late }]\n";
-    let plan = Plan::of("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
+    let plan = FixtureOptions::of("limits: { wall_clock_seconds: 1 }\ntools: [\"*\"]\n", script);
     let run = |_: Nothing, _: ToolContext| std::future::pending::<Result<(), String>>();
     let wait = Function::new("wait", "Waits.", run).effect(effect);
     plan.tools.add(wait).expect("it is a tool");
     let settings = Settings { lease: Duration::from_secs(1), ..plan.settings.clone() };
-    let house = Plan { settings, ..plan }.open().await;
-    let run = house.begin("Wait.").await;
-    let (_, last) = house.told(&run.id, 0).await;
+    let fixture = FixtureOptions { settings, ..plan }.open().await;
+    let run = fixture.begin("Wait.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["code"], "execution_timeout");
-    house.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
+    fixture.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
     let sql = "SELECT status, error FROM tool_calls";
     let mut calls: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
-    house.close().await;
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    fixture.close().await;
     calls.remove(0)
 }
 
@@ -249,26 +250,26 @@ async fn a_result_that_is_too_large_fails_its_call() {
     let script = "answers:\n  - { calls: [{ name: big, arguments: {} }] }\n  \
                   - { calls: [{ name: wrong, arguments: {} }] }\n  \
                   - { text: Done. }\n";
-    let plan = Plan::of("tools: [big, wrong]\n", script);
+    let plan = FixtureOptions::of("tools: [big, wrong]\n", script);
     let answer = |_: Nothing, _: ToolContext| async { Ok::<_, String>("x".repeat(20 << 20)) };
     let fail = |_: Nothing, _: ToolContext| async { Err::<String, _>("x".repeat(20 << 20)) };
     let big = Function::new("big", "Answers.", answer).effect(Effect::Idempotent);
     plan.tools.add(big).expect("the tool is valid");
     plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("the tool is valid");
-    let house = plan.open().await;
-    let run = house.begin("Go on.").await;
-    let (_, last) = house.told(&run.id, 0).await;
+    let fixture = plan.open().await;
+    let run = fixture.begin("Go on.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.kind.as_str(), "done", "{}", last.data);
     let sql = "SELECT tool_name, status, attempt, substr(error, 1, 80), length(error) \
                FROM tool_calls ORDER BY call_id";
     let calls: Vec<(String, String, i64, String, i64)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     let [big, wrong] = &calls[..] else { panic!("two calls: {calls:?}") };
     assert_eq!((big.0.as_str(), big.1.as_str(), big.2), ("big", "failed", 1), "{big:?}");
     assert!(big.3.starts_with("big ran, but its result of 4"), "{big:?}");
     assert_eq!((wrong.0.as_str(), wrong.1.as_str(), wrong.2), ("wrong", "failed", 1), "{wrong:?}");
     assert_eq!(wrong.4, 256 << 10, "the beginning is stored");
-    house.close().await;
+    fixture.close().await;
 }
 
 /// It reached the tool as the double `1e+23`, and was stored as that.
@@ -278,17 +279,17 @@ async fn integers_of_64_bits() {
     let script = format!(
         "answers:\n  - calls: [{{ name: pay, arguments: '{arguments}' }}]\n  - text: I give up.\n"
     );
-    let house = House::of("tools: [pay]\n", &script).await;
-    let run = house.begin("Go on.").await;
-    let (told, _) = house.told(&run.id, 0).await;
-    assert_eq!(house.ledger(), [""; 0], "the tool did not run");
+    let fixture = RuntimeFixture::of("tools: [pay]\n", &script).await;
+    let run = fixture.begin("Go on.").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
+    assert_eq!(fixture.ledger(), [""; 0], "the tool did not run");
     let why = "the integer 100000000000000000000000 at /n does not fit 64 bits with sign";
     assert!(told.contains(why) && told.ends_with('\n'), "{told}");
-    let said = house.transcript().await;
+    let said = fixture.transcript().await;
     assert!(said.contains(why) && said.contains("assistant: I give up."), "{said}");
     let sql = "SELECT arguments FROM events UNION ALL SELECT data FROM agent_state";
-    let stored: Vec<Option<String>> = house.abide.sql(sql).fetch().await.expect("it can be read");
-    house.close().await;
+    let stored: Vec<Option<String>> = fixture.abide.sql(sql).fetch().await.expect("it can be read");
+    fixture.close().await;
     let stored: String = stored.into_iter().flatten().collect();
     assert!(!stored.contains("1e+23") && !stored.contains("1e23"), "{stored}");
 }

@@ -3,7 +3,7 @@
 use abide_client::{Decision, RunEventKind};
 use expect_test::expect;
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 const TOOLS: &str =
     "tools: [look, note, pay]\nsystem_prompt: Be kind.\ninterrupt_on: { pay: true }\n";
@@ -22,16 +22,20 @@ answers:
 
 #[tokio::test]
 async fn a_run_with_tools_and_an_approval() {
-    let house = House::of(TOOLS, THREE_TOOLS).await;
-    let run = house.begin("Pay order A.").await;
-    let (first, interrupt) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(TOOLS, THREE_TOOLS).await;
+    let run = fixture.begin("Pay order A.").await;
+    let (first, interrupt) = fixture.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    assert!(!house.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
+    assert!(!fixture.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
-    let approval = abide_client::ApprovalOf::Call(call);
-    house.abide.decide_approval(approval, Decision::Approve).await.expect("the decision succeeds");
-    let (second, _) = house.told(&run.id, interrupt.number).await;
+    let approval = abide_client::ApprovalRef::Call(call);
+    fixture
+        .abide
+        .decide_approval(approval, Decision::Approve)
+        .await
+        .expect("the decision succeeds");
+    let (second, _) = fixture.told(&run.id, interrupt.number).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "Let me see."
@@ -63,11 +67,11 @@ async fn a_run_with_tools_and_an_approval() {
         tool [r1~2.1]: pay A is done 
         assistant: It is paid. 
     "#]]
-    .assert_eq(&house.transcript().await);
-    let mut done = house.ledger();
+    .assert_eq(&fixture.transcript().await);
+    let mut done = fixture.ledger();
     done.sort();
     assert_eq!(done, ["look A", "look B", "note A", "pay A"]);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -81,9 +85,9 @@ answers:
       - { name: note, arguments: { order: A } }
   - text: I could not.
 "#;
-    let house = House::of("tools: [look, note]\nblocked_tools: [note]\n", script).await;
-    let run = house.begin("Look.").await;
-    let (told, _) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of("tools: [look, note]\nblocked_tools: [note]\n", script).await;
+    let run = fixture.begin("Look.").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
     assert!(
         told.ends_with(
             "done {\"assistant_data\":{\"content\":\"I could not.\",\"message_id\":7}}\n"
@@ -98,8 +102,8 @@ answers:
         tool [r1~1.3]: look: the arguments are not JSON: key must be a string at line 1 column 2. Parameters: order (string, required) 
         tool [r1~1.4]: calls of note are blocked for this agent: continue without it 
         assistant: I could not. 
-    "#]].assert_eq(&house.transcript().await);
-    house.close().await;
+    "#]].assert_eq(&fixture.transcript().await);
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -114,9 +118,9 @@ answers:
   - text: All is well.
 "#;
     // The helper uses the same script. Its first answer calls `task`, which fails because it has no subagents.
-    let house = House::of(definition, script).await;
-    let run = house.begin("Is all well?").await;
-    let (told, _) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Is all well?").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
@@ -130,20 +134,20 @@ answers:
     "#]].assert_eq(&told);
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     expect![[r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "helper", "done")]"#]]
         .assert_eq(&format!("{runs:?}"));
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn aborted_in_the_middle_of_an_answer() {
     let script = "token_ms: 600000\nanswers: [{ text: one two three four }]\n";
-    let house = House::of("", script).await;
-    let run = house.begin("Count.").await;
+    let fixture = RuntimeFixture::of("", script).await;
+    let run = fixture.begin("Count.").await;
     // The first word is published; the second never arrives.
     let mut events =
-        abide_agent::Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
+        abide_agent::Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
         let event =
             events.next().await.expect("the stream continues").expect("the run has not ended");
@@ -151,8 +155,8 @@ async fn aborted_in_the_middle_of_an_answer() {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
-    let (told, _) = house.told(&run.id, 0).await;
+    fixture.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
+    let (told, _) = fixture.told(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "one "
@@ -162,11 +166,11 @@ async fn aborted_in_the_middle_of_an_answer() {
     .assert_eq(&told);
     // Regression: the text was published but not stored, so neither the user nor the next run found it in the
     // session.
-    assert_eq!(house.transcript().await, "user: Count. \nassistant: one  \n");
+    assert_eq!(fixture.transcript().await, "user: Count. \nassistant: one  \n");
     let sql = "SELECT kind FROM agent_state WHERE role = 'assistant'";
-    let kinds: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
+    let kinds: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(kinds, [("partial".to_owned(),)]);
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
@@ -177,13 +181,13 @@ middleware:
   - { name: guardrail, at: response, deny: "secret", message: I may not say that. }
 "#;
     let script = "answers: [{ text: a secret }]\n";
-    let house = House::of(definition, script).await;
-    let run = house.begin("What is it?").await;
-    let (told, _) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("What is it?").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
     assert!(told.contains("I may not say that."), "{told}");
     let again = abide_client::NewRun::of("s1").input("What is the PASSWORD?");
-    let again = house.abide.start_run(again).await.expect("the run starts").into_inner();
-    let (told, _) = house.told(&again.id, 0).await;
+    let again = fixture.abide.start_run(again).await.expect("the run starts").into_inner();
+    let (told, _) = fixture.told(&again.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "I do not talk about that."
@@ -191,5 +195,5 @@ middleware:
         1 done {"assistant_data":{"content":"I do not talk about that.","message_id":4}}
     "#]]
     .assert_eq(&told);
-    house.close().await;
+    fixture.close().await;
 }

@@ -3,7 +3,7 @@
 mod contract;
 mod errors;
 mod events;
-mod house;
+mod fixture;
 mod killed;
 mod limits;
 mod lives;

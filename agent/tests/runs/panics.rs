@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abide_models::{ModelProvider, ModelRequest, ModelStream, Script};
 
-use crate::house::{House, Plan, answering};
+use crate::fixture::{FixtureOptions, RuntimeFixture, answering};
 
 /// A model that panics the given number of times.
-struct Breaks {
+struct PanickingModel {
     times: u32,
     asked: AtomicU32,
     script: Script,
 }
 
-impl ModelProvider for Breaks {
+impl ModelProvider for PanickingModel {
     fn id(&self) -> &str {
         "breaks"
     }
@@ -26,33 +26,33 @@ impl ModelProvider for Breaks {
     }
 }
 
-async fn broken(times: u32) -> House {
+async fn broken(times: u32) -> RuntimeFixture {
     let script =
         Script::from_text("answers: [{ text: All is well. }]").expect("the script is valid");
-    let models = answering(Breaks { times, asked: AtomicU32::new(0), script });
-    Plan { models, ..Plan::of("", "answers: []") }.open().await
+    let models = answering(PanickingModel { times, asked: AtomicU32::new(0), script });
+    FixtureOptions { models, ..FixtureOptions::of("", "answers: []") }.open().await
 }
 
 #[tokio::test]
 async fn a_run_is_retried_after_a_panic_of_its_driver() {
-    let house = broken(1).await;
-    let run = house.begin("Go on.").await;
-    let (told, _) = house.told(&run.id, 0).await;
+    let fixture = broken(1).await;
+    let run = fixture.begin("Go on.").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
     assert!(told.contains(r#"done {"assistant_data":{"content":"All is well.""#), "{told}");
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn a_run_fails_after_repeated_panics() {
-    let house = broken(u32::MAX).await;
-    let run = house.begin("Go on.").await;
-    let (_, last) = house.told(&run.id, 0).await;
+    let fixture = broken(u32::MAX).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["code"], "runtime_crash");
     assert_eq!(
         last.data["message"],
         "the run's driver panicked 3 times; this is a bug in the runtime"
     );
     // The session accepts a new run.
-    house.until("SELECT id FROM runs WHERE status = 'failed' AND driver IS NULL").await;
-    house.close().await;
+    fixture.until("SELECT id FROM runs WHERE status = 'failed' AND driver IS NULL").await;
+    fixture.close().await;
 }

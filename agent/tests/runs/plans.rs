@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 const SCRIPT: &str = r#"
 answers:
@@ -22,13 +22,13 @@ answers:
 
 /// The planning events of a run, one per line.
 async fn told(definition: &str) -> (String, String) {
-    let house = House::of(definition, SCRIPT).await;
-    let run = house.begin("Look and note.").await;
-    let (told, _) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(definition, SCRIPT).await;
+    let run = fixture.begin("Look and note.").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
     let of_plan = told.lines().filter(|it| it.contains("planning") || it.contains("step_complete"));
     let of_plan: String = of_plan.map(|line| format!("{line}\n")).collect();
-    let transcript = house.transcript().await;
-    house.close().await;
+    let transcript = fixture.transcript().await;
+    fixture.close().await;
     (of_plan, transcript)
 }
 

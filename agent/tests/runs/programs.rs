@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use abide_agent::Events;
-use abide_client::{Abide, ApprovalOf, Decision, NewAgent, NewRun, NewSession, RunEventKind};
+use abide_client::{Abide, ApprovalRef, Decision, NewAgent, NewRun, NewSession, RunEventKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::house::{House, LEASE, Plan, define, runtime, transcript};
+use crate::fixture::{FixtureOptions, LEASE, RuntimeFixture, define, runtime, transcript};
 
 /// Reports its session id, sends a message, and answers. It records its arguments.
 const ANSWERS: &str = r#"
@@ -31,8 +31,8 @@ fn script(folder: &Path, text: &str, more: &str) -> String {
     )
 }
 
-async fn house(text: &str, more: &str) -> House {
-    let plan = Plan::of("", "answers: []");
+async fn fixture(text: &str, more: &str) -> RuntimeFixture {
+    let plan = FixtureOptions::of("", "answers: []");
     let definition = script(plan.folder.path(), text, more);
     plan.define("clerk.yaml", &definition);
     plan.open().await
@@ -40,16 +40,16 @@ async fn house(text: &str, more: &str) -> House {
 
 #[tokio::test]
 async fn the_usage_that_a_program_reports_is_recorded() {
-    let house = house(ANSWERS, "").await;
-    let run = house.begin("How much?").await;
-    let (told, last) = house.told(&run.id, 0).await;
+    let fixture = fixture(ANSWERS, "").await;
+    let run = fixture.begin("How much?").await;
+    let (told, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is 42.", "{told}");
     assert!(told.contains(r#""estimated_cost":0.25"#), "{told}");
     let sql = "SELECT input_tokens, output_tokens, cost_micros, iterations FROM runs";
     let took: Vec<(i64, i64, Option<i64>, i64)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(took, [(10, 5, Some(250_000), 1)]);
-    house.close().await;
+    fixture.close().await;
 }
 
 /// Permission to register an agent does not include permission to run programs on the runtime's machine. A
@@ -57,21 +57,21 @@ async fn the_usage_that_a_program_reports_is_recorded() {
 /// folder.
 #[tokio::test]
 async fn a_program_outside_the_folder_is_not_run() {
-    let house = house(ANSWERS, "").await;
-    let cli = json!({"command": ["touch", house.folder.path().join("harm")]});
+    let fixture = fixture(ANSWERS, "").await;
+    let cli = json!({"command": ["touch", fixture.folder.path().join("harm")]});
     for name in ["intruder", "clerk"] {
         let definition = json!({"name": name, "cli": cli}).as_object().cloned();
         let agent = NewAgent::of(name, definition.expect("it is an object"));
-        house.abide.register_agent(agent).await.expect("the agent is registered");
+        fixture.abide.register_agent(agent).await.expect("the agent is registered");
         let session = NewSession::of(name);
-        let session = house.abide.create_session(session).await.expect("it is created");
+        let session = fixture.abide.create_session(session).await.expect("it is created");
         let run = NewRun::of(&session.id).input("Go.");
-        let run = house.abide.start_run(run).await.expect("the run starts").into_inner();
-        let (told, last) = house.told(&run.id, 0).await;
+        let run = fixture.abide.start_run(run).await.expect("the run starts").into_inner();
+        let (told, last) = fixture.told(&run.id, 0).await;
         assert_eq!(last.data["code"], "program_not_trusted", "{told}");
     }
-    assert!(!house.folder.path().join("harm").exists());
-    house.close().await;
+    assert!(!fixture.folder.path().join("harm").exists());
+    fixture.close().await;
 }
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
@@ -102,10 +102,10 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let house = runtime(&abide, folder, "answers: []", LEASE);
-    house.register().await.expect("it is registered");
+    let fixture = runtime(&abide, folder, "answers: []", LEASE);
+    fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
-    let drives = house.run(stop.clone());
+    let drives = fixture.run(stop.clone());
     let waits = async {
         let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
         let _ = abide.create_session(session).await;
@@ -184,9 +184,9 @@ fn a_program_is_resumed_after_a_kill_at_every_step() {
 async fn an_abort_ends_the_program() {
     let hangs =
         "echo $$ > pid\necho '{\"type\":\"system\",\"subtype\":\"init\"}'\nexec sleep 600\n";
-    let house = house(hangs, "").await;
-    let run = house.begin("Go on.").await;
-    let mut events = Events::of(&house.abide, &run.id, 0).await.expect("the subscription starts");
+    let fixture = fixture(hangs, "").await;
+    let run = fixture.begin("Go on.").await;
+    let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("the subscription starts");
     loop {
         let event =
             events.next().await.expect("the stream continues").expect("the run has not ended");
@@ -194,15 +194,15 @@ async fn an_abort_ends_the_program() {
             break;
         }
     }
-    house.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
-    let (_, last) = house.told(&run.id, 0).await;
+    fixture.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
+    let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
-    let pid =
-        std::fs::read_to_string(house.folder.path().join("pid")).expect("the program has started");
+    let pid = std::fs::read_to_string(fixture.folder.path().join("pid"))
+        .expect("the program has started");
     let lives =
         Command::new("kill").args(["-0", pid.trim()]).output().expect("the kill command exists");
     assert!(!lives.status.success(), "process {pid} lives");
-    house.close().await;
+    fixture.close().await;
 }
 
 /// Requests permission to run `ls`, records the decision, answers.
@@ -216,26 +216,26 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"Listed."}'
 
 /// The decision that the program receives.
 async fn hears(decision: Decision, comment: Option<&str>) -> Value {
-    let house = house(ASKS, ", input_format: stream-json").await;
-    let run = house.begin("List.").await;
-    house.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
+    let fixture = fixture(ASKS, ", input_format: stream-json").await;
+    let run = fixture.begin("List.").await;
+    fixture.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
     let sql = "SELECT call_id, arguments ->> '$.tool', arguments ->> '$.input.command' \
                FROM approvals";
     let mut asked: Vec<(String, String, String)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     let (call, tool, command) = asked.remove(0);
     assert_eq!((tool.as_str(), command.as_str()), ("Bash", "ls"));
-    let decide = house.abide.decide_approval(ApprovalOf::Call(call), decision);
+    let decide = fixture.abide.decide_approval(ApprovalRef::Call(call), decision);
     match comment {
         Some(comment) => decide.comment(comment).await.expect("the decision succeeds"),
         None => decide.await.expect("the decision succeeds"),
     };
-    let (told, last) = house.told(&run.id, 0).await;
+    let (told, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");
     assert!(told.contains("waiting_for_approval"), "{told}");
-    let heard = std::fs::read_to_string(house.folder.path().join("decision"))
+    let heard = std::fs::read_to_string(fixture.folder.path().join("decision"))
         .expect("the program received a decision");
-    house.close().await;
+    fixture.close().await;
     let heard: Value = serde_json::from_str(&heard).expect("it is JSON");
     heard["response"]["response"].clone()
 }

@@ -34,7 +34,7 @@ const ALL: &str = "ABIDE_ALL_RECORDINGS";
 
 /// Counters of a test run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct ReplayCounts {
     conversations: usize,
     answers: usize,
     results: usize,
@@ -44,8 +44,8 @@ struct Held {
     unanswered: usize,
 }
 
-impl std::ops::AddAssign for Held {
-    fn add_assign(&mut self, other: Held) {
+impl std::ops::AddAssign for ReplayCounts {
+    fn add_assign(&mut self, other: ReplayCounts) {
         self.conversations += other.conversations;
         self.answers += other.answers;
         self.results += other.results;
@@ -204,8 +204,8 @@ fn is_json(arguments: &str) -> bool {
 }
 
 /// The expected messages of a conversation, and the intended differences.
-fn expected(conversation: &Conversation) -> (Vec<Row>, Held) {
-    let mut held = Held { conversations: 1, ..Held::default() };
+fn expected(conversation: &Conversation) -> (Vec<Row>, ReplayCounts) {
+    let mut held = ReplayCounts { conversations: 1, ..ReplayCounts::default() };
     let mut rows: Vec<Row> = Vec::new();
     for (at, message) in conversation.messages.iter().enumerate() {
         match message {
@@ -315,7 +315,7 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
 }
 
 /// Runs every n-th conversation of a file, and compares the result with the recording.
-async fn held(path: &Path, every: usize) -> Held {
+async fn held(path: &Path, every: usize) -> ReplayCounts {
     let conversations = read(path, every);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
@@ -344,7 +344,7 @@ async fn held(path: &Path, every: usize) -> Held {
         }
     };
     let ones: Vec<_> = names.into_iter().zip(&conversations).map(one).collect();
-    let mut sum = Held::default();
+    let mut sum = ReplayCounts::default();
     let mut holding = stream::iter(ones).buffer_unordered(AT_ONCE);
     while let Some(held) = holding.next().await {
         sum += held;
@@ -355,7 +355,7 @@ async fn held(path: &Path, every: usize) -> Held {
     sum
 }
 
-fn compare(found: &[Row], conversation: &Conversation) -> Held {
+fn compare(found: &[Row], conversation: &Conversation) -> ReplayCounts {
     let (rows, held) = expected(conversation);
     for (at, (found, row)) in found.iter().zip(&rows).enumerate() {
         let same = match row.0.as_str() {
@@ -391,7 +391,7 @@ async fn unpublished_conversations_are_reproduced() {
     let mut paths: Vec<PathBuf> =
         entries.map(|entry| entry.expect("the folder can be read").path()).collect();
     paths.sort();
-    let mut sum = Held::default();
+    let mut sum = ReplayCounts::default();
     for path in paths {
         sum += held(&path, every).await;
     }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use abide_client::{ApprovalOf, Code, Decision, NewRun, NewSession};
+use abide_client::{ApprovalRef, Code, Decision, NewRun, NewSession};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::house::{House, Plan, define};
+use crate::fixture::{FixtureOptions, RuntimeFixture, define};
 
 const PAYS: &str = "
 answers:
@@ -26,86 +26,87 @@ fn add(tools: &Tools, name: &str, effect: Effect) {
     tools.add(Function::new(name, "Does it.", run).effect(effect)).expect("it is a tool");
 }
 
-async fn approve(house: &House, call_id: &str) {
-    let call = ApprovalOf::Call(call_id.to_owned());
-    house.abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
+async fn approve(fixture: &RuntimeFixture, call_id: &str) {
+    let call = ApprovalRef::Call(call_id.to_owned());
+    fixture.abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
 }
 
-fn agents(house: &House) -> &Path {
-    house.folder.path()
+fn agents(fixture: &RuntimeFixture) -> &Path {
+    fixture.folder.path()
 }
 
 #[tokio::test]
 async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
-    let house = House::of(BEFORE, PAYS).await;
-    let run = house.begin("Pay A.").await;
-    let (_, interrupt) = house.told(&run.id, 0).await;
+    let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.told(&run.id, 0).await;
     // The new revision has no tools: with it, this run could not continue as it does.
-    define(agents(&house), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
-    house.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
-    approve(&house, "r1~1.1").await;
-    let (told, _) = house.told(&run.id, interrupt.number).await;
+    define(agents(&fixture), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
+    fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
+    approve(&fixture, "r1~1.1").await;
+    let (told, _) = fixture.told(&run.id, interrupt.number).await;
     assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
-    house.abide.create_session(session).await.expect("it is created");
+    fixture.abide.create_session(session).await.expect("it is created");
     let next =
-        house.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("the run starts");
+        fixture.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("the run starts");
     assert_eq!((run.revision, next.revision), (1, 2));
-    let (told, _) = house.told(&next.id, 0).await;
+    let (told, _) = fixture.told(&next.id, 0).await;
     assert!(told.contains("unknown tool pay"), "{told}");
-    house.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test]
 async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
-    let mut house = House::of(BEFORE, PAYS).await;
-    define(agents(&house), "clerk.yaml", "name: clerk\ntools: [fly]\n");
-    let problems = house.problems.wait_for(|problems| !problems.is_empty()).await;
+    let mut fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    define(agents(&fixture), "clerk.yaml", "name: clerk\ntools: [fly]\n");
+    let problems = fixture.problems.wait_for(|problems| !problems.is_empty()).await;
     let problems = problems.expect("the runtime is running").clone();
     let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
     assert_eq!(told, ["unknown tool fly; available: look, note, pay"]);
     let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
-    let stands: Vec<(i64, bool)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
+    let stands: Vec<(i64, bool)> =
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(stands, [(1, true)]);
-    house.close().await;
+    fixture.close().await;
 }
 
 /// Regression: an agent whose file was removed continued to start runs until the database was recreated.
 #[tokio::test]
 async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
-    let house = House::of(BEFORE, PAYS).await;
-    let run = house.begin("Pay A.").await;
-    let (_, interrupt) = house.told(&run.id, 0).await;
-    std::fs::remove_file(agents(&house).join("agents/clerk.yaml")).expect("the file exists");
-    house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
+    let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
+    let run = fixture.begin("Pay A.").await;
+    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    std::fs::remove_file(agents(&fixture).join("agents/clerk.yaml")).expect("the file exists");
+    fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
     let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("default") };
-    house.abide.create_session(session).await.expect("it is created");
+    fixture.abide.create_session(session).await.expect("it is created");
     let again = NewRun { agent: Some("clerk".to_owned()), ..NewRun::of("s2") };
-    let refused = house.abide.start_run(again.clone()).await.expect_err("the agent is retired");
+    let refused = fixture.abide.start_run(again.clone()).await.expect_err("the agent is retired");
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
     assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
-    approve(&house, "r1~1.1").await;
-    let (told, _) = house.told(&run.id, interrupt.number).await;
+    approve(&fixture, "r1~1.1").await;
+    let (told, _) = fixture.told(&run.id, interrupt.number).await;
     assert!(told.contains("It is paid."), "the active run continues: {told}");
-    define(agents(&house), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
-    house.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
-    house.abide.start_run(again).await.expect("the agent is active again");
-    house.close().await;
+    define(agents(&fixture), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
+    fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
+    fixture.abide.start_run(again).await.expect("the agent is active again");
+    fixture.close().await;
 }
 
 /// Regression: changes between the start and the first check were missed, and `readonly` did not get tools that an
 /// MCP server added after the start.
 #[tokio::test]
 async fn tools_added_later_reach_native_agents_and_fix_definitions_that_need_them() {
-    let plan = Plan::of(BEFORE, PAYS);
+    let plan = FixtureOptions::of(BEFORE, PAYS);
     plan.define("late.yaml", "tools: [files_read]\n");
     let tools = plan.tools.clone();
-    let house = plan.open().await;
-    assert_eq!(house.problems.borrow().len(), 1, "files_read does not exist yet");
+    let fixture = plan.open().await;
+    assert_eq!(fixture.problems.borrow().len(), 1, "files_read does not exist yet");
     add(&tools, "files_read", Effect::ReadOnly);
     add(&tools, "files_write_file", Effect::Idempotent);
-    house.until("SELECT name FROM agents WHERE name = 'late'").await;
-    house
+    fixture.until("SELECT name FROM agents WHERE name = 'late'").await;
+    fixture
         .until(
             "SELECT agent FROM agent_revisions WHERE agent = 'hitl_test' AND \
              definition ->> '$.interrupt_on.files_write_file'",
@@ -113,7 +114,7 @@ async fn tools_added_later_reach_native_agents_and_fix_definitions_that_need_the
         .await;
     let sql = "SELECT definition ->> '$.tools' FROM agent_revisions WHERE agent = 'readonly' \
                ORDER BY revision DESC LIMIT 1";
-    let tools: Vec<(String,)> = house.abide.sql(sql).fetch().await.expect("the query succeeds");
+    let tools: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(tools, [(r#"["files_read","look"]"#.to_owned(),)]);
-    house.close().await;
+    fixture.close().await;
 }

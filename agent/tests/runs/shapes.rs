@@ -4,7 +4,7 @@
 use expect_test::expect;
 use serde_json::json;
 
-use crate::house::House;
+use crate::fixture::RuntimeFixture;
 
 const FORMAT: &str = r#"
 response_format:
@@ -15,11 +15,11 @@ response_format:
 
 /// The run's last event, and the transcript.
 async fn ends(definition: &str, script: &str) -> (String, String) {
-    let house = House::of(definition, script).await;
-    let run = house.begin("How much?").await;
-    let (_, last) = house.told(&run.id, 0).await;
-    let transcript = house.transcript().await;
-    house.close().await;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("How much?").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
+    let transcript = fixture.transcript().await;
+    fixture.close().await;
     (format!("{} {}", last.kind, last.data), transcript)
 }
 

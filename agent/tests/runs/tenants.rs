@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use abide_client::{
-    Abide, ApprovalOf, Decision, Error, NewRun, NewSession, NewToolCall, RunEventKind, Scope,
+    Abide, ApprovalRef, Decision, Error, NewRun, NewSession, NewToolCall, RunEventKind, Scope,
 };
 use serde_json::{Value, json};
 
-use crate::house::{House, Plan};
+use crate::fixture::{FixtureOptions, RuntimeFixture};
 
 const DEFINITION: &str = "
 tools: [look, pay]
@@ -31,9 +31,9 @@ answers:
 "#;
 
 /// Waits until no run is active.
-async fn until_all_ended(house: &House) {
+async fn until_all_ended(fixture: &RuntimeFixture) {
     let sql = "SELECT id FROM runs WHERE ended_at IS NULL";
-    let mut active = house.abide.subscribe(sql).await.expect("the subscription starts");
+    let mut active = fixture.abide.subscribe(sql).await.expect("the subscription starts");
     while active.next().await.is_some() {
         if active.rows().len() == 0 {
             return;
@@ -42,9 +42,9 @@ async fn until_all_ended(house: &House) {
     panic!("the database was closed before all runs had ended");
 }
 
-async fn tenant(house: &House, name: &str) -> Abide {
+async fn tenant(fixture: &RuntimeFixture, name: &str) -> Abide {
     let scope = Scope::from([("tenant".to_owned(), name.to_owned())]);
-    house.abide.acting_for(&scope).await.expect("an embedded client has no restrictions")
+    fixture.abide.acting_for(&scope).await.expect("an embedded client has no restrictions")
 }
 
 /// The attacker's preparation, in one of several orders: rows of every kind with the ids that the drivers of acme's
@@ -121,37 +121,37 @@ async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
 
 /// Handles acme's order from the request to the answer. Returns what acme sees, what zeta sees, and the ledger.
 async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Vec<String>) {
-    let plan = Plan::of(DEFINITION, SCRIPT);
+    let plan = FixtureOptions::of(DEFINITION, SCRIPT);
     plan.define("spy.yaml", "name: spy\nmode: all\n");
-    let house = plan.open().await;
-    let (acme, zeta) = (tenant(&house, "acme").await, tenant(&house, "zeta").await);
+    let fixture = plan.open().await;
+    let (acme, zeta) = (tenant(&fixture, "acme").await, tenant(&fixture, "zeta").await);
     if let Some(order) = attack {
         prepare(&zeta, order).await;
         // Its own runs, if any started, end before acme's run.
-        until_all_ended(&house).await;
+        until_all_ended(&fixture).await;
     }
     let before = sight(&zeta).await;
-    let done_before = house.ledger().len();
+    let done_before = fixture.ledger().len();
     let session = NewSession { id: Some("order-42".to_owned()), ..NewSession::of("clerk") };
     acme.create_session(session).await.expect("it is created");
     let run = NewRun { id: Some("order-42".to_owned()), ..NewRun::of("order-42").input("Pay A.") };
     let run = acme.start_run(run).await.expect("the run starts");
-    let (_, interrupt) = house.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     assert!(
-        !house.ledger()[done_before..].contains(&"pay A".to_owned()),
+        !fixture.ledger()[done_before..].contains(&"pay A".to_owned()),
         "the call is not approved yet"
     );
-    acme.decide_approval(ApprovalOf::Call(call), Decision::Approve)
+    acme.decide_approval(ApprovalRef::Call(call), Decision::Approve)
         .await
         .expect("the decision succeeds");
-    let (_, done) = house.told(&run.id, interrupt.number).await;
+    let (_, done) = fixture.told(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     assert_eq!(sight(&zeta).await, before, "zeta does not see acme's run");
-    let seen = (sight(&acme).await, before, house.ledger()[done_before..].to_vec());
-    house.close().await;
+    let seen = (sight(&acme).await, before, fixture.ledger()[done_before..].to_vec());
+    fixture.close().await;
     seen
 }
 
@@ -171,19 +171,19 @@ async fn a_run_is_not_affected_by_rows_of_another_tenant() {
 /// The driver of a run is limited to the scope of the run's session, and the log records that.
 #[tokio::test]
 async fn a_driver_acts_within_the_scope_of_the_session() {
-    let house = House::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
-    let acme = tenant(&house, "acme").await;
+    let fixture = RuntimeFixture::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
+    let acme = tenant(&fixture, "acme").await;
     let run =
         NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
     let run = acme.start_run(run.input("Hello?")).await.expect("the run starts");
-    house.told(&run.id, 0).await;
+    fixture.told(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
     let events: Vec<(String, Option<String>)> =
-        house.abide.sql(sql).fetch().await.expect("the query succeeds");
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     let of = |reducer: &str| (reducer.to_owned(), Some("acme".to_owned()));
     assert_eq!(events, [of("append_message"), of("finish_run"), of("record_run")]);
-    house.close().await;
+    fixture.close().await;
 }
 
 /// A model that delegates twice in each answer, to agents that do the same. The tree stops growing at its limit,
@@ -195,22 +195,22 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
         |agent: &str| format!("{{ name: task, arguments: {{ agent: {agent}, task: Go on. }} }}");
     let calls = ["two", "two", "three", "three", "four", "four"].map(call).join(", ");
     let answers = vec![format!("  - calls: [{calls}]\n"); 40].concat();
-    let plan = Plan::of(
+    let plan = FixtureOptions::of(
         "subagents: [two]\nlimits: { descendants: 12, delegation_depth: 2 }\n",
         &format!("answers:\n{answers}"),
     );
     plan.define("two.yaml", "name: two\nmode: subagent\nsubagents: [three]\n");
     plan.define("three.yaml", "name: three\nmode: subagent\nsubagents: [four]\n");
     plan.define("four.yaml", "name: four\nmode: subagent\n");
-    let house = plan.open().await;
-    assert_eq!(*house.problems.borrow(), []);
-    let run = house.begin("Go.").await;
-    house
+    let fixture = plan.open().await;
+    assert_eq!(*fixture.problems.borrow(), []);
+    let run = fixture.begin("Go.").await;
+    fixture
         .until("SELECT id FROM run_events WHERE kind = 'tool_result' AND data LIKE '%are allowed%'")
         .await;
-    house.abide.abort_run(&run.id).await.expect("it is aborted");
-    until_all_ended(&house).await;
-    let counts: Vec<(i64, i64, i64)> = house
+    fixture.abide.abort_run(&run.id).await.expect("it is aborted");
+    until_all_ended(&fixture).await;
+    let counts: Vec<(i64, i64, i64)> = fixture
         .abide
         .sql(
             "SELECT (SELECT count(*) FROM runs), (SELECT max(depth) FROM delegations), \
@@ -221,19 +221,21 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
         .expect("it can be read");
     let [(runs, depth, delegated)] = counts[..] else { panic!("one row") };
     assert!(runs == delegated + 1 && delegated <= 12 && depth <= 2, "{counts:?}");
-    tokio::time::timeout(Duration::from_secs(60), house.close()).await.expect("the runtime stops");
+    tokio::time::timeout(Duration::from_secs(60), fixture.close())
+        .await
+        .expect("the runtime stops");
 }
 
 /// An agent that delegates to itself, directly or indirectly, is invalid in a file and at registration.
 #[tokio::test]
 async fn a_delegation_cycle_is_refused() {
-    let plan = Plan::of("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
+    let plan = FixtureOptions::of("subagents: [other]\nmode: all\n", "answers: [{ text: Hello. }]");
     plan.define("other.yaml", "name: other\nmode: all\nsubagents: [clerk]\n");
     plan.define("own.yaml", "name: own\nmode: all\nsubagents: [own]\n");
     plan.define("good.yaml", "name: good\n");
-    let house = plan.open().await;
+    let fixture = plan.open().await;
     let problems: Vec<String> =
-        house.problems.borrow().iter().map(|problem| problem.error.to_string()).collect();
+        fixture.problems.borrow().iter().map(|problem| problem.error.to_string()).collect();
     assert_eq!(
         problems,
         [
@@ -242,7 +244,7 @@ async fn a_delegation_cycle_is_refused() {
             "delegation cycle: own → own"
         ]
     );
-    let names: Vec<(String,)> = house
+    let names: Vec<(String,)> = fixture
         .abide
         .sql("SELECT name FROM agents WHERE NOT native ORDER BY name")
         .fetch()
@@ -251,7 +253,7 @@ async fn a_delegation_cycle_is_refused() {
     assert_eq!(names, [("good".to_owned(),)]);
     let register = async |name: &str, subagents: Value| {
         let args = json!({"name": name, "definition": {"subagents": subagents}});
-        house.abide.call("register_agent", args).await.map(drop)
+        fixture.abide.call("register_agent", args).await.map(drop)
     };
     register("a", json!(["b"])).await.expect("b does not exist yet");
     register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("there is no cycle");
@@ -259,5 +261,5 @@ async fn a_delegation_cycle_is_refused() {
         let refused = register(name, subagents).await.expect_err("the cycle is refused");
         assert!(refused.to_string().contains("would delegate to itself"), "{name}: {refused}");
     }
-    house.close().await;
+    fixture.close().await;
 }

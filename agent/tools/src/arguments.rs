@@ -7,8 +7,8 @@
 //! each validation, the number of subschemas that apply to the arguments is counted (`abide-json-schema`).
 //! Arguments above the limit are invalid.
 
+mod messages;
 mod repair;
-mod told;
 
 #[cfg(test)]
 mod tests;
@@ -24,16 +24,16 @@ const TOLD_ERRORS: usize = 5;
 /// A compiled schema of a tool's arguments.
 pub struct Parameters {
     schema: Value,
-    validator: Bounded,
+    validator: BoundedValidator,
 }
 
 /// A validator that refuses values whose validation is too expensive.
-struct Bounded {
+struct BoundedValidator {
     validator: Validator,
     costs: Schema,
 }
 
-impl Bounded {
+impl BoundedValidator {
     fn affords(&self, value: &Value) -> bool {
         self.costs.cost(value, STEPS).is_ok()
     }
@@ -51,7 +51,7 @@ impl Bounded {
 
 /// Valid arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fitted {
+pub struct CheckedArguments {
     /// The arguments to call the tool with.
     pub arguments: Value,
     /// Descriptions of the conversions, in order; empty if there are none.
@@ -62,7 +62,7 @@ pub struct Fitted {
 /// their types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Misfit(String);
+pub struct ArgumentsError(String);
 
 impl Parameters {
     /// Compiles a schema: JSON Schema 2020-12, or the draft in its `$schema`. Remote references are not fetched.
@@ -79,7 +79,7 @@ impl Parameters {
             jsonschema::options().with_pattern_options(patterns).build(schema)
         });
         let validator = validator.map_err(|why| why.to_string())?;
-        let validator = Bounded { validator, costs: Schema::compile_for_cost(schema)? };
+        let validator = BoundedValidator { validator, costs: Schema::compile_for_cost(schema)? };
         Ok(Parameters { schema: schema.clone(), validator })
     }
 
@@ -87,17 +87,17 @@ impl Parameters {
     ///
     /// # Errors
     /// Why the arguments are invalid.
-    pub fn fit_text(&self, text: &str) -> Result<Fitted, Misfit> {
+    pub fn fit_text(&self, text: &str) -> Result<CheckedArguments, ArgumentsError> {
         if text.trim().is_empty() {
             return self.fit(Value::Object(Map::new()));
         }
         let arguments = serde_json::from_str(text).map_err(|why| {
-            let takes = told::parameters(&self.schema);
-            Misfit(format!("the arguments are not JSON: {why}. {takes}"))
+            let takes = messages::parameters(&self.schema);
+            ArgumentsError(format!("the arguments are not JSON: {why}. {takes}"))
         })?;
         integers::check(text).map_err(|found| {
-            let takes = told::parameters(&self.schema);
-            Misfit(format!("invalid arguments: {found}; {}. {takes}", integers::HINT))
+            let takes = messages::parameters(&self.schema);
+            ArgumentsError(format!("invalid arguments: {found}; {}. {takes}", integers::HINT))
         })?;
         self.fit(arguments)
     }
@@ -106,9 +106,9 @@ impl Parameters {
     ///
     /// # Errors
     /// Why the arguments are invalid.
-    pub fn fit(&self, arguments: Value) -> Result<Fitted, Misfit> {
+    pub fn fit(&self, arguments: Value) -> Result<CheckedArguments, ArgumentsError> {
         if self.validator.is_valid(&arguments) {
-            return Ok(Fitted { arguments, repairs: Vec::new() });
+            return Ok(CheckedArguments { arguments, repairs: Vec::new() });
         }
         repair::repair(&self.validator, &self.schema, &arguments)
             .ok_or_else(|| self.misfit(&arguments))
@@ -123,15 +123,15 @@ impl Parameters {
         }
         let mut errors = self.validator.iter_errors(value);
         let told: Vec<String> =
-            errors.by_ref().take(TOLD_ERRORS).map(|e| told::error(&e)).collect();
+            errors.by_ref().take(TOLD_ERRORS).map(|e| messages::error(&e)).collect();
         let more = if errors.next().is_some() { ", and further errors" } else { "" };
         (!told.is_empty()).then(|| format!("{}{more}", told.join("; ")))
     }
 
-    fn misfit(&self, arguments: &Value) -> Misfit {
+    fn misfit(&self, arguments: &Value) -> ArgumentsError {
         let wrong = self.wrong_with(arguments).unwrap_or_default();
-        let takes = told::parameters(&self.schema);
-        Misfit(format!("invalid arguments: {wrong}. {takes}"))
+        let takes = messages::parameters(&self.schema);
+        ArgumentsError(format!("invalid arguments: {wrong}. {takes}"))
     }
 }
 

@@ -35,7 +35,7 @@ impl Function {
     where
         A: DeserializeOwned + JsonSchema,
         F: Fn(A, ToolContext) -> R + Send + Sync + 'static,
-        R: Future<Output: Returned> + Send + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
     {
         let parameters = schemars::schema_for!(A).to_value();
         let declaration = ToolDeclaration::new(name, description, parameters);
@@ -61,9 +61,9 @@ impl Function {
     pub fn of<F, R>(declaration: ToolDeclaration, function: F) -> Function
     where
         F: Fn(Invocation) -> R + Send + Sync + 'static,
-        R: Future<Output: Returned> + Send + 'static,
+        R: Future<Output: IntoOutcome> + Send + 'static,
     {
-        let body = move |invocation| function(invocation).map(Returned::into_outcome).boxed();
+        let body = move |invocation| function(invocation).map(IntoOutcome::into_outcome).boxed();
         Function { declaration, body: Arc::new(body) }
     }
 
@@ -133,19 +133,19 @@ pub(crate) fn timed_out(name: &str, timeout: Duration) -> ToolOutcome {
 }
 
 /// The return type of a function.
-pub trait Returned {
+pub trait IntoOutcome {
     /// Converts the value to an outcome.
     fn into_outcome(self) -> ToolOutcome;
 }
 
-impl Returned for ToolOutcome {
+impl IntoOutcome for ToolOutcome {
     fn into_outcome(self) -> ToolOutcome {
         self
     }
 }
 
 /// Any serializable value, or an error for the model.
-impl<T: Serialize, E: Display> Returned for Result<T, E> {
+impl<T: Serialize, E: Display> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> ToolOutcome {
         match self.map(|value| serde_json::to_value(value)) {
             Ok(Ok(value)) => ToolOutcome::json(value),

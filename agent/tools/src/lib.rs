@@ -37,11 +37,10 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `cut` shortening of long results for the model.
+//! `subprocess`, `mcp` · `truncate` shortening of long results for the model.
 
 mod arguments;
 mod config;
-mod cut;
 mod environment;
 mod function;
 mod http;
@@ -52,16 +51,17 @@ mod registry;
 mod subprocess;
 mod template;
 mod tool;
+mod truncate;
 
 pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
-pub use arguments::{Fitted, Misfit, Parameters};
+pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
 pub use config::ConfigError;
-pub use cut::{Cut, Shown};
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
-pub use function::{Function, Returned};
+pub use function::{Function, IntoOutcome};
 pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus};
 pub use outcome::{Failure, ToolOutcome};
-pub use registry::{Admitted, Selection, ToolView, Tools, ToolsError};
+pub use registry::{AdmittedCall, Selection, ToolView, Tools, ToolsError};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
+pub use truncate::{TruncatedResult, Truncation};

@@ -25,7 +25,7 @@ use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
 use crate::registry::{Tools, ToolsError, matches_any};
 use crate::tool::Tool;
-use connection::{Connection, Door};
+use connection::{Connection, Endpoint};
 use tool::McpTool;
 
 /// Delay after the second consecutive failure; it doubles up to the maximum below.
@@ -195,20 +195,20 @@ pub struct McpServer {
 struct Server {
     name: String,
     prefix: String,
-    door: Door,
+    endpoint: Endpoint,
     only: Option<Vec<String>>,
     needs_approval: Vec<String>,
     effects: BTreeMap<String, Effect>,
     timeout: Duration,
     connect_timeout: Duration,
     tools: Tools,
-    link: Mutex<Link>,
+    link: Mutex<ConnectionState>,
     closing: CancellationToken,
 }
 
 /// The connection, if there is one.
 #[derive(Default)]
-struct Link {
+struct ConnectionState {
     connection: Option<Arc<Connection>>,
     /// Number of consecutive failed attempts to connect.
     failures: u32,
@@ -231,8 +231,8 @@ impl McpServer {
         let required = config.required;
         let prefix = config.prefix.unwrap_or_else(|| format!("{name}_"));
         let timeout = config::timeout(&name, config.timeout_ms)?;
-        let door = match (config.command.is_empty(), config.url) {
-            (false, None) => Door::program(
+        let endpoint = match (config.command.is_empty(), config.url) {
+            (false, None) => Endpoint::program(
                 config.command,
                 config.folder,
                 environment.for_program(&name, &config.inherit_env, &config.env)?,
@@ -240,12 +240,12 @@ impl McpServer {
             ),
             (true, Some(url)) => {
                 let headers = crate::http::headers(&name, &config.headers, environment)?;
-                Door::address(&name, &url, headers, config.max_message_bytes)?
+                Endpoint::address(&name, &url, headers, config.max_message_bytes)?
             }
             _ => return Err(ConfigError::new(&name, "it needs either command or url").into()),
         };
         let server = Arc::new(Server {
-            door,
+            endpoint,
             only: config.only,
             needs_approval: config.needs_approval,
             effects: config.effects,
@@ -309,7 +309,7 @@ impl Drop for McpServer {
     }
 }
 
-impl Link {
+impl ConnectionState {
     fn open(&self) -> Option<&Arc<Connection>> {
         self.connection.as_ref().filter(|connection| connection.is_open())
     }
@@ -342,7 +342,10 @@ impl Server {
         link.connection = None;
         match self.connect_and_list().await {
             Ok(connection) => {
-                *link = Link { connection: Some(Arc::clone(&connection)), ..Link::default() };
+                *link = ConnectionState {
+                    connection: Some(Arc::clone(&connection)),
+                    ..ConnectionState::default()
+                };
                 Ok(connection)
             }
             Err(why) => {
@@ -358,7 +361,7 @@ impl Server {
     }
 
     async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
-        let connection = Connection::open(&self.door, self.connect_timeout).await?;
+        let connection = Connection::open(&self.endpoint, self.connect_timeout).await?;
         let listed = match tokio::time::timeout(self.connect_timeout, connection.list()).await {
             Ok(Ok(listed)) => listed,
             Ok(Err(why)) => return Err(format!("it failed to list its tools: {why}")),

@@ -24,7 +24,7 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Starts the program with pipes for all three streams.
-    pub(crate) fn spawn(&self) -> io::Result<(Child, Group)> {
+    pub(crate) fn spawn(&self) -> io::Result<(Child, ProcessGroup)> {
         let (program, arguments) = self.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command
@@ -40,16 +40,16 @@ impl Launch {
         }
         let child = command.spawn()?;
         let leader = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok((child, Group { leader }))
+        Ok((child, ProcessGroup { leader }))
     }
 }
 
 /// A process group. Dropping it kills the remaining processes.
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     leader: Option<Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Sends SIGTERM to the group.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
@@ -68,7 +68,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }
@@ -83,18 +83,18 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
 
 /// The end of a program's output, limited in size.
 #[derive(Clone, Default)]
-pub(crate) struct Tail {
-    kept: Arc<Mutex<Kept>>,
+pub(crate) struct OutputTail {
+    kept: Arc<Mutex<KeptOutput>>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptOutput {
     bytes: VecDeque<u8>,
     /// Total number of bytes.
     all: usize,
 }
 
-impl Tail {
+impl OutputTail {
     /// Reads to the end.
     pub(crate) async fn drain(&self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = [0; 8 << 10];

@@ -24,7 +24,7 @@ use crate::function::Function;
 use crate::tool::{Tool, ToolContext, ToolDeclaration};
 
 pub(crate) use view::matches_any;
-pub use view::{Admitted, Selection, ToolView};
+pub use view::{AdmittedCall, Selection, ToolView};
 
 /// Maximum length of a name that all providers accept.
 pub(crate) const NAME_CHARS: usize = 64;
@@ -37,13 +37,13 @@ pub struct Tools {
 
 struct Shared {
     /// Code that holds this lock neither awaits nor panics.
-    stock: RwLock<Stock>,
+    registry: RwLock<RegistryState>,
     /// The number of changes.
     revision: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Stock {
+struct RegistryState {
     entries: BTreeMap<String, Entry>,
     sources: BTreeMap<String, SourceState>,
 }
@@ -137,7 +137,7 @@ impl Tools {
     #[must_use]
     pub fn new() -> Tools {
         let (revision, _) = watch::channel(0);
-        Tools { shared: Arc::new(Shared { stock: RwLock::default(), revision }) }
+        Tools { shared: Arc::new(Shared { registry: RwLock::default(), revision }) }
     }
 
     /// Adds a tool.
@@ -146,7 +146,7 @@ impl Tools {
     /// The name already exists, or the name or the schema is invalid.
     pub fn add(&self, tool: impl Tool) -> Result<(), ToolsError> {
         let entry = Entry::of(Arc::new(tool), None)?;
-        self.change(|stock| stock.insert(entry))
+        self.change(|registry| registry.insert(entry))
     }
 
     /// Adds a Rust function; the parameters are derived from `A`. It must run at most once, unless
@@ -173,20 +173,20 @@ impl Tools {
     /// The tool with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<dyn Tool>> {
-        self.read(|stock| stock.entries.get(name).map(|entry| Arc::clone(&entry.tool)))
+        self.read(|registry| registry.entries.get(name).map(|entry| Arc::clone(&entry.tool)))
     }
 
     /// All names, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        self.read(|stock| stock.entries.keys().cloned().collect())
+        self.read(|registry| registry.entries.keys().cloned().collect())
     }
 
     /// All declarations, sorted by name.
     #[must_use]
     pub fn declarations(&self) -> Vec<ToolDeclaration> {
-        self.read(|stock| {
-            stock.entries.values().map(|entry| entry.tool.declaration().clone()).collect()
+        self.read(|registry| {
+            registry.entries.values().map(|entry| entry.tool.declaration().clone()).collect()
         })
     }
 
@@ -210,12 +210,12 @@ impl Tools {
     /// # Errors
     /// A source with that name exists.
     pub fn announce(&self, source: &str, prefix: &str) -> Result<(), ToolsError> {
-        self.change(|stock| {
-            if stock.sources.contains_key(source) {
+        self.change(|registry| {
+            if registry.sources.contains_key(source) {
                 return Err(ToolsError::Source { name: source.to_owned() });
             }
             let state = SourceState { prefix: prefix.to_owned(), ..SourceState::default() };
-            stock.sources.insert(source.to_owned(), state);
+            registry.sources.insert(source.to_owned(), state);
             Ok(())
         })
     }
@@ -230,12 +230,12 @@ impl Tools {
                 Err(why) => problems.push(why.to_string()),
             }
         }
-        self.change(|stock| {
-            stock.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
+        self.change(|registry| {
+            registry.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
             for entry in entries {
-                problems.extend(stock.insert(entry).err().map(|why| why.to_string()));
+                problems.extend(registry.insert(entry).err().map(|why| why.to_string()));
             }
-            let state = stock.sources.entry(source.to_owned()).or_default();
+            let state = registry.sources.entry(source.to_owned()).or_default();
             state.told = true;
             state.problems.clone_from(&problems);
         });
@@ -244,34 +244,34 @@ impl Tools {
 
     /// Removes a source and its tools.
     pub fn withdraw(&self, source: &str) {
-        self.change(|stock| {
-            stock.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
-            stock.sources.remove(source);
+        self.change(|registry| {
+            registry.entries.retain(|_, entry| entry.source.as_deref() != Some(source));
+            registry.sources.remove(source);
         });
     }
 
     /// The reasons why some tools of sources are not used.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        self.read(|stock| {
-            let sources = stock.sources.values();
+        self.read(|registry| {
+            let sources = registry.sources.values();
             sources.flat_map(|source| source.problems.iter().cloned()).collect()
         })
     }
 
-    fn read<T>(&self, look: impl FnOnce(&Stock) -> T) -> T {
-        look(&self.shared.stock.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, look: impl FnOnce(&RegistryState) -> T) -> T {
+        look(&self.shared.registry.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Stock) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut RegistryState) -> T) -> T {
         let changed =
-            change(&mut self.shared.stock.write().unwrap_or_else(PoisonError::into_inner));
+            change(&mut self.shared.registry.write().unwrap_or_else(PoisonError::into_inner));
         self.shared.revision.send_modify(|revision| *revision += 1);
         changed
     }
 }
 
-impl Stock {
+impl RegistryState {
     fn insert(&mut self, entry: Entry) -> Result<(), ToolsError> {
         let name = entry.tool.declaration().name.clone();
         if self.entries.contains_key(&name) {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use abide_models::{
-    ModelAnswer, ModelCall, ModelEvent, ModelMessage, ModelProvider, ModelRequest, ModelStream,
+    ModelCall, ModelEvent, ModelMessage, ModelProvider, ModelRequest, ModelResponse, ModelStream,
     Stop, Usage,
 };
 use futures_util::{StreamExt as _, stream};
@@ -103,7 +103,7 @@ impl ModelProvider for Model {
         let pieces = if is_last { self.pace.pieces } else { 0 };
         self.notes.asked(&run);
         let (pace, notes) = (self.pace, std::sync::Arc::clone(&self.notes));
-        let answered = move |text: String| ModelAnswer {
+        let answered = move |text: String| ModelResponse {
             text,
             reasoning: None,
             calls: if is_last { Vec::new() } else { vec![call(answer)] },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::Options;
-use super::house::House;
+use super::fixture::AgentFixture;
 use super::model::Pace;
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
@@ -38,31 +38,31 @@ pub(super) fn measure(options: &Options) -> String {
     )
 }
 
-struct Found {
+struct Measured {
     steps: usize,
     gaps_ms: Vec<f64>,
     events: f64,
     commits: f64,
 }
 
-async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize) -> Found {
+async fn steps(options: &Options, at_once: usize, rounds: usize, answers: usize) -> Measured {
     let pace =
         Pace { answers, first: Duration::from_millis(20), pieces: 0, between: Duration::ZERO };
-    let mut house = House::new(&options.dir, pace).await;
-    house.drive();
-    let (commits, events) = (house.commits(), house.engine.durable_seq().0);
+    let mut fixture = AgentFixture::new(&options.dir, pace).await;
+    fixture.drive();
+    let (commits, events) = (fixture.commits(), fixture.engine.durable_seq().0);
     for round in 0..rounds {
-        house.begin(round * at_once, at_once).await;
-        house.all_done().await;
+        fixture.begin(round * at_once, at_once).await;
+        fixture.all_done().await;
     }
-    let gaps_ms = house.notes.gaps_ms();
+    let gaps_ms = fixture.notes.gaps_ms();
     let steps = at_once * rounds * answers;
-    let found = Found {
+    let found = Measured {
         steps,
         gaps_ms,
-        events: (house.engine.durable_seq().0 - events) as f64 / steps as f64,
-        commits: (house.commits() - commits) / steps as f64,
+        events: (fixture.engine.durable_seq().0 - events) as f64 / steps as f64,
+        commits: (fixture.commits() - commits) / steps as f64,
     };
-    house.close().await;
+    fixture.close().await;
     found
 }

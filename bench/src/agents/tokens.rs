@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use abide_agent::Events;
 use abide_client::{Abide, RunEventKind};
-use abide_server::Access;
+use abide_server::AccessConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Options;
-use super::house::House;
+use super::fixture::AgentFixture;
 use super::model::{Notes, Pace};
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
 
 /// The subscriber's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Transport {
     Embedded,
     WebSocket,
 }
@@ -28,7 +28,9 @@ pub(super) fn measure(options: &Options) -> String {
     let pieces = if options.quick { 10 } else { 200 };
     let mut rows = Vec::new();
     let mut worst = 0.0_f64;
-    for (way, name) in [(Way::Embedded, "in the process"), (Way::WebSocket, "WebSocket")] {
+    for (way, name) in
+        [(Transport::Embedded, "in the process"), (Transport::WebSocket, "WebSocket")]
+    {
         for runs in [1, 100] {
             let runtime = Runtime::new().expect("a tokio runtime");
             let found = runtime.block_on(tokens(options, way, runs, pieces));
@@ -53,44 +55,45 @@ pub(super) fn measure(options: &Options) -> String {
     )
 }
 
-struct Found {
+struct Measured {
     late_ms: Vec<f64>,
     tokens_a_second: f64,
     tokens_a_commit: f64,
 }
 
-async fn tokens(options: &Options, way: Way, runs: usize, pieces: usize) -> Found {
+async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -> Measured {
     let between = Duration::from_millis(50);
     // The delay gives all clients time to subscribe before the first token.
     let pace = Pace { answers: 1, first: Duration::from_secs(1), pieces, between };
-    let mut house = House::new(&options.dir, pace).await;
+    let mut fixture = AgentFixture::new(&options.dir, pace).await;
     let (end, ended) = oneshot::channel::<()>();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("it has an address"));
-    let served = abide_server::serve(house.engine.clone(), listener, Access::loopback(), async {
-        let _ = ended.await;
-    });
+    let served =
+        abide_server::serve(fixture.engine.clone(), listener, AccessConfig::loopback(), async {
+            let _ = ended.await;
+        });
     let served = tokio::spawn(served);
     let remote = Abide::connect(&url).await.expect("the server is running");
-    house.begin(0, runs).await;
+    fixture.begin(0, runs).await;
     let mut listeners = JoinSet::new();
     for run in 0..runs {
-        let abide = if way == Way::Embedded { house.abide.clone() } else { remote.clone() };
-        let notes = Arc::clone(&house.notes);
+        let abide = if way == Transport::Embedded { fixture.abide.clone() } else { remote.clone() };
+        let notes = Arc::clone(&fixture.notes);
         listeners.spawn(async move { listen(&abide, &format!("r{run}"), &notes).await });
     }
-    let (began, commits) = (std::time::Instant::now(), house.commits());
-    house.drive();
+    let (began, commits) = (std::time::Instant::now(), fixture.commits());
+    fixture.drive();
     let late_ms: Vec<f64> = listeners.join_all().await.into_iter().flatten().collect();
     let seconds = began.elapsed().as_secs_f64() - pace.first.as_secs_f64();
-    let commits = house.commits() - commits;
+    let commits = fixture.commits() - commits;
     assert_eq!(late_ms.len(), runs * pieces, "each token is received once");
     remote.close().await;
     let _ = end.send(());
     served.await.expect("no panic").expect("no error");
-    house.close().await;
+    fixture.close().await;
     let told = late_ms.len() as f64;
-    Found { late_ms, tokens_a_second: told / seconds, tokens_a_commit: told / commits }
+    Measured { late_ms, tokens_a_second: told / seconds, tokens_a_commit: told / commits }
 }
 
 /// The latency of each token of a run, in milliseconds.

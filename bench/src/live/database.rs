@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use abide_live::{Fault, Sql, SqlError};
+use abide_live::{Sql, SqlError, SqlErrorKind};
 use abide_schema::Value;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, StatementStatus, ToSql};
@@ -59,8 +59,10 @@ impl Sql for Database {
         params: &[Value],
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<u64, SqlError> {
-        let broken =
-            |why: rusqlite::Error| SqlError { message: why.to_string(), fault: Fault::Store };
+        let broken = |why: rusqlite::Error| SqlError {
+            message: why.to_string(),
+            fault: SqlErrorKind::Store,
+        };
         let mut prepared = self.connection.prepare_cached(statement).map_err(broken)?;
         for (at, value) in params.iter().enumerate() {
             prepared.raw_bind_parameter(at + 1, Bound(value)).map_err(broken)?;

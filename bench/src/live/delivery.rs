@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use abide_engine::{Config, Engine};
-use abide_server::Access;
+use abide_server::AccessConfig;
 use serde_json::Value as JsonValue;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::report::{Section, count, figure, table};
-use super::{Scope, child, desk, open_files};
+use super::{Scope, child, help_desk, open_files};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
@@ -74,14 +74,14 @@ const FULL: Plan = Plan {
 };
 
 /// Latencies from a call to the last delta.
-struct Reach {
+struct Latency {
     listeners: usize,
     answer_ms: Vec<f64>,
     last_ms: Vec<f64>,
 }
 
 /// Throughput with one pace; one value per round.
-struct Flood {
+struct Throughput {
     pace: Pace,
     calls: Vec<f64>,
     commits: Vec<f64>,
@@ -109,11 +109,12 @@ pub(crate) fn section(scope: &Scope) -> Section {
     let (crowds, left_out): (Vec<_>, Vec<_>) =
         plan.crowds.iter().partition(|(listeners, _)| fits(*listeners));
     let server = Server::start(scope);
-    let mut reaches: Vec<Reach> = crowds
+    let mut reaches: Vec<Latency> = crowds
         .iter()
-        .map(|(listeners, _)| Reach { listeners: *listeners, answer_ms: vec![], last_ms: vec![] })
+        .map(|(listeners, _)| Latency { listeners: *listeners, answer_ms: vec![], last_ms: vec![] })
         .collect();
-    let mut floods: Vec<Flood> = plan.paces.iter().map(|pace| Flood::new(*pace)).collect();
+    let mut floods: Vec<Throughput> =
+        plan.paces.iter().map(|pace| Throughput::new(*pace)).collect();
     for round in 1..=plan.rounds {
         for (reach, (listeners, calls)) in reaches.iter_mut().zip(&crowds) {
             eprintln!("part 3, round {round}: {listeners} listeners");
@@ -147,14 +148,15 @@ impl Server {
     fn start(scope: &Scope) -> Server {
         let dir = TempDir::new_in(&scope.dir).expect("a folder for the file");
         let runtime = Runtime::new().expect("a tokio runtime");
-        let config = Config::new(vec![desk::module()]);
+        let config = Config::new(vec![help_desk::module()]);
         let engine = Engine::open(dir.path().join("abide.db"), config).expect("the engine opens");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = abide_server::serve(engine.clone(), listener, Access::loopback(), async {
-            let _ = stopped.await;
-        });
+        let served =
+            abide_server::serve(engine.clone(), listener, AccessConfig::loopback(), async {
+                let _ = stopped.await;
+            });
         let served = runtime.spawn(served);
         Server { engine, address, stop, served, runtime, _dir: dir }
     }
@@ -175,7 +177,7 @@ impl Server {
     }
 }
 
-impl Reach {
+impl Latency {
     fn measure(&mut self, server: &Server, calls: usize) {
         let listeners = format!("--listeners={}", self.listeners);
         let found = server.listen(&[listeners, format!("--calls={calls}")]);
@@ -198,11 +200,11 @@ impl Pace {
     }
 }
 
-impl Flood {
-    fn new(pace: Pace) -> Flood {
+impl Throughput {
+    fn new(pace: Pace) -> Throughput {
         let (calls, commits, deltas) = (Vec::new(), Vec::new(), Vec::new());
         let (merged, sync_ms, cpu_us) = (Vec::new(), Vec::new(), Vec::new());
-        Flood { pace, calls, commits, deltas, merged, lags: 0.0, sync_ms, cpu_us }
+        Throughput { pace, calls, commits, deltas, merged, lags: 0.0, sync_ms, cpu_us }
     }
 
     fn measure(&mut self, server: &Server, plan: &Plan) {
@@ -253,7 +255,7 @@ impl Counted {
     }
 }
 
-fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
+fn text(plan: &Plan, reaches: &[Latency], floods: &[Throughput]) -> String {
     let rows = reaches.iter().map(|reach| {
         let of = |figures: &[f64], share| figure(percentile(figures.iter().copied(), share), 2);
         vec![
@@ -314,12 +316,12 @@ fn text(plan: &Plan, reaches: &[Reach], floods: &[Flood]) -> String {
     )
 }
 
-fn best(floods: &[Flood]) -> f64 {
+fn best(floods: &[Throughput]) -> f64 {
     floods.iter().map(|flood| median(flood.deltas.iter().copied())).fold(0.0, f64::max)
 }
 
-fn reach_plot(reaches: &[Reach]) -> Plot {
-    let line = |name: &str, color, share, pick: fn(&Reach) -> &[f64]| {
+fn reach_plot(reaches: &[Latency]) -> Plot {
+    let line = |name: &str, color, share, pick: fn(&Latency) -> &[f64]| {
         let points = reaches
             .iter()
             .map(|reach| (reach.listeners as f64, percentile(pick(reach).iter().copied(), share)));
@@ -339,12 +341,12 @@ fn reach_plot(reaches: &[Reach]) -> Plot {
     }
 }
 
-fn flood_plot(plan: &Plan, floods: &[Flood]) -> Plot {
+fn flood_plot(plan: &Plan, floods: &[Throughput]) -> Plot {
     let evenly = floods.iter().filter_map(|flood| match flood.pace {
         Pace::Evenly(rate) => Some((rate as f64, flood)),
         Pace::Answered(_) => None,
     });
-    let line = |name: &str, color, dashed, y: &dyn Fn(f64, &Flood) -> f64| {
+    let line = |name: &str, color, dashed, y: &dyn Fn(f64, &Throughput) -> f64| {
         let points = evenly.clone().map(|(rate, flood)| (rate, y(rate, flood)));
         Line { name: name.to_owned(), color, dashed, points: points.collect() }
     };

@@ -48,7 +48,7 @@ const SUBSCRIBE: &str = concat!(
 const CALL: &str = r#"{"op":"call","id":"c","reducer":"count","args":{"id":"c"}}"#;
 
 /// What the sockets have received.
-struct Heard {
+struct Received {
     /// Number of deltas on all sockets.
     deltas: Cell<usize>,
     /// The time when that number was reached.
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     LocalSet::new().block_on(&runtime.expect("a tokio runtime"), async {
-        let heard = Rc::new(Heard {
+        let heard = Rc::new(Received {
             deltas: Cell::new(0),
             at: Cell::new((usize::MAX, Instant::now())),
             answers: Arc::default(),
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options) {
 }
 
 /// Connects, subscribes, and starts a task that reads.
-async fn begin(address: SocketAddr, number: usize, heard: Rc<Heard>) -> (usize, Writer) {
+async fn begin(address: SocketAddr, number: usize, heard: Rc<Received>) -> (usize, Writer) {
     let (mut reader, mut writer) = socket::connect(address).await;
     writer.send(SUBSCRIBE, 1).await;
     let snapshot = reader.next().await;
@@ -108,7 +108,7 @@ async fn begin(address: SocketAddr, number: usize, heard: Rc<Heard>) -> (usize, 
     (number, writer)
 }
 
-async fn listen(mut reader: Reader, number: usize, heard: Rc<Heard>) {
+async fn listen(mut reader: Reader, number: usize, heard: Rc<Received>) {
     loop {
         while let Some(message) = reader.buffered() {
             heard.take(number, message);
@@ -118,7 +118,7 @@ async fn listen(mut reader: Reader, number: usize, heard: Rc<Heard>) {
     }
 }
 
-impl Heard {
+impl Received {
     fn take(&self, number: usize, message: &[u8]) {
         if let Some(rest) = message.strip_prefix(br#"{"op":"delta","from":"#) {
             let (from, rest) = leading_number(rest);
@@ -144,13 +144,13 @@ impl Heard {
         self.answers.load(Ordering::Relaxed)
     }
 
-    async fn until(&self, reached: impl Fn(&Heard) -> bool) {
+    async fn until(&self, reached: impl Fn(&Received) -> bool) {
         while !reached(self) {
             self.changed.notified().await;
         }
     }
 
-    fn everybody_was_told(&self, seq: i64) -> bool {
+    fn all_received(&self, seq: i64) -> bool {
         self.told.borrow().iter().all(|told| *told >= seq)
     }
 }
@@ -162,7 +162,7 @@ fn leading_number(text: &[u8]) -> (i64, &[u8]) {
     (number.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')), rest)
 }
 
-async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Heard) {
+async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Received) {
     let (mut answer_ms, mut last_ms) = (Vec::new(), Vec::new());
     let warm_up = options.calls / 10 + 1;
     for call in 0..warm_up + options.calls {
@@ -180,7 +180,7 @@ async fn one_by_one(options: &Options, caller: &mut Writer, heard: &Heard) {
     println!("{}", json!({"answer_ms": answer_ms, "last_ms": last_ms}));
 }
 
-async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
+async fn in_flight(options: &Options, caller: &mut Writer, heard: &Received) {
     let started = Instant::now();
     let ends = started + Duration::from_secs_f64(options.seconds);
     let called = if options.rate > 0.0 {
@@ -191,7 +191,7 @@ async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
     heard.until(|heard| heard.answered() == called).await;
     let called_s = started.elapsed().as_secs_f64();
     let last = heard.last_answer.get().0;
-    heard.until(|heard| heard.everybody_was_told(last)).await;
+    heard.until(|heard| heard.all_received(last)).await;
     let seconds = started.elapsed().as_secs_f64();
     let deltas = heard.deltas.get();
     let found =
@@ -203,7 +203,7 @@ async fn in_flight(options: &Options, caller: &mut Writer, heard: &Heard) {
 async fn call_when_answered(
     options: &Options,
     caller: &mut Writer,
-    heard: &Heard,
+    heard: &Received,
     ends: Instant,
 ) -> usize {
     let mut called = 0;
@@ -222,7 +222,7 @@ async fn call_when_answered(
 async fn call_evenly(
     options: &Options,
     caller: &mut Writer,
-    heard: &Heard,
+    heard: &Received,
     ends: Instant,
 ) -> usize {
     let (mut writer, answers) = (caller.for_thread(), Arc::clone(&heard.answers));

@@ -9,7 +9,7 @@ use abide_live::{Binding, Planner, Router};
 use serde_json::{Value as JsonValue, json};
 
 use super::Scope;
-use super::desk::{AGENT, Desk, ROLE, TEAM};
+use super::help_desk::{AGENT, HelpDesk, ROLE, TEAM};
 use super::report::{Section, count, figure, table};
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
@@ -72,7 +72,7 @@ struct Watched {
 /// Tables of one size, and all queries over them.
 struct Tables {
     messages: i64,
-    desk: Desk,
+    help_desk: HelpDesk,
     watched: Vec<Watched>,
     spent: Duration,
 }
@@ -105,14 +105,14 @@ pub(crate) fn section(scope: &Scope) -> Section {
 
 fn tables(messages: i64, scope: &Scope) -> Tables {
     eprintln!("part 2: {messages} messages");
-    let mut desk = Desk::new(messages, &scope.dir);
-    let planner = Planner::new(desk.catalog.clone());
+    let mut help_desk = HelpDesk::new(messages, &scope.dir);
+    let planner = Planner::new(help_desk.catalog.clone());
     let watched = OPERATORS.iter().map(|operator| {
         let JsonValue::Object(params) = (operator.params)() else {
             unreachable!("parameters are an object")
         };
         let binding = planner.bind(operator.sql, &params).expect("the query can be live");
-        let mut router = Router::new(desk.catalog.clone());
+        let mut router = Router::new(help_desk.catalog.clone());
         router.attach(&binding).expect("the limit is not reached");
         Watched {
             operator,
@@ -130,63 +130,64 @@ fn tables(messages: i64, scope: &Scope) -> Tables {
     let mut watched: Vec<Watched> = watched.collect();
     // The first change may create state. The warm-up covers each kind of commit.
     for commit in 0..2 * ROUND {
-        let changes = desk.change();
+        let changes = help_desk.change();
         for watched in &mut watched {
-            let (us, _) = watched.commit(&changes, &mut desk);
+            let (us, _) = watched.commit(&changes, &mut help_desk);
             if commit == 0 {
                 watched.first_us = us;
             }
         }
-        desk.commit();
+        help_desk.commit();
     }
-    Tables { messages, desk, watched, spent: Duration::ZERO }
+    Tables { messages, help_desk, watched, spent: Duration::ZERO }
 }
 
 impl Tables {
     /// Makes each kind of commit once, and then runs each query again.
     fn round(&mut self, round: usize) {
         for commit in 0..ROUND {
-            let changes = self.desk.change();
+            let changes = self.help_desk.change();
             // The first query runs with cold pages, so the order rotates.
             self.watched.rotate_left(1);
             for watched in &mut self.watched {
-                let (us, steps) = watched.commit(&changes, &mut self.desk);
+                let (us, steps) = watched.commit(&changes, &mut self.help_desk);
                 watched.delta_us.push(us);
                 watched.delta_steps.push(steps);
             }
             if commit == round % ROUND {
-                self.watched.iter_mut().for_each(|watched| watched.again(&mut self.desk));
+                self.watched.iter_mut().for_each(|watched| watched.again(&mut self.help_desk));
             }
-            self.desk.commit();
+            self.help_desk.commit();
         }
     }
 }
 
 impl Watched {
     /// Measures a commit in microseconds and steps.
-    fn commit(&mut self, changes: &abide_live::Changes, desk: &mut Desk) -> (f64, f64) {
-        desk.database.take_steps();
+    fn commit(&mut self, changes: &abide_live::Changes, help_desk: &mut HelpDesk) -> (f64, f64) {
+        help_desk.database.take_steps();
         let started = Instant::now();
-        let deltas = self.router.commit(changes, &mut desk.database);
+        let deltas = self.router.commit(changes, &mut help_desk.database);
         let us = started.elapsed().as_secs_f64() * 1e6;
         for (_, delta) in &deltas {
             assert!(delta.is_ok(), "{}: {delta:?}", self.operator.name);
         }
         self.deltas += deltas.len();
-        (us, desk.database.take_steps() as f64)
+        (us, help_desk.database.take_steps() as f64)
     }
 
-    fn again(&mut self, desk: &mut Desk) {
-        desk.database.take_steps();
+    fn again(&mut self, help_desk: &mut HelpDesk) {
+        help_desk.database.take_steps();
         let started = Instant::now();
-        self.rows = desk.database.count_rows(self.binding.snapshot_sql(), self.binding.params());
+        self.rows =
+            help_desk.database.count_rows(self.binding.snapshot_sql(), self.binding.params());
         self.again_us.push(started.elapsed().as_secs_f64() * 1e6);
-        self.again_steps.push(desk.database.take_steps() as f64);
+        self.again_steps.push(help_desk.database.take_steps() as f64);
     }
 }
 
 /// The reported values of one query at one size.
-struct Found {
+struct Measured {
     messages: i64,
     rows: usize,
     first_us: f64,
@@ -197,12 +198,12 @@ struct Found {
     again_steps: f64,
 }
 
-fn found(all: &[Tables], operator: &str) -> Vec<Found> {
+fn found(all: &[Tables], operator: &str) -> Vec<Measured> {
     let of_operator = all.iter().map(|tables| {
         let mut watched = tables.watched.iter();
         let watched = watched.find(|watched| watched.operator.name == operator);
         let watched = watched.expect("every query is watched at every size");
-        Found {
+        Measured {
             messages: tables.messages,
             rows: watched.rows,
             first_us: watched.first_us,
@@ -274,7 +275,7 @@ fn text(all: &[Tables]) -> String {
 fn plot(all: &[Tables]) -> Plot {
     let panels = OPERATORS.iter().map(|operator| {
         let found = found(all, operator.name);
-        let line = |name: &str, color, pick: fn(&Found) -> f64| {
+        let line = |name: &str, color, pick: fn(&Measured) -> f64| {
             let points = found.iter().map(|found| (found.messages as f64, pick(found)));
             Line { name: name.to_owned(), color, dashed: color == 1, points: points.collect() }
         };

@@ -6,11 +6,11 @@
 
 use std::time::Instant;
 
-use abide_live::{BindingId, Planner, Router, Work};
+use abide_live::{BindingId, Planner, Router, WorkCounters};
 use clap::Args;
 use serde_json::{Value as JsonValue, json};
 
-use super::desk::Desk;
+use super::help_desk::HelpDesk;
 use super::report::{Section, count, figure, table};
 use super::{Scope, child, memory, whole};
 use crate::cpu;
@@ -25,7 +25,7 @@ struct Kind {
 }
 
 /// A key that no session has.
-fn nobody(n: usize) -> String {
+fn no_match(n: usize) -> String {
     format!("x_{n:07}")
 }
 
@@ -33,12 +33,12 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "equality",
         sql: "SELECT id, role, content FROM messages WHERE session_id = :session",
-        params: |n| json!({"session": nobody(n)}),
+        params: |n| json!({"session": no_match(n)}),
     },
     Kind {
         name: "two columns",
         sql: "SELECT id, content FROM messages WHERE session_id = :session AND role = :role",
-        params: |n| json!({"session": nobody(n), "role": "tool"}),
+        params: |n| json!({"session": no_match(n), "role": "tool"}),
     },
     Kind {
         name: "range",
@@ -74,7 +74,7 @@ pub(crate) struct Options {
 }
 
 /// The state of one number of subscriptions.
-struct Crowd {
+struct SubscriptionSet {
     size: usize,
     router: Router,
     ids: Vec<BindingId>,
@@ -82,31 +82,31 @@ struct Crowd {
     register_cpu_s: f64,
     bytes: f64,
     commit_us: Vec<f64>,
-    before: Work,
+    before: WorkCounters,
 }
 
 /// Measures one kind and prints the results as JSON.
 pub(crate) fn measure(options: &Options) {
-    let mut desk = Desk::new(1_000, &std::env::temp_dir());
-    let planner = Planner::new(desk.catalog.clone());
-    let mut crowds: Vec<Crowd> =
-        options.sizes.iter().map(|size| crowd(&desk, &planner, options.kind, *size)).collect();
+    let mut help_desk = HelpDesk::new(1_000, &std::env::temp_dir());
+    let planner = Planner::new(help_desk.catalog.clone());
+    let mut crowds: Vec<SubscriptionSet> =
+        options.sizes.iter().map(|size| crowd(&help_desk, &planner, options.kind, *size)).collect();
     let warm_up = options.commits / 10;
     for number in 0..warm_up + options.commits {
         if number == warm_up {
             crowds.iter_mut().for_each(|crowd| crowd.before = crowd.router.counters());
         }
-        let changes = desk.change();
+        let changes = help_desk.change();
         for crowd in &mut crowds {
             let started = Instant::now();
-            let deltas = crowd.router.commit(&changes, &mut desk.database);
+            let deltas = crowd.router.commit(&changes, &mut help_desk.database);
             let us = started.elapsed().as_secs_f64() * 1e6;
             assert!(deltas.is_empty(), "no subscription is affected");
             if number >= warm_up {
                 crowd.commit_us.push(us);
             }
         }
-        desk.commit();
+        help_desk.commit();
         // The first router runs with cold pages of a commit, so the order rotates.
         crowds.rotate_left(1);
     }
@@ -115,9 +115,9 @@ pub(crate) fn measure(options: &Options) {
     println!("{}", json!(found));
 }
 
-fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
+fn crowd(help_desk: &HelpDesk, planner: &Planner, kind: usize, size: usize) -> SubscriptionSet {
     let before = memory::resident_bytes();
-    let mut router = Router::new(desk.catalog.clone());
+    let mut router = Router::new(help_desk.catalog.clone());
     let (started, cpu_before) = (Instant::now(), cpu::of_process());
     let ids: Vec<BindingId> = (0..size)
         .map(|n| {
@@ -133,13 +133,23 @@ fn crowd(desk: &Desk, planner: &Planner, kind: usize, size: usize) -> Crowd {
     assert_eq!(router.len(), size, "all subscriptions have different parameters");
     let bytes = memory::resident_bytes() - before - (size_of::<BindingId>() * size) as f64;
     let before = router.counters();
-    Crowd { size, router, ids, register_s, register_cpu_s, bytes, commit_us: Vec::new(), before }
+    SubscriptionSet {
+        size,
+        router,
+        ids,
+        register_s,
+        register_cpu_s,
+        bytes,
+        commit_us: Vec::new(),
+        before,
+    }
 }
 
-fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
+fn tell(mut crowd: SubscriptionSet, options: &Options) -> JsonValue {
     let (after, before) = (crowd.router.counters(), crowd.before);
-    let each =
-        |count: fn(&Work) -> u64| (count(&after) - count(&before)) as f64 / options.commits as f64;
+    let each = |count: fn(&WorkCounters) -> u64| {
+        (count(&after) - count(&before)) as f64 / options.commits as f64
+    };
     let work = [
         each(|work| work.rows_routed),
         each(|work| work.probes),
@@ -165,7 +175,7 @@ fn tell(mut crowd: Crowd, options: &Options) -> JsonValue {
 }
 
 /// The results of one kind with one number of subscriptions.
-struct Found {
+struct Measured {
     kind: &'static str,
     size: usize,
     p50_us: f64,
@@ -208,10 +218,10 @@ pub(crate) fn section(scope: &Scope) -> Section {
     }
 }
 
-fn read(kind: &'static str, json: &JsonValue) -> Found {
+fn read(kind: &'static str, json: &JsonValue) -> Measured {
     let number = |name: &str| json[name].as_f64().unwrap_or(f64::NAN);
     let work = [0, 1, 2].map(|at| json["work"][at].as_f64().unwrap_or(f64::NAN));
-    Found {
+    Measured {
         kind,
         size: number("size") as usize,
         p50_us: number("p50_us"),
@@ -224,7 +234,7 @@ fn read(kind: &'static str, json: &JsonValue) -> Found {
     }
 }
 
-fn text(found: &[Found], commits: usize) -> String {
+fn text(found: &[Measured], commits: usize) -> String {
     let rows = found.iter().map(|found| {
         let [rows, probes, statements] = found.work.map(|each| figure(each, 1));
         vec![
@@ -288,7 +298,7 @@ fn text(found: &[Found], commits: usize) -> String {
     )
 }
 
-fn plot(found: &[Found]) -> Plot {
+fn plot(found: &[Measured]) -> Plot {
     let kinds = KINDS.iter().map(|kind| kind.name).chain([MIXED]).enumerate();
     let lines = kinds.map(|(color, kind)| {
         let of_kind = found.iter().filter(|found| found.kind == kind);

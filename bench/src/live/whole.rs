@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use abide_engine::{Config, Connection, Engine, Update, Wanted};
+use abide_engine::{Config, Connection, Engine, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use clap::Args;
 use serde_json::{Map, Value as JsonValue, json};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::report::{count, figure, table};
-use super::{Scope, child, desk, memory};
+use super::{Scope, child, help_desk, memory};
 use crate::cpu;
 use crate::statistics::median;
 
@@ -39,7 +39,7 @@ pub(crate) fn measure(options: &Options) {
     let runtime = Runtime::new().expect("a tokio runtime");
     let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
     let open = |name: &str| {
-        let config = Config::new(vec![desk::module()]);
+        let config = Config::new(vec![help_desk::module()]);
         Engine::open(dir.path().join(name), config).expect("the engine opens")
     };
     let (alone, watched) = (open("alone.db"), open("watched.db"));
@@ -101,7 +101,7 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
     for n in first..end {
         let params = Map::from_iter([("id".to_owned(), JsonValue::from(format!("x_{n:07}")))]);
         let id = format!("q{n}");
-        let begun = connection.subscribe(&Wanted::new(&id, sql, &params)).await;
+        let begun = connection.subscribe(&SubscribeRequest::new(&id, sql, &params)).await;
         begun.expect("the query can be live");
         let told = connection.next().await;
         assert!(matches!(told, Update::Snapshot(_)), "{told:?}");

@@ -7,21 +7,21 @@ use serde_json::Value;
 use crate::options::Options;
 
 /// The options that the commands repeat from this command line, without the token, which belongs into `ABIDE_TOKEN`.
-pub(super) struct Place {
+pub(super) struct HintContext {
     where_to: String,
     again: String,
     /// Whether that is a file, which one program at a time has open.
     has_file: bool,
 }
 
-impl Place {
+impl HintContext {
     pub(super) fn new(
         options: &Options,
         folder: &Path,
         name: &str,
         input: &str,
         id: &str,
-    ) -> Place {
+    ) -> HintContext {
         let where_to = match &options.db {
             Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
             None if options.url == crate::options::DEFAULT_URL => String::new(),
@@ -35,7 +35,7 @@ impl Place {
         let dashes = if input.starts_with('-') { " --" } else { "" };
         let (name, input, id) = (quoted(name), quoted(input), quoted(id));
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
-        Place { where_to, again, has_file: options.db.is_some() }
+        HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
     /// How somebody decides on what a run waits for, and how it then goes on.
@@ -113,7 +113,7 @@ mod tests {
     /// It once named the argument `id`, which the reducer does not take.
     #[test]
     fn a_session_at_rest_is_resumed_by_its_own_argument() {
-        let place = Place {
+        let place = HintContext {
             where_to: " --db a.db".to_owned(),
             again: "abide agent run".to_owned(),
             has_file: true,
@@ -135,7 +135,7 @@ mod tests {
     /// Only `succeeded` was offered, as if it were the answer.
     #[test]
     fn a_call_with_unknown_outcome_has_both_outcomes() {
-        let place = Place {
+        let place = HintContext {
             where_to: " --db a.db".to_owned(),
             again: "abide agent run".to_owned(),
             has_file: true,

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use abide_agent::{AgentEvent, Events};
 use abide_client::{
-    Abide, AgentState, ApprovalOf, Call, Called, Decision, Error, NewRun, NewSession, Run as Row,
-    RunEventKind, RunStatus,
+    Abide, AgentState, ApprovalRef, Call, Committed, Decision, Error, NewRun, NewSession,
+    Run as Row, RunEventKind, RunStatus,
 };
 use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::Value;
 
-use super::hint::{Place, asked};
+use super::hint::{HintContext, asked};
 use super::view::View;
-use super::{Household, open};
+use super::{AgentHost, open};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::options::Options;
@@ -46,19 +46,19 @@ pub(super) struct Run {
 /// The folder, the file or the server cannot be worked with; the run ended badly, or waits.
 pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result<(), Failure> {
     // The folder first: where it is no good, no file is left behind.
-    let workshop = match options.db {
+    let project = match options.db {
         Some(_) => Some(open(options, folder).await?),
         None => None,
     };
     let abide = connect(options, Access::Create).await?;
-    let household = match workshop {
-        Some(workshop) => Some(Household::over(options, folder, workshop, abide.clone()).await?),
+    let host = match project {
+        Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
         None => None,
     };
     let told = telling(abide.link(), options, follow(options, folder, &abide, args)).await;
-    if let Some(household) = household {
-        let abide = household.abide.clone();
-        household.close().await;
+    if let Some(host) = host {
+        let abide = host.abide.clone();
+        host.close().await;
         abide.close().await;
     }
     told
@@ -67,7 +67,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
 /// Begins the run, or finds it, and shows what it tells until it is over or waits.
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
     let run = begin(abide, &args).await?;
-    let place = Place::new(options, folder, &args.name, &args.input, &run.id);
+    let place = HintContext::new(options, folder, &args.name, &args.input, &run.id);
     let mut view = View::new(options.json);
     let mut events = Events::of(abide, &run.id, 0).await?;
     while let Some(event) = events.next().await? {
@@ -103,7 +103,7 @@ async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
     }
-    let Called { value: found, duplicate, .. } = abide.start_run(run).await?;
+    let Committed { value: found, duplicate, .. } = abide.start_run(run).await?;
     if duplicate {
         check_same(abide, &found, args).await?;
     }
@@ -149,7 +149,7 @@ async fn still_waits(abide: &Abide, id: &str, interrupt: &AgentEvent) -> Result<
 /// Decides on what waits for approval, or says who has to.
 async fn decide(
     abide: &Abide,
-    place: &Place,
+    place: &HintContext,
     interrupt: &AgentEvent,
     yes: bool,
 ) -> Result<(), Failure> {
@@ -178,21 +178,26 @@ async fn decide(
                 return Err(Failure::Waits(waits.hint(place.of_call(call_id, status))));
             }
         };
-        settle(abide.decide_approval(ApprovalOf::Call(call_id.to_owned()), decision).await)?;
+        settle(abide.decide_approval(ApprovalRef::Call(call_id.to_owned()), decision).await)?;
     }
     Ok(())
 }
 
 /// Decides on what a foreign program asks to be let do. It waits alive, and so its run does not rest: where
 /// somebody else can decide, this goes on and shows what comes of it.
-async fn consent(abide: &Abide, place: &Place, data: &Value, yes: bool) -> Result<(), Failure> {
+async fn consent(
+    abide: &Abide,
+    place: &HintContext,
+    data: &Value,
+    yes: bool,
+) -> Result<(), Failure> {
     let call_id = data["tool_call_id"].as_str().unwrap_or_default();
     if is_decided(abide, call_id).await? {
         return Ok(());
     }
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
-    let approval = ApprovalOf::Call(call_id.to_owned());
+    let approval = ApprovalRef::Call(call_id.to_owned());
     let decided = match place.decide_elsewhere(call_id) {
         _ if yes => abide.decide_approval(approval, Decision::Approve).await,
         _ if io::stdin().is_terminal() => abide.decide_approval(approval, ask(asked).await?).await,

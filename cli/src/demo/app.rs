@@ -5,17 +5,17 @@ use abide_client::{AgentState, Error, HandoffRequest};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
+use super::context::{Client, DemoContext, Live};
 use super::recording::Call;
 use super::script::Part;
-use super::stage::{Client, Live, Stage};
 use crate::failure::Failure;
 
 /// Plays one conversation to its end.
 ///
 /// # Errors
 /// A call is refused, or what the app saw is not what it wrote.
-pub(crate) async fn run(stage: &Stage, part: &Part) -> Result<(), Failure> {
-    let client = stage.connect().await?;
+pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failure> {
+    let client = context.connect().await?;
     client.call::<JsonValue>("create_session", part.session_arguments()).await?;
     let said = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message' \
                 ORDER BY id";
@@ -26,7 +26,7 @@ pub(crate) async fn run(stage: &Stage, part: &Part) -> Result<(), Failure> {
         client.call::<JsonValue>("complete_session", arguments).await?;
     }
     client.close().await;
-    stage.ledger.count(|counts| counts.sessions += 1);
+    context.ledger.count(|counts| counts.sessions += 1);
     Ok(())
 }
 

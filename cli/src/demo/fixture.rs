@@ -134,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn some_of_it_will_do() {
+    fn a_subset_of_the_recordings_can_be_played() {
         assert_eq!(read(None, Some(3)).expect("the built-in data is sound").len(), 3);
     }
 
     #[test]
-    fn blank_lines_are_nothing_and_bad_ones_are_named() {
+    fn blank_lines_are_skipped_and_bad_lines_are_named() {
         let good = r#"{"id":"a","messages":[]}"#;
         check(&format!("{good}\n\n{good}\n"), 9, expect!["a a"]);
         check(

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_run_reads_like_this() {
+    fn the_report_of_a_good_run() {
         let terminal = Terminal { size: None, styled: false };
         let report = report();
         assert!(report.is_good());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_run_says_what_is_wrong() {
+    fn the_report_of_a_bad_run_names_the_faults() {
         let mut report = report();
         report.acknowledged_lost = vec!["append_message at event 7".to_owned()];
         report.tool_calls_run_twice = 2;

@@ -5,15 +5,15 @@ use std::convert::Infallible;
 use abide_client::{Code, HandoffRequest};
 use serde_json::{Value as JsonValue, json};
 
-use super::stage::Stage;
+use super::context::DemoContext;
 use crate::failure::Failure;
 
 /// Answers until it is let go.
 ///
 /// # Errors
 /// A call is refused for any other reason than that somebody else was first.
-pub(crate) async fn run(stage: &Stage) -> Result<Infallible, Failure> {
-    let client = stage.connect().await?;
+pub(crate) async fn run(context: &DemoContext) -> Result<Infallible, Failure> {
+    let client = context.connect().await?;
     let pending = "SELECT * FROM handoff_requests WHERE status = 'pending'";
     let mut pending = client.watch(pending, None).await?;
     loop {
@@ -21,7 +21,7 @@ pub(crate) async fn run(stage: &Stage) -> Result<Infallible, Failure> {
             let data = handoff.data.as_ref().map(|data| data.value());
             let call_id = data.as_ref().and_then(|data| data["call_id"].as_str());
             // A person who has not answered in the recording does not answer now.
-            let Some(outcome) = call_id.and_then(|id| stage.script.outcome(id)) else { continue };
+            let Some(outcome) = call_id.and_then(|id| context.script.outcome(id)) else { continue };
             match client.call::<JsonValue>("claim_handoff", json!({"id": handoff.id})).await {
                 Err(error) if error.code() == Some(Code::Conflict) => continue,
                 claimed => claimed?,

@@ -5,37 +5,42 @@ use std::convert::Infallible;
 use abide_client::{Code, Error, ToolCall};
 use serde_json::{Value as JsonValue, json};
 
-use super::stage::{Client, Stage};
+use super::context::{Client, DemoContext};
 use crate::failure::Failure;
 
 /// Works until it is let go.
 ///
 /// # Errors
 /// A call is refused for any other reason than that somebody else was first.
-pub(crate) async fn run(stage: &Stage, name: &str) -> Result<Infallible, Failure> {
-    let client = stage.connect().await?;
+pub(crate) async fn run(context: &DemoContext, name: &str) -> Result<Infallible, Failure> {
+    let client = context.connect().await?;
     let pending = "SELECT * FROM tool_calls WHERE status = 'pending'";
     let mut pending = client.watch(pending, None).await?;
     loop {
         for call in pending.next().await?.inserts::<ToolCall>()? {
-            work(stage, &client, name, &call.call_id).await?;
+            work(context, &client, name, &call.call_id).await?;
         }
     }
 }
 
-async fn work(stage: &Stage, client: &Client<'_>, name: &str, call_id: &str) -> Result<(), Error> {
+async fn work(
+    context: &DemoContext,
+    client: &Client<'_>,
+    name: &str,
+    call_id: &str,
+) -> Result<(), Error> {
     // A call whose recording ends before its result stays pending.
-    let Some(outcome) = stage.script.outcome(call_id) else { return Ok(()) };
+    let Some(outcome) = context.script.outcome(call_id) else { return Ok(()) };
     let claim = json!({"call_id": call_id, "worker": name});
     let claimed: ToolCall = match client.call("claim_tool_call", claim).await {
         Err(error) if error.code() == Some(Code::Conflict) => {
-            stage.ledger.count(|counts| counts.races_lost += 1);
+            context.ledger.count(|counts| counts.races_lost += 1);
             return Ok(());
         }
         claimed => claimed?,
     };
     // Here a real worker sends the money. This one notes that it did.
-    stage.ledger.run(call_id);
+    context.ledger.run(call_id);
     let (reducer, said) =
         if outcome.failed { ("fail_tool_call", "error") } else { ("complete_tool_call", "result") };
     let mut done = json!({"call_id": call_id, "fencing_token": claimed.fencing_token});

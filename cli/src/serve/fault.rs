@@ -1,26 +1,26 @@
 //! A panic of an engine thread on purpose, for tests of the real process: `ABIDE_TEST_PANIC=Attach` panics the first
-//! time that this [`Point`] is reached. Debug builds only.
+//! time that this [`FaultPoint`] is reached. Debug builds only.
 
 use std::env;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_engine::{Config, Point, Stage, Turns};
+use abide_engine::{Config, EngineThread, FaultPoint, StepScheduler};
 
 const VARIABLE: &str = "ABIDE_TEST_PANIC";
 
 #[derive(Debug)]
 struct PanicAt {
-    point: Point,
+    point: FaultPoint,
     done: AtomicBool,
 }
 
-impl Turns for PanicAt {
-    fn wait(&self, _: Stage) -> bool {
+impl StepScheduler for PanicAt {
+    fn wait(&self, _: EngineThread) -> bool {
         false
     }
 
-    fn reach(&self, point: Point) {
+    fn at_fault_point(&self, point: FaultPoint) {
         let first = point == self.point && !self.done.swap(true, Ordering::Relaxed);
         assert!(!first, "panic on purpose at {point:?}");
     }
@@ -29,11 +29,12 @@ impl Turns for PanicAt {
 /// The configuration with the panic that the environment asks for.
 pub(super) fn armed(config: Config) -> Config {
     let asked = env::var(VARIABLE).ok();
-    let point = Point::ALL.into_iter().find(|point| asked == Some(format!("{point:?}")));
+    let point = FaultPoint::ALL.into_iter().find(|point| asked == Some(format!("{point:?}")));
     match point {
-        Some(point) => {
-            Config { turns: Arc::new(PanicAt { point, done: AtomicBool::new(false) }), ..config }
-        }
+        Some(point) => Config {
+            scheduler: Arc::new(PanicAt { point, done: AtomicBool::new(false) }),
+            ..config
+        },
         None => config,
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::cells;
 use crate::failure::Failure;
 use crate::printable::Printable;
-use crate::table::{self, Mark, MarkedRow, Shown};
+use crate::table::{self, MarkedRow, RenderedTable, RowMark};
 use crate::terminal::Terminal;
 
 /// How long a row that came or changed stands out.
@@ -39,7 +39,7 @@ pub(super) struct Screen {
 /// How a row stands out.
 #[derive(Debug)]
 struct Marked {
-    mark: Mark,
+    mark: RowMark,
     until: Instant,
     /// Of so many rows that are the same in all they show.
     times: usize,
@@ -72,8 +72,8 @@ impl Screen {
             return;
         }
         let until = Instant::now() + MARKED;
-        let came = update.insert_rows().map(|row| (row, Mark::Came));
-        let changed = update.update_rows().map(|row| (row, Mark::Changed));
+        let came = update.insert_rows().map(|row| (row, RowMark::Came));
+        let changed = update.update_rows().map(|row| (row, RowMark::Changed));
         for (row, mark) in came.chain(changed) {
             let fresh = Marked { mark, until, times: 0 };
             let marked = self.marks.entry(identity(row)).or_insert(fresh);
@@ -112,7 +112,7 @@ impl Screen {
                 (row.iter().map(Value::to_json).collect(), marked.map(|marked| marked.mark))
             })
             .collect();
-        let Shown { text: table, left_out } = table::table(terminal, live.columns(), &rows);
+        let RenderedTable { text: table, left_out } = table::table(terminal, live.columns(), &rows);
         let title = terminal.bold(cells::cut(&self.sql, columns.into()));
         let status = self.status(abide, count, count.saturating_sub(room), left_out);
         let status = terminal.dim(cells::cut(&status, columns.into()));

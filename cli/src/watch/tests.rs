@@ -124,7 +124,7 @@ async fn a_window_with_its_places() {
 
 /// A row that only moves, by a column that is not shown, is nothing new on a pipe.
 #[tokio::test]
-async fn what_is_only_sorted_by_is_not_told() {
+async fn hidden_sort_columns_are_not_shown() {
     let (_folder, abide) = opened();
     for id in ["s_1", "s_2"] {
         abide.call("create_session", json!({"agent": "a", "id": id})).await.expect("it is taken");

@@ -11,7 +11,9 @@ use abide_schema::Scope;
 use serde::Serialize;
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Query, Reply, Source, Start, persist};
+use crate::backend::{
+    Attempt, BackendReply, BackendRequest, Source, Start, SubscriptionQuery, persist,
+};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::explain::Explain;
@@ -231,7 +233,11 @@ impl Abide {
         }
     }
 
-    pub(crate) async fn ask(&self, ask: Ask, deadline: Option<Duration>) -> Result<Reply, Error> {
+    pub(crate) async fn ask(
+        &self,
+        ask: BackendRequest,
+        deadline: Option<Duration>,
+    ) -> Result<BackendReply, Error> {
         let patience = deadline.unwrap_or(self.inner.deadline);
         let outcome = persist(&ask, patience, || self.attempt(&ask)).await;
         outcome.map_err(|error| self.with_trouble(error))
@@ -258,7 +264,7 @@ impl Abide {
             .map_err(|e| self.with_trouble(e))
     }
 
-    async fn attempt(&self, ask: &Ask) -> Attempt {
+    async fn attempt(&self, ask: &BackendRequest) -> Attempt {
         match &self.inner.backend {
             #[cfg(feature = "embedded")]
             Backend::Embedded(embedded) => embedded.ask(ask).await,
@@ -268,7 +274,7 @@ impl Abide {
 
     pub(crate) async fn open_source(
         &self,
-        query: Query,
+        query: SubscriptionQuery,
         start: Start,
     ) -> Result<Box<dyn Source>, Error> {
         match &self.inner.backend {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use abide_schema::wire::{BatchCall, CallResult, Explanation, Opening};
+use abide_schema::wire::{BatchCall, CallResult, Explanation, SubscriptionInfo};
 use abide_schema::{Checksum, Code, Row, Seq};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
@@ -17,36 +17,38 @@ use crate::rows::Changes;
 
 /// A request with one reply.
 #[derive(Clone, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum BackendRequest {
     Call { reducer: String, args: JsonValue, request_id: String },
     Batch { calls: Vec<BatchCall>, request_id: String },
     Sql { sql: String, params: Map<String, JsonValue>, as_of: Option<Seq> },
     Explain { sql: String, params: Map<String, JsonValue> },
 }
 
-impl Ask {
+impl BackendRequest {
     fn request_id(&self) -> Option<&str> {
         match self {
-            Ask::Call { request_id, .. } | Ask::Batch { request_id, .. } => Some(request_id),
-            Ask::Sql { .. } | Ask::Explain { .. } => None,
+            BackendRequest::Call { request_id, .. } | BackendRequest::Batch { request_id, .. } => {
+                Some(request_id)
+            }
+            BackendRequest::Sql { .. } | BackendRequest::Explain { .. } => None,
         }
     }
 
     /// The request as named in error messages.
     fn name(&self) -> String {
         match self {
-            Ask::Call { reducer, .. } => format!("the call of {reducer}"),
-            Ask::Batch { calls, .. } => format!("the batch of {} calls", calls.len()),
-            Ask::Sql { .. } => "the query".to_owned(),
-            Ask::Explain { .. } => "the explanation".to_owned(),
+            BackendRequest::Call { reducer, .. } => format!("the call of {reducer}"),
+            BackendRequest::Batch { calls, .. } => format!("the batch of {} calls", calls.len()),
+            BackendRequest::Sql { .. } => "the query".to_owned(),
+            BackendRequest::Explain { .. } => "the explanation".to_owned(),
         }
     }
 }
 
 /// The reply to a request.
 #[derive(Debug)]
-pub(crate) enum Reply {
-    Called { seq: Seq, duplicate: bool, result: Outcome },
+pub(crate) enum BackendReply {
+    Called { seq: Seq, duplicate: bool, result: RawResult },
     Batch { seq: Seq, duplicate: bool, results: Vec<CallResult> },
     Rows { seq: Seq, columns: Vec<String>, rows: Vec<Row> },
     Explained(Box<Explanation>),
@@ -54,9 +56,9 @@ pub(crate) enum Reply {
 
 /// A reducer's result as JSON text.
 #[derive(Debug)]
-pub(crate) struct Outcome(pub(crate) String);
+pub(crate) struct RawResult(pub(crate) String);
 
-impl Outcome {
+impl RawResult {
     pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)
     }
@@ -65,14 +67,14 @@ impl Outcome {
 /// One attempt at a request.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    pub(crate) outcome: Result<Reply, Error>,
+    pub(crate) outcome: Result<BackendReply, Error>,
     /// An earlier attempt was sent and its reply lost: a refusal does not imply that nothing was written.
     pub(crate) uncertain: bool,
 }
 
 /// A subscription request.
 #[derive(Clone, Debug)]
-pub(crate) struct Query {
+pub(crate) struct SubscriptionQuery {
     pub(crate) sql: String,
     pub(crate) params: Map<String, JsonValue>,
     /// Request a checksum of the result with the snapshot and with each delta.
@@ -107,9 +109,14 @@ impl Start {
 pub(crate) enum Event {
     /// The whole result. It is the first event unless the subscription starts after a seq; a later
     /// snapshot replaces everything before it.
-    Snapshot { seq: Seq, opening: Arc<Opening>, rows: Vec<Row>, checksum: Option<Checksum> },
+    Snapshot { seq: Seq, info: Arc<SubscriptionInfo>, rows: Vec<Row>, checksum: Option<Checksum> },
     /// The changes up to a seq; includes the result's shape if it answers a resume.
-    Delta { to: Seq, changes: Changes, checksum: Option<Checksum>, opening: Option<Arc<Opening>> },
+    Delta {
+        to: Seq,
+        changes: Changes,
+        checksum: Option<Checksum>,
+        info: Option<Arc<SubscriptionInfo>>,
+    },
     /// Nothing changed up to a seq.
     Seen(Seq),
     /// The subscription has ended.
@@ -127,10 +134,10 @@ pub(crate) trait Source: Send + Sync {
 
 /// Retries until there is a reply or the deadline has passed; `overloaded` is retried.
 pub(crate) async fn persist<F: Future<Output = Attempt>>(
-    ask: &Ask,
+    ask: &BackendRequest,
     patience: Duration,
     attempt: impl Fn() -> F,
-) -> Result<Reply, Error> {
+) -> Result<BackendReply, Error> {
     // `Duration::MAX` would overflow the clock: limit it to a year.
     let patience = patience.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = Instant::now() + patience;

@@ -214,34 +214,34 @@ impl NewTimer {
 
 /// Selects an approval: by its own id (any text converts to it), or by the id of the tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApprovalOf {
+pub enum ApprovalRef {
     /// The approval's id.
     Id(String),
     /// The tool call's id.
     Call(String),
 }
 
-impl From<&str> for ApprovalOf {
-    fn from(id: &str) -> ApprovalOf {
-        ApprovalOf::Id(id.to_owned())
+impl From<&str> for ApprovalRef {
+    fn from(id: &str) -> ApprovalRef {
+        ApprovalRef::Id(id.to_owned())
     }
 }
 
-impl From<&String> for ApprovalOf {
-    fn from(id: &String) -> ApprovalOf {
-        ApprovalOf::Id(id.clone())
+impl From<&String> for ApprovalRef {
+    fn from(id: &String) -> ApprovalRef {
+        ApprovalRef::Id(id.clone())
     }
 }
 
-impl From<&Approval> for ApprovalOf {
-    fn from(approval: &Approval) -> ApprovalOf {
-        ApprovalOf::Id(approval.id.clone())
+impl From<&Approval> for ApprovalRef {
+    fn from(approval: &Approval) -> ApprovalRef {
+        ApprovalRef::Id(approval.id.clone())
     }
 }
 
-impl From<&ToolCall> for ApprovalOf {
-    fn from(call: &ToolCall) -> ApprovalOf {
-        ApprovalOf::Call(call.call_id.clone())
+impl From<&ToolCall> for ApprovalRef {
+    fn from(call: &ToolCall) -> ApprovalRef {
+        ApprovalRef::Call(call.call_id.clone())
     }
 }
 
@@ -462,25 +462,25 @@ impl Abide {
     }
 
     /// Approves a call that needs approval.
-    pub fn approve(&self, which: impl Into<ApprovalOf>) -> Request<Approval, options::Decided> {
+    pub fn approve(&self, which: impl Into<ApprovalRef>) -> Request<Approval, options::Decided> {
         self.decide_approval(which, Decision::Approve)
     }
 
     /// Rejects a call that needs approval.
-    pub fn reject(&self, which: impl Into<ApprovalOf>) -> Request<Approval, options::Decided> {
+    pub fn reject(&self, which: impl Into<ApprovalRef>) -> Request<Approval, options::Decided> {
         self.decide_approval(which, Decision::Reject)
     }
 
     /// Approves or rejects a call. The first decision wins.
     pub fn decide_approval(
         &self,
-        which: impl Into<ApprovalOf>,
+        which: impl Into<ApprovalRef>,
         decision: Decision,
     ) -> Request<Approval, options::Decided> {
         let request = Request::new(self, "decide_approval", json!({"decision": decision}));
         match which.into() {
-            ApprovalOf::Id(id) => request.arg("id", id),
-            ApprovalOf::Call(call_id) => request.arg("call_id", call_id),
+            ApprovalRef::Id(id) => request.arg("id", id),
+            ApprovalRef::Call(call_id) => request.arg("call_id", call_id),
         }
     }
 }

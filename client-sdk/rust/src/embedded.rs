@@ -8,7 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_engine::{Change, Config, Connection, Delta, Engine, Update, Wanted};
+use abide_engine::{Change, Config, Connection, Delta, Engine, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
@@ -16,8 +16,11 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Backoff, Event, Outcome, Query, Reply, Source, Start};
-use crate::rows::{Changes, Placed, Window};
+use crate::backend::{
+    Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
+    SubscriptionQuery,
+};
+use crate::rows::{Changes, PositionedRow, WindowDelta};
 
 /// The subscription's id on its own connection.
 const ID: &str = "q";
@@ -26,14 +29,14 @@ const ID: &str = "q";
 pub(crate) struct Embedded {
     engine: Engine,
     caller: Caller,
-    life: watch::Sender<Life>,
+    life: watch::Sender<EngineState>,
     /// Whether it accepts calls.
     there: watch::Sender<bool>,
 }
 
 /// State of the engine with regard to closing through this handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Life {
+enum EngineState {
     Open,
     Closing,
     /// All replies and events were delivered.
@@ -48,7 +51,7 @@ impl Embedded {
     }
 
     pub(crate) fn over(engine: Engine) -> Embedded {
-        let (life, there) = (watch::Sender::new(Life::Open), watch::Sender::new(true));
+        let (life, there) = (watch::Sender::new(EngineState::Open), watch::Sender::new(true));
         Embedded { engine, caller: Caller::new("embedded"), life, there }
     }
 
@@ -67,54 +70,54 @@ impl Embedded {
         &self.engine
     }
 
-    pub(crate) async fn ask(&self, ask: &Ask) -> Attempt {
+    pub(crate) async fn ask(&self, ask: &BackendRequest) -> Attempt {
         let outcome = self.answer(ask).await;
         Attempt { outcome: outcome.map_err(|refusal| self.error(refusal)), uncertain: false }
     }
 
-    async fn answer(&self, ask: &Ask) -> Result<Reply, Refusal> {
+    async fn answer(&self, ask: &BackendRequest) -> Result<BackendReply, Refusal> {
         let Embedded { engine, caller, .. } = self;
         Ok(match ask {
-            Ask::Call { reducer, args, request_id } => {
+            BackendRequest::Call { reducer, args, request_id } => {
                 let done = engine.call(caller, reducer, args, Some(request_id)).await?;
-                let result = Outcome(done.result);
-                Reply::Called { seq: done.seq, duplicate: done.duplicate, result }
+                let result = RawResult(done.result);
+                BackendReply::Called { seq: done.seq, duplicate: done.duplicate, result }
             }
-            Ask::Batch { calls, request_id } => {
+            BackendRequest::Batch { calls, request_id } => {
                 let done = engine.batch(caller, calls, Some(request_id)).await?;
                 let results = done.results.into_iter().map(|done| {
                     let result = serde_json::from_str(&done.result).map_err(|_| not_json())?;
                     Ok(CallResult { seq: done.seq, result })
                 });
                 let results = results.collect::<Result<_, Refusal>>()?;
-                Reply::Batch { seq: done.seq, duplicate: done.duplicate, results }
+                BackendReply::Batch { seq: done.seq, duplicate: done.duplicate, results }
             }
-            Ask::Sql { sql, params, as_of } => {
+            BackendRequest::Sql { sql, params, as_of } => {
                 let answer = engine.query(caller, sql, params, *as_of).await?;
-                Reply::Rows { seq: answer.seq, columns: answer.columns, rows: answer.rows }
+                BackendReply::Rows { seq: answer.seq, columns: answer.columns, rows: answer.rows }
             }
-            Ask::Explain { sql, params } => {
-                Reply::Explained(Box::new(engine.explain(caller, sql, params).await?))
+            BackendRequest::Explain { sql, params } => {
+                BackendReply::Explained(Box::new(engine.explain(caller, sql, params).await?))
             }
         })
     }
 
     pub(crate) async fn subscribe(
         &self,
-        query: Query,
+        query: SubscriptionQuery,
         start: Start,
     ) -> Result<Box<dyn Source>, Error> {
         let (engine, caller) = (self.engine.clone(), self.caller.clone());
-        let begin = Begin { engine, caller, query, life: self.life.subscribe() };
+        let begin = SubscriptionStart { engine, caller, query, life: self.life.subscribe() };
         let connection = begin.now(start).await.map_err(|refusal| self.error(refusal))?;
         let mut life = self.life.subscribe();
         let closed = async move {
             // An error means that the handle was dropped; the engine lives on in this subscription.
-            if life.wait_for(|life| *life == Life::Closed).await.is_err() {
+            if life.wait_for(|life| *life == EngineState::Closed).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
-        Ok(Box::new(Pumped {
+        Ok(Box::new(ConnectionPump {
             next: next(connection),
             closed: Box::pin(closed),
             parts: Vec::new(),
@@ -126,8 +129,8 @@ impl Embedded {
 
     pub(crate) async fn close(&self) {
         let first = self.life.send_if_modified(|life| {
-            let first = *life == Life::Open;
-            *life = Life::Closing.max(*life);
+            let first = *life == EngineState::Open;
+            *life = EngineState::Closing.max(*life);
             first
         });
         if first {
@@ -136,10 +139,10 @@ impl Embedded {
             if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
                 tracing::error!("the engine did not close cleanly");
             }
-            self.life.send_replace(Life::Closed);
+            self.life.send_replace(EngineState::Closed);
         } else {
             // `self` holds the sender, so it cannot be dropped.
-            let _ = self.life.subscribe().wait_for(|life| *life == Life::Closed).await;
+            let _ = self.life.subscribe().wait_for(|life| *life == EngineState::Closed).await;
         }
     }
 
@@ -149,9 +152,9 @@ impl Embedded {
 }
 
 /// Maps a refusal after [`Abide::close`](crate::Abide::close) to [`Error::Closed`].
-fn closed_or(life: Life, refusal: Refusal) -> Error {
+fn closed_or(life: EngineState, refusal: Refusal) -> Error {
     match refusal.code {
-        Code::Overloaded if life > Life::Open => Error::Closed,
+        Code::Overloaded if life > EngineState::Open => Error::Closed,
         _ => Error::Refused(refusal),
     }
 }
@@ -162,27 +165,27 @@ fn not_json() -> Refusal {
 
 /// How a subscription begins.
 #[derive(Clone, Debug)]
-struct Begin {
+struct SubscriptionStart {
     engine: Engine,
     caller: Caller,
-    query: Query,
-    life: watch::Receiver<Life>,
+    query: SubscriptionQuery,
+    life: watch::Receiver<EngineState>,
 }
 
-impl Begin {
+impl SubscriptionStart {
     /// Starts it, as soon as there is room for it.
     async fn now(&self, start: Start) -> Result<Connection, Refusal> {
         let mut backoff = Backoff::new();
         loop {
             let mut connection = self.engine.connect(&self.caller);
-            let Query { sql, params, checksum, explain } = &self.query;
+            let SubscriptionQuery { sql, params, checksum, explain } = &self.query;
             let start = match start {
                 Start::Now => abide_engine::Start::Now,
                 Start::After(seq) => abide_engine::Start::After(seq),
                 Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
             };
             let (id, checksum, explain) = (ID, *checksum, *explain);
-            let wanted = Wanted { id, sql, params, start, checksum, explain };
+            let wanted = SubscribeRequest { id, sql, params, start, checksum, explain };
             match connection.subscribe(&wanted).await {
                 Ok(()) => return Ok(connection),
                 Err(refusal) if self.is_passing(&refusal) => sleep(backoff.next()).await,
@@ -204,7 +207,7 @@ impl Begin {
     }
 
     fn is_passing(&self, refusal: &Refusal) -> bool {
-        refusal.code == Code::Overloaded && *self.life.borrow() == Life::Open
+        refusal.code == Code::Overloaded && *self.life.borrow() == EngineState::Open
     }
 }
 
@@ -218,7 +221,7 @@ fn next(mut connection: Connection) -> Next {
     })
 }
 
-struct Pumped {
+struct ConnectionPump {
     next: Next,
     closed: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     /// The parts of a snapshot received so far.
@@ -227,10 +230,10 @@ struct Pumped {
     start: Start,
     /// The rows are outdated until a rerun or a snapshot.
     stale: bool,
-    begin: Begin,
+    begin: SubscriptionStart,
 }
 
-impl Source for Pumped {
+impl Source for ConnectionPump {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             let Poll::Ready((connection, update)) = self.next.as_mut().poll(context) else {
@@ -261,7 +264,7 @@ impl Source for Pumped {
     }
 }
 
-impl Pumped {
+impl ConnectionPump {
     fn event(&mut self, update: Update) -> Option<Event> {
         match update {
             Update::Snapshot(part) => {
@@ -271,8 +274,8 @@ impl Pumped {
                 }
                 self.stale = false;
                 let rows = std::mem::take(&mut self.parts);
-                let (seq, opening, checksum) = (part.seq, part.opening, part.checksum);
-                Some(Event::Snapshot { seq, opening, rows, checksum })
+                let (seq, info, checksum) = (part.seq, part.info, part.checksum);
+                Some(Event::Snapshot { seq, info, rows, checksum })
             }
             Update::Delta { changes, .. }
                 if changes.iter().any(|change| change.delta.is_stale()) =>
@@ -301,9 +304,9 @@ impl Pumped {
     }
 
     fn changed(&self, to: Seq, change: Change) -> Event {
-        let (checksum, opening) = (change.checksum, change.opening);
+        let (checksum, info) = (change.checksum, change.info);
         match change.delta.rows() {
-            Ok(delta) => Event::Delta { to, changes: changes_of(delta), checksum, opening },
+            Ok(delta) => Event::Delta { to, changes: changes_of(delta), checksum, info },
             Err(refusal) => Event::Ended(self.error(refusal.clone())),
         }
     }
@@ -316,13 +319,14 @@ impl Pumped {
 /// All subscribers of a delta share its rows.
 fn changes_of(delta: &Delta) -> Changes {
     let Delta { deletes, inserts, updates, window, .. } = delta;
-    let come = window.inserts.iter().map(|come| Placed { at: come.at, row: come.row.clone() });
-    let new = window.updates.iter().map(|new| Placed { at: new.at, row: new.row.clone() });
+    let come =
+        window.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
+    let new = window.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
     Changes {
         deletes: deletes.clone(),
         inserts: inserts.clone(),
         updates: updates.clone(),
-        window: Window {
+        window: WindowDelta {
             deletes: window.deletes.clone(),
             inserts: come.collect(),
             updates: new.collect(),

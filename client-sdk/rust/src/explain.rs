@@ -5,8 +5,8 @@ use std::future::IntoFuture;
 use abide_schema::wire::Explanation;
 use serde::Serialize;
 
-use crate::backend::{Ask, Reply};
-use crate::request::{Sending, unexpected};
+use crate::backend::{BackendReply, BackendRequest};
+use crate::request::{RequestFuture, unexpected};
 use crate::sql::Params;
 use crate::{Abide, Error};
 
@@ -37,9 +37,9 @@ impl Explain {
     /// [`Error::Refused`] if the query cannot be live at all. A query that only lacks an index is explained,
     /// with [`Explanation::refused`].
     pub async fn send(self) -> Result<Explanation, Error> {
-        let ask = Ask::Explain { sql: self.sql, params: self.params.ready()? };
+        let ask = BackendRequest::Explain { sql: self.sql, params: self.params.ready()? };
         match self.abide.ask(ask, None).await? {
-            Reply::Explained(explanation) => Ok(*explanation),
+            BackendReply::Explained(explanation) => Ok(*explanation),
             other => Err(unexpected(&other)),
         }
     }
@@ -47,9 +47,9 @@ impl Explain {
 
 impl IntoFuture for Explain {
     type Output = Result<Explanation, Error>;
-    type IntoFuture = Sending<Explanation>;
+    type IntoFuture = RequestFuture<Explanation>;
 
-    fn into_future(self) -> Sending<Explanation> {
+    fn into_future(self) -> RequestFuture<Explanation> {
         Box::pin(self.send())
     }
 }

@@ -76,25 +76,25 @@ pub use abide::{Abide, Builder};
 pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::run::RunEnd;
-pub use abide_reducers::run::drive::Spent;
+pub use abide_reducers::run::drive::ModelUsage;
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
     Identity, LostLease, Role, Run, RunEvent, RunEventKind, RunStatus, Session, SessionStatus,
     Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
 };
-pub use abide_schema::caller::{Allowance, CallLimits};
+pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use authority::{NewIdentity, NewRole, Secret};
 pub use builtin::{
-    Appended, ApprovalOf, Message, NewSession, NewTimer, NewTool, NewToolCall, options,
+    Appended, ApprovalRef, Message, NewSession, NewTimer, NewTool, NewToolCall, options,
 };
 pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;
-pub use request::{Batch, Call, Called, Request, Sending};
+pub use request::{Batch, Call, Committed, Request, RequestFuture};
 pub use rows::Positions;
-pub use runs::{Hold, NewAgent, NewRun};
-pub use sql::{Answer, Position, Sql};
+pub use runs::{NewAgent, NewRun, RunLease};
+pub use sql::{Position, QueryResult, Sql};
 pub use subscription::{Subscribe, Subscription, Update};

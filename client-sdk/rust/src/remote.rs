@@ -23,7 +23,7 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
-use crate::backend::{Ask, Attempt, Query, Source, Start};
+use crate::backend::{Attempt, BackendRequest, Source, Start, SubscriptionQuery};
 use actor::{Actor, Command};
 use dial::{Address, Dial};
 use mailbox::{Inbox, Mailbox};
@@ -97,14 +97,14 @@ impl Remote {
         }
     }
 
-    pub(crate) async fn ask(&self, ask: &Ask) -> Attempt {
+    pub(crate) async fn ask(&self, ask: &BackendRequest) -> Attempt {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let text = match message(id, ask) {
             Ok(text) => text,
             Err(error) => return Attempt { outcome: Err(error), uncertain: false },
         };
         let (reply, answer) = oneshot::channel();
-        let mut forget = Forget { id, commands: &self.commands, armed: true };
+        let mut forget = CancelOnDrop { id, commands: &self.commands, armed: true };
         // If the actor has ended, the reply is dropped with the command.
         let _ = self.commands.send(Command::Ask { id, text, reply });
         let attempt = answer.await;
@@ -112,7 +112,11 @@ impl Remote {
         attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.fate()), uncertain: false })
     }
 
-    pub(crate) fn subscribe(&self, query: Query, start: Start) -> Result<Box<dyn Source>, Error> {
+    pub(crate) fn subscribe(
+        &self,
+        query: SubscriptionQuery,
+        start: Start,
+    ) -> Result<Box<dyn Source>, Error> {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::<Mailbox>::default();
         let commands = self.commands.clone();
@@ -127,13 +131,13 @@ impl Remote {
 }
 
 /// Tells the actor that a caller no longer waits for a reply.
-struct Forget<'a> {
+struct CancelOnDrop<'a> {
     id: u64,
     commands: &'a UnboundedSender<Command>,
     armed: bool,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
             // Without an actor there is nothing to forget.
@@ -152,13 +156,17 @@ enum Message<'a> {
     Explain { id: &'a str, sql: &'a str, params: &'a Map<String, JsonValue> },
 }
 
-fn message(id: u64, ask: &Ask) -> Result<String, Error> {
+fn message(id: u64, ask: &BackendRequest) -> Result<String, Error> {
     let id = &id.to_string();
     let message = match ask {
-        Ask::Call { reducer, args, request_id } => Message::Call { id, reducer, args, request_id },
-        Ask::Batch { calls, request_id } => Message::Batch { id, calls, request_id },
-        Ask::Sql { sql, params, as_of } => Message::Sql { id, sql, params, as_of: *as_of },
-        Ask::Explain { sql, params } => Message::Explain { id, sql, params },
+        BackendRequest::Call { reducer, args, request_id } => {
+            Message::Call { id, reducer, args, request_id }
+        }
+        BackendRequest::Batch { calls, request_id } => Message::Batch { id, calls, request_id },
+        BackendRequest::Sql { sql, params, as_of } => {
+            Message::Sql { id, sql, params, as_of: *as_of }
+        }
+        BackendRequest::Explain { sql, params } => Message::Explain { id, sql, params },
     };
     let text = serde_json::to_string(&message).map_err(|why| Error::decode("a message", &why))?;
     if text.len() > MESSAGE_BYTES {

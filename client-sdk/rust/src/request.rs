@@ -14,16 +14,16 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
 use uuid::Uuid;
 
-use crate::backend::{Ask, Reply};
+use crate::backend::{BackendReply, BackendRequest};
 use crate::{Abide, Error};
 
 /// The future of an awaited builder.
-pub type Sending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+pub type RequestFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// The reply to a call. It dereferences to what the reducer returned; if that value has its own
 /// `seq`, as rows do, use `called.value.seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called<T> {
+pub struct Committed<T> {
     /// The call's position in the log, or that of the original call if this one is a duplicate.
     pub seq: Seq,
     /// Whether an earlier call with the same request id already took effect.
@@ -32,14 +32,14 @@ pub struct Called<T> {
     pub value: T,
 }
 
-impl<T> Called<T> {
+impl<T> Committed<T> {
     /// Returns only what the reducer returned.
     pub fn into_inner(self) -> T {
         self.value
     }
 }
 
-impl<T> Deref for Called<T> {
+impl<T> Deref for Committed<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -47,7 +47,7 @@ impl<T> Deref for Called<T> {
     }
 }
 
-impl<T> DerefMut for Called<T> {
+impl<T> DerefMut for Committed<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
@@ -110,15 +110,15 @@ impl<T: DeserializeOwned, O> Request<T, O> {
     ///
     /// # Errors
     /// [`Error`]; after [`Error::Refused`], nothing was written.
-    pub async fn send(self) -> Result<Called<T>, Error> {
+    pub async fn send(self) -> Result<Committed<T>, Error> {
         let BatchCall { reducer, args } = self.call.ready()?;
         let what = format!("the result of {reducer}");
         let request_id = self.request_id.unwrap_or_else(new_request_id);
-        let ask = Ask::Call { reducer, args, request_id };
+        let ask = BackendRequest::Call { reducer, args, request_id };
         match self.abide.ask(ask, self.deadline).await? {
-            Reply::Called { seq, duplicate, result } => {
+            BackendReply::Called { seq, duplicate, result } => {
                 let value = result.decode().map_err(|why| Error::decode(what, &why))?;
-                Ok(Called { seq, duplicate, value })
+                Ok(Committed { seq, duplicate, value })
             }
             other => Err(unexpected(&other)),
         }
@@ -126,10 +126,10 @@ impl<T: DeserializeOwned, O> Request<T, O> {
 }
 
 impl<T: DeserializeOwned + 'static, O: 'static> IntoFuture for Request<T, O> {
-    type Output = Result<Called<T>, Error>;
-    type IntoFuture = Sending<Called<T>>;
+    type Output = Result<Committed<T>, Error>;
+    type IntoFuture = RequestFuture<Committed<T>>;
 
-    fn into_future(self) -> Sending<Called<T>> {
+    fn into_future(self) -> RequestFuture<Committed<T>> {
         Box::pin(self.send())
     }
 }
@@ -217,12 +217,12 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error`]; [`Error::Refused`] names the first refused call, and nothing of the batch was written.
-    pub async fn send(self) -> Result<Called<Vec<CallResult>>, Error> {
+    pub async fn send(self) -> Result<Committed<Vec<CallResult>>, Error> {
         let calls = self.calls.into_iter().map(Call::ready).collect::<Result<Vec<_>, _>>()?;
         let request_id = self.request_id.unwrap_or_else(new_request_id);
-        match self.abide.ask(Ask::Batch { calls, request_id }, self.deadline).await? {
-            Reply::Batch { seq, duplicate, results } => {
-                Ok(Called { seq, duplicate, value: results })
+        match self.abide.ask(BackendRequest::Batch { calls, request_id }, self.deadline).await? {
+            BackendReply::Batch { seq, duplicate, results } => {
+                Ok(Committed { seq, duplicate, value: results })
             }
             other => Err(unexpected(&other)),
         }
@@ -230,8 +230,8 @@ impl Batch {
 }
 
 impl IntoFuture for Batch {
-    type Output = Result<Called<Vec<CallResult>>, Error>;
-    type IntoFuture = Sending<Called<Vec<CallResult>>>;
+    type Output = Result<Committed<Vec<CallResult>>, Error>;
+    type IntoFuture = RequestFuture<Committed<Vec<CallResult>>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
@@ -242,12 +242,12 @@ fn new_request_id() -> String {
     Uuid::now_v7().to_string()
 }
 
-pub(crate) fn unexpected(reply: &Reply) -> Error {
+pub(crate) fn unexpected(reply: &BackendReply) -> Error {
     let what = match reply {
-        Reply::Called { .. } => "a call's",
-        Reply::Batch { .. } => "a batch's",
-        Reply::Rows { .. } => "a query's",
-        Reply::Explained(_) => "an explanation's",
+        BackendReply::Called { .. } => "a call's",
+        BackendReply::Batch { .. } => "a batch's",
+        BackendReply::Rows { .. } => "a query's",
+        BackendReply::Explained(_) => "an explanation's",
     };
     Error::Protocol { why: format!("unexpected reply: {what}") }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Changes {
     pub(crate) inserts: Vec<Row>,
     pub(crate) updates: Vec<Row>,
     /// All changes, for a query with LIMIT.
-    pub(crate) window: Window,
+    pub(crate) window: WindowDelta,
     /// Positions of the rows in the three lists, after a window's rows were moved into them.
     pub(crate) positions: Option<Positions>,
 }
@@ -36,31 +36,31 @@ pub struct Positions {
 /// The changes of a window of rows: deletes from the last position to the first, then inserts from
 /// the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Window {
+pub(crate) struct WindowDelta {
     pub(crate) deletes: Vec<usize>,
-    pub(crate) inserts: Vec<Placed>,
-    pub(crate) updates: Vec<Placed>,
+    pub(crate) inserts: Vec<PositionedRow>,
+    pub(crate) updates: Vec<PositionedRow>,
 }
 
 /// A row at a position.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Placed {
+pub(crate) struct PositionedRow {
     pub(crate) at: usize,
     pub(crate) row: Row,
 }
 
 impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0 && self.window == Window::default()
+        self.len() == 0 && self.window == WindowDelta::default()
     }
 
     /// Moves the rows of a window into the three lists, and their positions into a separate value.
     pub(crate) fn told(mut self) -> Changes {
-        if self.window == Window::default() {
+        if self.window == WindowDelta::default() {
             return self;
         }
-        let Window { deletes, inserts, updates } = std::mem::take(&mut self.window);
-        let at = |placed: &[Placed]| placed.iter().map(|placed| placed.at).collect();
+        let WindowDelta { deletes, inserts, updates } = std::mem::take(&mut self.window);
+        let at = |placed: &[PositionedRow]| placed.iter().map(|placed| placed.at).collect();
         let (came, changed) = (at(&inserts), at(&updates));
         self.positions = Some(Positions { deletes, inserts: came, updates: changed });
         self.inserts.extend(inserts.into_iter().map(|placed| placed.row));
@@ -175,7 +175,7 @@ impl Rows {
         mut changes: Changes,
         told: Option<Checksum>,
     ) -> Result<Changes, Mismatch> {
-        let is_window = self.placed || changes.window != Window::default();
+        let is_window = self.placed || changes.window != WindowDelta::default();
         let difference = match is_window {
             true => self.difference_of_window(&mut changes)?,
             false => self.difference_of_rows(&changes)?,
@@ -219,7 +219,7 @@ impl Rows {
             changes.deletes.push(self.layout.key_of_row(&gone));
             difference.gone.push(gone);
         }
-        for Placed { at, row } in &changes.window.inserts {
+        for PositionedRow { at, row } in &changes.window.inserts {
             self.layout.check_width(row)?;
             if *at > rows.len() {
                 return Err(beyond(*at));
@@ -227,7 +227,7 @@ impl Rows {
             rows.insert(*at, row.clone());
             difference.come.push(row.clone());
         }
-        for Placed { at, row } in &changes.window.updates {
+        for PositionedRow { at, row } in &changes.window.updates {
             self.layout.check_width(row)?;
             let place = rows.get_mut(*at).ok_or_else(|| beyond(*at))?;
             difference.gone.push(std::mem::replace(place, row.clone()));
@@ -311,7 +311,7 @@ impl Rows {
         let (gone, come) = (&old_rest[..old_rest.len() - tail], &new_rest[..new_rest.len() - tail]);
         let key = |row: &Row| self.layout.key_of_row(row);
         let placed = come.iter().enumerate();
-        let placed = placed.map(|(at, row)| Placed { at: head + at, row: row.clone() });
+        let placed = placed.map(|(at, row)| PositionedRow { at: head + at, row: row.clone() });
         let in_place = !self.layout.key.is_empty()
             && gone.len() == come.len()
             && gone.iter().zip(come).all(|(old, new)| same(&key(old), &key(new)));
@@ -319,14 +319,14 @@ impl Rows {
             let changed = placed.zip(gone).filter(|(new, old)| !same(&new.row, old));
             let updates = changed.map(|(new, _)| new).collect();
             return Changes {
-                window: Window { updates, ..Window::default() },
+                window: WindowDelta { updates, ..WindowDelta::default() },
                 ..Changes::default()
             }
             .told();
         }
         let deletes: Vec<usize> = (head..head + gone.len()).rev().collect();
         let keys = gone.iter().rev().map(key).collect();
-        let window = Window { deletes, inserts: placed.collect(), updates: Vec::new() };
+        let window = WindowDelta { deletes, inserts: placed.collect(), updates: Vec::new() };
         Changes { deletes: keys, window, ..Changes::default() }.told()
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use abide_reducers::run::RunEnd;
-use abide_reducers::run::drive::Spent;
+use abide_reducers::run::drive::ModelUsage;
 use abide_reducers::{Agent, AgentMode, Run, ToolCall};
 use abide_schema::reducer::DERIVED;
 use serde::Serialize;
@@ -87,24 +87,29 @@ impl NewRun {
 
 /// Proof of a claimed run; each step of the run must present it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct RunLease {
     /// The run.
     pub run_id: String,
     /// The claim's fencing token.
     pub fencing_token: i64,
 }
 
-impl Hold {
+impl RunLease {
     /// From a claimed run; `None` if the run is not claimed.
     #[must_use]
-    pub fn of(run: &Run) -> Option<Hold> {
-        Some(Hold { run_id: run.id.clone(), fencing_token: run.fencing_token? })
+    pub fn of(run: &Run) -> Option<RunLease> {
+        Some(RunLease { run_id: run.id.clone(), fencing_token: run.fencing_token? })
     }
 
     /// The call that records events of the run, for a batch: if the claim was lost, nothing of the batch takes
     /// effect.
     #[must_use]
-    pub fn record(&self, events: &[JsonValue], spent: Option<&Spent>, lease: Duration) -> Call {
+    pub fn record(
+        &self,
+        events: &[JsonValue],
+        spent: Option<&ModelUsage>,
+        lease: Duration,
+    ) -> Call {
         let call = Call::new("record_run", self.args()).arg("events", events);
         let call = call.arg("lease_ms", millis(lease));
         match spent {
@@ -119,7 +124,7 @@ impl Hold {
         format!("{}{DERIVED}{rest}", self.run_id)
     }
 
-    /// The call that requests a tool call of the run; its id must come from [`Hold::call_id`].
+    /// The call that requests a tool call of the run; its id must come from [`RunLease::call_id`].
     #[must_use]
     pub fn request(&self, wanted: &NewToolCall) -> Call {
         let call = Call::new("request_tool_call", wanted).arg("run_id", &self.run_id);
@@ -188,7 +193,7 @@ impl Abide {
     }
 
     /// Extends the lease on a run; the result shows whether an abort was requested.
-    pub fn heartbeat_run(&self, hold: &Hold, lease: Duration) -> Request<Run> {
+    pub fn heartbeat_run(&self, hold: &RunLease, lease: Duration) -> Request<Run> {
         Request::new(self, "heartbeat_run", hold.args()).arg("lease_ms", millis(lease))
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as JsonValue};
 
-use crate::backend::{Ask, Reply};
+use crate::backend::{BackendReply, BackendRequest};
 use crate::request::unexpected;
 use crate::{Abide, Error, decode};
 
@@ -92,11 +92,11 @@ impl Sql {
     ///
     /// # Errors
     /// [`Error`].
-    pub async fn rows(self) -> Result<Answer, Error> {
+    pub async fn rows(self) -> Result<QueryResult, Error> {
         let Sql { abide, sql, params, as_of, deadline } = self;
-        let ask = Ask::Sql { sql, params: params.ready()?, as_of };
+        let ask = BackendRequest::Sql { sql, params: params.ready()?, as_of };
         match abide.ask(ask, deadline).await? {
-            Reply::Rows { seq, columns, rows } => Ok(Answer { seq, columns, rows }),
+            BackendReply::Rows { seq, columns, rows } => Ok(QueryResult { seq, columns, rows }),
             other => Err(unexpected(&other)),
         }
     }
@@ -104,7 +104,7 @@ impl Sql {
 
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct QueryResult {
     /// The state that the query read; it is durable.
     pub seq: Seq,
     /// Column names.
@@ -113,7 +113,7 @@ pub struct Answer {
     pub rows: Vec<Row>,
 }
 
-impl Answer {
+impl QueryResult {
     /// Decodes the rows as a type, like [`Sql::fetch`].
     ///
     /// # Errors

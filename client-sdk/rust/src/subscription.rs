@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use abide_schema::wire::{Column, Opening, OrderTerm, Plan, Shape};
+use abide_schema::wire::{Column, OrderTerm, Plan, Shape, SubscriptionInfo};
 use abide_schema::{Checksum, Row, Seq, Value};
 use futures_util::Stream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::backend::{Event, Query, Source, Start};
-use crate::request::Sending;
+use crate::backend::{Event, Source, Start, SubscriptionQuery};
+use crate::request::RequestFuture;
 use crate::rows::{Changes, Mismatch, Positions, Rows};
 use crate::sql::{Params, Position};
 use crate::{Abide, Error, decode};
@@ -87,7 +87,7 @@ impl Subscribe {
         let Subscribe { abide, sql, params, start, checksum, explain } = self;
         let holds_rows = start.seq().is_none();
         let checksum = checksum && holds_rows;
-        let query = Query { sql, params: params.ready()?, checksum, explain };
+        let query = SubscriptionQuery { sql, params: params.ready()?, checksum, explain };
         let mismatches = abide.mismatch_counter();
         let begin = async {
             let source = abide.open_source(query, start).await?;
@@ -111,9 +111,9 @@ impl Subscribe {
 
 impl IntoFuture for Subscribe {
     type Output = Result<Subscription, Error>;
-    type IntoFuture = Sending<Subscription>;
+    type IntoFuture = RequestFuture<Subscription>;
 
-    fn into_future(self) -> Sending<Subscription> {
+    fn into_future(self) -> RequestFuture<Subscription> {
         Box::pin(self.start())
     }
 }
@@ -261,17 +261,17 @@ impl Subscription {
                 self.ended = Some(error);
                 return None;
             }
-            Event::Snapshot { seq, opening, rows, checksum } => {
+            Event::Snapshot { seq, info, rows, checksum } => {
                 self.repair.waits = false;
-                self.take_snapshot(&opening, rows, checksum).map(|told| (seq, told))
+                self.take_snapshot(&info, rows, checksum).map(|told| (seq, told))
             }
             _ if self.repair.waits => return None,
             Event::Seen(seq) => {
                 self.seq = self.seq.max(seq);
                 return None;
             }
-            Event::Delta { to, changes, checksum, opening } => {
-                self.take_delta(changes, checksum, opening.as_deref()).map(|told| (to, told))
+            Event::Delta { to, changes, checksum, info } => {
+                self.take_delta(changes, checksum, info.as_deref()).map(|told| (to, told))
             }
         };
         let (to, (reset, changes)) = match told {
@@ -288,23 +288,23 @@ impl Subscription {
 
     fn take_snapshot(
         &mut self,
-        opening: &Opening,
+        info: &SubscriptionInfo,
         rows: Vec<Row>,
         checksum: Option<Checksum>,
     ) -> Result<(bool, Changes), Mismatch> {
         if !self.holds_rows {
-            self.open(opening);
-            return Ok((true, Changes::whole(rows, opening.shape.window)));
+            self.open(info);
+            return Ok((true, Changes::whole(rows, info.shape.window)));
         }
-        let rows = Rows::new(&opening.shape, rows, checksum)?;
-        let same_shape = *self.shape == opening.shape;
-        self.open(opening);
+        let rows = Rows::new(&info.shape, rows, checksum)?;
+        let same_shape = *self.shape == info.shape;
+        self.open(info);
         match &mut self.rows {
             Some(old) if same_shape => Ok((false, old.become_snapshot(rows))),
             held => {
                 let all = rows.as_slice().to_vec();
                 *held = Some(rows);
-                Ok((true, Changes::whole(all, opening.shape.window)))
+                Ok((true, Changes::whole(all, info.shape.window)))
             }
         }
     }
@@ -313,25 +313,25 @@ impl Subscription {
         &mut self,
         changes: Changes,
         checksum: Option<Checksum>,
-        opening: Option<&Opening>,
+        info: Option<&SubscriptionInfo>,
     ) -> Result<(bool, Changes), Mismatch> {
-        match (opening, &mut self.rows) {
-            (Some(opening), Some(_)) if opening.shape != *self.shape => {
+        match (info, &mut self.rows) {
+            (Some(info), Some(_)) if info.shape != *self.shape => {
                 Err(Mismatch::new("the columns of the query have changed"))
             }
             (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
-            (opening, None) => {
-                opening.into_iter().for_each(|opening| self.open(opening));
+            (info, None) => {
+                info.into_iter().for_each(|info| self.open(info));
                 Ok((false, changes.told()))
             }
         }
     }
 
-    fn open(&mut self, opening: &Opening) {
-        if *self.shape != opening.shape {
-            self.shape = Arc::new(opening.shape.clone());
+    fn open(&mut self, info: &SubscriptionInfo) {
+        if *self.shape != info.shape {
+            self.shape = Arc::new(info.shape.clone());
         }
-        self.plan.clone_from(&opening.plan);
+        self.plan.clone_from(&info.plan);
     }
 
     /// The rows would be wrong: keeps the current rows and fetches the result again.

@@ -1,11 +1,20 @@
 //! The change of one query's result by one commit.
 
+pub(crate) mod aggregates;
+pub(crate) mod changes;
+pub(crate) mod dependency;
+pub(crate) mod exact;
+pub(crate) mod meter;
+pub(crate) mod rule;
+pub(crate) mod state;
+pub(crate) mod window;
+
 use std::collections::HashMap;
 
 use abide_schema::value::write_row_json;
 use abide_schema::{Checksum, Row, Value};
 
-use crate::exact::{self, Exact};
+use crate::delta::exact::ExactRow;
 
 /// The change of one result. Remove the deletes, add the inserts and replace rows by the updates of
 /// the same key: the old result becomes the new one.
@@ -18,7 +27,7 @@ pub struct Delta {
     /// New versions of kept rows.
     pub updates: Vec<Row>,
     /// The change of a query with LIMIT: positions instead of keys.
-    pub window: Window,
+    pub window: WindowDelta,
     /// The old rows of deletes and updates. Subscribers do not receive them, but the checksum
     /// covers them. They are kept as rows because most results have no subscriber that verifies the
     /// checksum.
@@ -28,18 +37,18 @@ pub struct Delta {
 /// The change of a window of rows. Deletes come first, from the last position to the first, then
 /// inserts from the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Window {
+pub struct WindowDelta {
     /// Positions of the removed rows.
     pub deletes: Vec<usize>,
     /// Added rows, each at its position once all earlier inserts are applied.
-    pub inserts: Vec<Placed>,
+    pub inserts: Vec<PositionedRow>,
     /// New versions of kept rows.
-    pub updates: Vec<Placed>,
+    pub updates: Vec<PositionedRow>,
 }
 
 /// A row at a position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct PositionedRow {
     /// The position.
     pub at: usize,
     /// The row.
@@ -53,7 +62,7 @@ impl Delta {
         self.deletes.is_empty()
             && self.inserts.is_empty()
             && self.updates.is_empty()
-            && self.window == Window::default()
+            && self.window == WindowDelta::default()
     }
 
     /// Adds an inserted row.
@@ -111,7 +120,7 @@ impl Delta {
     /// columns.
     pub(crate) fn of_weights(key: &[usize], weights: Weights) -> Delta {
         let mut delta = Delta::default();
-        let mut gone: HashMap<Exact, Row> = HashMap::new();
+        let mut gone: HashMap<ExactRow, Row> = HashMap::new();
         for (row, weight) in weights.rows() {
             if weight >= 0 {
                 continue;
@@ -119,7 +128,7 @@ impl Delta {
             if key.is_empty() {
                 (0..-weight).for_each(|_| delta.delete(key, row.clone()));
             } else {
-                gone.insert(Exact(key_of(key, &row)), row);
+                gone.insert(ExactRow(key_of(key, &row)), row);
             }
         }
         for (row, weight) in weights.rows() {
@@ -128,16 +137,16 @@ impl Delta {
             }
             if key.is_empty() {
                 (0..weight).for_each(|_| delta.insert(row.clone()));
-            } else if let Some(old) = gone.remove(&Exact(key_of(key, &row))) {
+            } else if let Some(old) = gone.remove(&ExactRow(key_of(key, &row))) {
                 delta.update(old, row);
             } else {
                 delta.insert(row);
             }
         }
         if !key.is_empty() {
-            let left = weights
-                .rows()
-                .filter(|(row, weight)| *weight < 0 && gone.contains_key(&Exact(key_of(key, row))));
+            let left = weights.rows().filter(|(row, weight)| {
+                *weight < 0 && gone.contains_key(&ExactRow(key_of(key, row)))
+            });
             left.for_each(|(row, _)| delta.delete(key, row));
         }
         delta
@@ -157,7 +166,7 @@ impl Delta {
     /// Builds a delta from the old and the new rows of a window.
     pub(crate) fn of_windows(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         let stays = common(key, old, new);
-        let mut window = Window::default();
+        let mut window = WindowDelta::default();
         let mut old_stays = vec![false; old.len()];
         let mut new_stays = vec![None; new.len()];
         for (from, to) in stays {
@@ -170,7 +179,7 @@ impl Delta {
             gone.push(old[at].clone());
         }
         for (at, row) in new.iter().enumerate() {
-            let placed = Placed { at, row: row.clone() };
+            let placed = PositionedRow { at, row: row.clone() };
             match new_stays[at] {
                 None => window.inserts.push(placed),
                 Some(from) if !exact::same(&old[from], row) => {
@@ -187,7 +196,7 @@ impl Delta {
 /// A Z-set that keeps the order in which its rows were added.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    at: HashMap<Exact, usize>,
+    at: HashMap<ExactRow, usize>,
     rows: Vec<(Row, i64)>,
 }
 
@@ -195,7 +204,7 @@ impl Weights {
     /// Adds a row with a weight.
     pub(crate) fn add(&mut self, row: Row, weight: i64) {
         let next = self.rows.len();
-        let at = *self.at.entry(Exact(row.clone())).or_insert(next);
+        let at = *self.at.entry(ExactRow(row.clone())).or_insert(next);
         if at == next {
             self.rows.push((row, weight));
         } else {
@@ -222,13 +231,13 @@ pub(crate) fn key_of(key: &[usize], row: &Row) -> Row {
 /// The longest run of rows that are in both lists in the same order, as positions in either: the
 /// rows that need not move (longest increasing subsequence, by patience sorting).
 fn common(key: &[usize], old: &[Row], new: &[Row]) -> Vec<(usize, usize)> {
-    let mut places: HashMap<Exact, Vec<usize>> = HashMap::new();
+    let mut places: HashMap<ExactRow, Vec<usize>> = HashMap::new();
     for (at, row) in old.iter().enumerate().rev() {
-        places.entry(Exact(key_of(key, row))).or_default().push(at);
+        places.entry(ExactRow(key_of(key, row))).or_default().push(at);
     }
     let mut pairs = Vec::new();
     for (to, row) in new.iter().enumerate() {
-        if let Some(from) = places.get_mut(&Exact(key_of(key, row))).and_then(Vec::pop) {
+        if let Some(from) = places.get_mut(&ExactRow(key_of(key, row))).and_then(Vec::pop) {
             pairs.push((from, to));
         }
     }

@@ -7,8 +7,8 @@
 //! commit.
 //!
 //! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`,
-//! `from`, `core`, `order` and `select` the query as resolved fragments of SQL, `expansion` limits
-//! on its size · `rule` the delta rules, `reach` which outer rows a change affects · `template` the
+//! `from`, `select_core`, `order` and `select` the query as resolved fragments of SQL, `expansion` limits
+//! on its size · `rule` the delta rules, `dependency_path` which outer rows a change affects · `template` the
 //! statements of a query, [`Scan`] the tables that they would scan · `route`, `interval` and
 //! `lookup` which changes can affect it · [`Router`] the index over all bindings · [`Changes`] in,
 //! [`Delta`] out.
@@ -16,48 +16,24 @@
 //! *Invariant:* no SQL semantics are reimplemented here. The router's knowledge of affinity and
 //! collation only adds candidates; SQLite decides.
 
-mod advice;
 mod catalog;
-mod changes;
-mod condition;
-mod core;
 mod delta;
-mod exact;
-mod expansion;
-mod fragment;
-mod from;
-mod functions;
-mod interval;
-mod kind;
-mod lex;
-mod listed;
-mod lookup;
-mod lower;
-mod meter;
-mod order;
-mod planner;
-mod reach;
+mod plan;
 mod route;
-mod router;
-mod rule;
-mod select;
 mod sql;
-mod state;
-mod tally;
-mod template;
-mod viewer;
-mod window;
 
-pub use advice::{Part, Scan};
 pub use catalog::Catalog;
-pub use changes::{Changes, RowChange};
-pub use condition::{Condition, OWN, check_condition};
-pub use delta::{Delta, Placed, Window};
-pub use lex::{check_no_nul, names_main, operations};
-pub use meter::{Budget, Spent, TemplateWork};
-pub use planner::Planner;
-pub use router::{BindingId, Router, Wanted, Work};
-pub use sql::{Allowance, Fault, LiveError, Sql, SqlError};
-pub use tally::Filled;
-pub use template::{Binding, Explanation};
-pub use viewer::{Edition, Outlook, Owner, Viewer, Within, select_of};
+pub use delta::aggregates::BackfilledGroup;
+pub use delta::changes::{Changes, RowChange};
+pub use delta::meter::{Budget, Cost, TemplateWork};
+pub use delta::{Delta, PositionedRow, WindowDelta};
+pub use plan::analysis::{Scan, StatementPurpose};
+pub use plan::condition::{Condition, OWN, check_condition};
+pub use plan::lex::{check_no_nul, names_main, operations};
+pub use plan::planner::Planner;
+pub use plan::principal::{
+    AuthorizedViews, OwnerReference, PolicyVersion, QueryPrincipal, ScopeMembership, select_of,
+};
+pub use plan::template::{Binding, Explanation};
+pub use route::router::{BackfillRequest, BindingId, Router, WorkCounters};
+pub use sql::{LiveError, Sql, SqlError, SqlErrorKind, StatementLimits};

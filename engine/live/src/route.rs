@@ -5,14 +5,19 @@
 //! negatives. If SQLite's comparison of two values is not certain, there is no key, and the binding
 //! is checked at every change of its table.
 
+pub(crate) mod binding_index;
+pub(crate) mod interval;
+pub(crate) mod lookup;
+pub(crate) mod router;
+
 use std::hash::{Hash, Hasher};
 
 use abide_schema::Value;
 use abide_schema::table::Kind;
 
-use crate::fragment::Collation;
-use crate::interval::{High, Interval, Point};
-use crate::lower::EqualColumns;
+use crate::plan::fragment::Collation;
+use crate::plan::lower::EqualColumns;
+use crate::route::interval::{High, Interval, Point};
 
 /// The maximum number of alternatives with keys.
 const ALTERNATIVES: usize = 32;
@@ -21,7 +26,7 @@ const KEYS: usize = 256;
 
 /// The comparison of a cell with parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Test {
+pub(crate) enum Comparison {
     /// Equal to one of them.
     Among,
     /// Greater or equal.
@@ -37,7 +42,7 @@ pub(crate) enum Test {
 /// A comparison of a column with parameters, usually `column = ?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Equality {
-    pub(crate) test: Test,
+    pub(crate) test: Comparison,
     pub(crate) source: usize,
     pub(crate) column: usize,
     pub(crate) collation: Collation,
@@ -53,9 +58,9 @@ impl Equality {
         let mut cells = Vec::new();
         for slot in &self.values {
             match probe(kind, self.collation, self.nulls_match, &params[*slot]) {
-                Probe::Key(cell) => cells.push(cell),
-                Probe::Never => {}
-                Probe::Unsure => return None,
+                KeyProbe::Key(cell) => cells.push(cell),
+                KeyProbe::Never => {}
+                KeyProbe::Unsure => return None,
             }
         }
         Some(cells)
@@ -75,7 +80,7 @@ impl Route {
     /// Whether it requires columns to be among given values.
     pub(crate) fn is_of_keys(&self) -> bool {
         let Route::Alternatives(alternatives) = self else { return false };
-        alternatives.iter().flatten().all(|equality| equality.test == Test::Among)
+        alternatives.iter().flatten().all(|equality| equality.test == Comparison::Among)
     }
 
     /// Both hold.
@@ -128,7 +133,7 @@ impl Route {
             while let Some(known) = equalities.get(at).cloned() {
                 at += 1;
                 if known.nulls_match
-                    || known.test != Test::Among
+                    || known.test != Comparison::Among
                     || known.collation != Collation::Binary
                 {
                     continue;
@@ -175,7 +180,7 @@ impl Route {
         let keyed = alternatives.iter().map(|equalities| {
             let here = || equalities.iter().filter(|equality| equality.source == source);
             let mut of_source: Vec<&Equality> =
-                here().filter(|equality| equality.test == Test::Among).collect();
+                here().filter(|equality| equality.test == Comparison::Among).collect();
             if of_source.is_empty() {
                 // Without a key, use the range of the first bounded column.
                 let column = here().next().map(|range| (range.column, range.collation));
@@ -207,7 +212,7 @@ pub(crate) type KeyColumn = (usize, Collation);
 
 /// A parameter as part of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Probe {
+pub(crate) enum KeyProbe {
     /// Equals the cells with this value after [`canonical`].
     Key(Value),
     /// Equals no cell.
@@ -243,14 +248,14 @@ fn bound_points(
     value: &Value,
 ) -> Option<(Option<Point>, Option<Point>)> {
     let point = || match probe(kind, bound.collation, false, value) {
-        Probe::Key(value) => Point::of(value),
-        Probe::Never | Probe::Unsure => None,
+        KeyProbe::Key(value) => Point::of(value),
+        KeyProbe::Never | KeyProbe::Unsure => None,
     };
     let wildcards: &[char] = match bound.test {
-        Test::Among | Test::AtLeast => return point().map(|point| (Some(point), None)),
-        Test::AtMost => return point().map(|point| (None, Some(point))),
-        Test::Like => &['%', '_', '\0'],
-        Test::Glob => &['*', '?', '[', '\0'],
+        Comparison::Among | Comparison::AtLeast => return point().map(|point| (Some(point), None)),
+        Comparison::AtMost => return point().map(|point| (None, Some(point))),
+        Comparison::Like => &['%', '_', '\0'],
+        Comparison::Glob => &['*', '?', '[', '\0'],
     };
     let (Kind::Text, Value::Text(pattern)) = (kind, value) else { return None };
     let prefix = pattern.split(wildcards).next().filter(|prefix| !prefix.is_empty())?;
@@ -264,27 +269,32 @@ fn bound_points(
 /// The value that equals a parameter in a column of this kind, by SQLite's affinity rules: a text
 /// compared with a numeric column becomes a number if it looks like one, a number compared with a
 /// text column becomes text, a blob is unchanged.
-pub(crate) fn probe(kind: Kind, collation: Collation, nulls_match: bool, value: &Value) -> Probe {
-    let key = |value: &Value| Probe::Key(canonical(collation, value));
+pub(crate) fn probe(
+    kind: Kind,
+    collation: Collation,
+    nulls_match: bool,
+    value: &Value,
+) -> KeyProbe {
+    let key = |value: &Value| KeyProbe::Key(canonical(collation, value));
     match (kind, value) {
-        (_, Value::Null) if nulls_match => Probe::Key(Value::Null),
-        (_, Value::Null) => Probe::Never,
+        (_, Value::Null) if nulls_match => KeyProbe::Key(Value::Null),
+        (_, Value::Null) => KeyProbe::Never,
         (Kind::Integer, Value::Integer(_) | Value::Real(_)) | (Kind::Real, Value::Real(_)) => {
             key(value)
         }
         // An index seek on a REAL column rounds the integer first; a comparison does not.
         (Kind::Real, Value::Integer(n)) if n.unsigned_abs() <= 1 << 53 => key(value),
-        (Kind::Real, Value::Integer(_)) => Probe::Unsure,
+        (Kind::Real, Value::Integer(_)) => KeyProbe::Unsure,
         (Kind::Integer | Kind::Real, Value::Text(text)) => match plain_integer(text) {
             Some(n) => key(&Value::Integer(n)),
-            None if text.starts_with(|c: char| c.is_ascii_alphabetic()) => Probe::Never,
-            None => Probe::Unsure,
+            None if text.starts_with(|c: char| c.is_ascii_alphabetic()) => KeyProbe::Never,
+            None => KeyProbe::Unsure,
         },
         (Kind::Text, Value::Text(_)) | (Kind::Blob, Value::Blob(_)) => key(value),
         (Kind::Text, Value::Integer(n)) => key(&Value::Text(n.to_string())),
-        (Kind::Text, Value::Real(_)) => Probe::Unsure,
-        (Kind::Integer | Kind::Real | Kind::Text, Value::Blob(_)) => Probe::Never,
-        (Kind::Blob, _) => Probe::Never,
+        (Kind::Text, Value::Real(_)) => KeyProbe::Unsure,
+        (Kind::Integer | Kind::Real | Kind::Text, Value::Blob(_)) => KeyProbe::Never,
+        (Kind::Blob, _) => KeyProbe::Never,
     }
 }
 
@@ -321,7 +331,7 @@ fn plain_integer(text: &str) -> Option<i64> {
 /// The hash of a key, cell by cell.
 pub(crate) fn hash_key<'v, H: Hasher>(mut state: H, cells: impl Iterator<Item = &'v Value>) -> u64 {
     for cell in cells {
-        crate::exact::hash_value(cell, &mut state);
+        crate::delta::exact::hash_value(cell, &mut state);
         0xff_u8.hash(&mut state);
     }
     state.finish()

@@ -21,14 +21,14 @@ pub trait Sql {
     ) -> Result<u64, SqlError>;
 
     /// Limits all following statements together. The statement that exceeds the allowance fails
-    /// with [`Fault::Budget`]. `None` lifts the limit. An implementation that cannot interrupt a
+    /// with [`SqlErrorKind::Budget`]. `None` lifts the limit. An implementation that cannot interrupt a
     /// statement may ignore it.
-    fn allow(&mut self, _allowance: Option<Allowance>) {}
+    fn allow(&mut self, _allowance: Option<StatementLimits>) {}
 }
 
 /// The limits of statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct StatementLimits {
     /// Steps of SQLite's virtual machine, of all statements together.
     pub steps: u64,
     /// Bytes of one value. A few values are created between two checks of the steps.
@@ -37,7 +37,7 @@ pub struct Allowance {
 
 /// The cause of a failed statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SqlErrorKind {
     /// The query: an overflow, malformed JSON.
     Query,
     /// The step limit.
@@ -53,7 +53,7 @@ pub struct SqlError {
     /// SQLite's message.
     pub message: String,
     /// The cause.
-    pub fault: Fault,
+    pub fault: SqlErrorKind,
 }
 
 /// Why a delta was not computed.
@@ -74,9 +74,9 @@ pub enum LiveError {
 impl From<SqlError> for LiveError {
     fn from(error: SqlError) -> LiveError {
         match error.fault {
-            Fault::Query => LiveError::Query(error.message),
-            Fault::Budget => LiveError::OverBudget,
-            Fault::Store => LiveError::Broken(error.message),
+            SqlErrorKind::Query => LiveError::Query(error.message),
+            SqlErrorKind::Budget => LiveError::OverBudget,
+            SqlErrorKind::Store => LiveError::Broken(error.message),
         }
     }
 }

@@ -9,9 +9,9 @@ use rusqlite::{CachedStatement, Result, Statement};
 use crate::error::StoreError;
 
 /// A cell to bind without a copy.
-struct Bound<'a>(&'a Value);
+struct BoundCell<'a>(&'a Value);
 
-impl ToSql for Bound<'_> {
+impl ToSql for BoundCell<'_> {
     fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self.0 {
             Value::Null => ValueRef::Null,
@@ -26,7 +26,7 @@ impl ToSql for Bound<'_> {
 /// Binds the first parameters of a statement.
 pub(crate) fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<()> {
     for (at, value) in values.iter().enumerate() {
-        statement.raw_bind_parameter(at + 1, Bound(value))?;
+        statement.raw_bind_parameter(at + 1, BoundCell(value))?;
     }
     Ok(())
 }
@@ -38,14 +38,14 @@ pub(crate) fn bind_some(
     at: impl Fn(usize) -> bool,
 ) -> Result<()> {
     for (place, value) in values.iter().enumerate().filter(|(place, _)| at(*place)) {
-        statement.raw_bind_parameter(place + 1, Bound(value))?;
+        statement.raw_bind_parameter(place + 1, BoundCell(value))?;
     }
     Ok(())
 }
 
 /// Binds one parameter.
 pub(crate) fn bind_one(statement: &mut Statement<'_>, at: usize, value: &Value) -> Result<()> {
-    statement.raw_bind_parameter(at, Bound(value))
+    statement.raw_bind_parameter(at, BoundCell(value))
 }
 
 /// Reads a cell that will be compared with others. Text that is not UTF-8 cannot be compared, and a

@@ -29,7 +29,7 @@ pub enum Image {
 /// The bytes end early or have an invalid format.
 #[derive(Debug, thiserror::Error)]
 #[error("the change log is damaged")]
-pub struct Damaged;
+pub struct CorruptImage;
 
 /// Appends one image.
 pub fn encode(image: &Image, out: &mut Vec<u8>) {
@@ -63,25 +63,25 @@ pub fn encode_cells<'a>(tag: u8, cells: impl IntoIterator<Item = &'a Value>, out
 /// Decodes all images of a table.
 ///
 /// # Errors
-/// [`Damaged`].
-pub fn decode(table: &TableSpec, mut bytes: &[u8]) -> Result<Vec<Image>, Damaged> {
+/// [`CorruptImage`].
+pub fn decode(table: &TableSpec, mut bytes: &[u8]) -> Result<Vec<Image>, CorruptImage> {
     let mut images = Vec::new();
     while let Some((tag, rest)) = bytes.split_first() {
         bytes = rest;
         images.push(match tag {
             0 => Image::Absent(take_cells(table.key.len(), &mut bytes)?),
             1 => Image::Present(take_cells(table.columns.len(), &mut bytes)?),
-            _ => return Err(Damaged),
+            _ => return Err(CorruptImage),
         });
     }
     Ok(images)
 }
 
-fn take_cells(count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, Damaged> {
+fn take_cells(count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, CorruptImage> {
     (0..count).map(|_| take_cell(bytes)).collect()
 }
 
-fn take_cell(bytes: &mut &[u8]) -> Result<Value, Damaged> {
+fn take_cell(bytes: &mut &[u8]) -> Result<Value, CorruptImage> {
     Ok(match take(1, bytes)?[0] {
         0 => Value::Null,
         1 => {
@@ -89,15 +89,15 @@ fn take_cell(bytes: &mut &[u8]) -> Result<Value, Damaged> {
             Value::Integer((n >> 1).cast_signed() ^ -(n & 1).cast_signed())
         }
         2 => {
-            let bits = take(8, bytes)?.try_into().map_err(|_| Damaged)?;
+            let bits = take(8, bytes)?.try_into().map_err(|_| CorruptImage)?;
             Value::Real(f64::from_bits(u64::from_be_bytes(bits)))
         }
         3 => {
             let text = take_bytes(bytes)?.to_owned();
-            Value::Text(String::from_utf8(text).map_err(|_| Damaged)?)
+            Value::Text(String::from_utf8(text).map_err(|_| CorruptImage)?)
         }
         4 => Value::Blob(take_bytes(bytes)?.to_owned()),
-        _ => return Err(Damaged),
+        _ => return Err(CorruptImage),
     })
 }
 
@@ -115,18 +115,18 @@ fn push_varint(mut n: u64, out: &mut Vec<u8>) {
     out.push(n as u8);
 }
 
-fn take<'a>(count: usize, bytes: &mut &'a [u8]) -> Result<&'a [u8], Damaged> {
-    let (taken, rest) = bytes.split_at_checked(count).ok_or(Damaged)?;
+fn take<'a>(count: usize, bytes: &mut &'a [u8]) -> Result<&'a [u8], CorruptImage> {
+    let (taken, rest) = bytes.split_at_checked(count).ok_or(CorruptImage)?;
     *bytes = rest;
     Ok(taken)
 }
 
-fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Damaged> {
-    let count = usize::try_from(take_varint(bytes)?).map_err(|_| Damaged)?;
+fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], CorruptImage> {
+    let count = usize::try_from(take_varint(bytes)?).map_err(|_| CorruptImage)?;
     take(count, bytes)
 }
 
-fn take_varint(bytes: &mut &[u8]) -> Result<u64, Damaged> {
+fn take_varint(bytes: &mut &[u8]) -> Result<u64, CorruptImage> {
     let mut n = 0;
     for shift in (0..64).step_by(7) {
         let byte = take(1, bytes)?[0];
@@ -135,7 +135,7 @@ fn take_varint(bytes: &mut &[u8]) -> Result<u64, Damaged> {
             return Ok(n);
         }
     }
-    Err(Damaged)
+    Err(CorruptImage)
 }
 
 #[cfg(test)]

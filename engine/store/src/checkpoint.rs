@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::seeded::{SeededBug, makes};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
@@ -28,7 +28,7 @@ impl WalSync {
     ///
     /// # Errors An I/O error of the system.
     pub fn recover(&self) -> std::io::Result<()> {
-        if !makes(Bug::WalNotRewritten) {
+        if !makes(SeededBug::WalNotRewritten) {
             self.file.rewrite()?;
         }
         self.file.sync_data()
@@ -104,6 +104,6 @@ impl Checkpointer {
 /// Whether the last connection to close keeps the WAL or checkpoints it.
 pub(crate) fn leave_wal_on_close(connection: &Connection, leave: bool) -> rusqlite::Result<()> {
     let flag = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
-    let leave = leave && !makes(Bug::CheckpointAfterError);
+    let leave = leave && !makes(SeededBug::CheckpointAfterError);
     connection.set_db_config(flag, leave).map(drop)
 }

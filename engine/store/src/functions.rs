@@ -33,7 +33,7 @@ const JSON_DEPTH: usize = 1_000;
 
 /// The shared state of one connection's functions.
 #[derive(Clone, Debug)]
-struct Work {
+struct FunctionContext {
     interrupt: Interrupt,
     /// A connection with SQLite's own functions, opened on first use.
     own: Arc<OnceLock<Mutex<Connection>>>,
@@ -50,7 +50,7 @@ impl ToSql for Text {
 
 /// Installs the replacements on a connection.
 pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<()> {
-    let work = Work { interrupt: interrupt.clone(), own: Arc::default() };
+    let work = FunctionContext { interrupt: interrupt.clone(), own: Arc::default() };
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
@@ -61,26 +61,29 @@ pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<
             connection.create_scalar_function($name, $arguments, $flags, function)?;
         }};
     }
-    define!("instr", 2, flags, Work::instr);
-    define!("replace", 3, flags, Work::replace);
-    define!("like", 2, flags, Work::like);
-    define!("like", 3, flags, Work::like);
-    define!("glob", 2, flags, Work::glob);
-    define!("trim", 2, flags, |work: &Work, context: &_| work.trim(context, (true, true)));
-    define!("ltrim", 2, flags, |work: &Work, context: &_| work.trim(context, (true, false)));
-    define!("rtrim", 2, flags, |work: &Work, context: &_| work.trim(context, (false, true)));
-    define!("unhex", 2, flags, Work::unhex);
+    define!("instr", 2, flags, FunctionContext::instr);
+    define!("replace", 3, flags, FunctionContext::replace);
+    define!("like", 2, flags, FunctionContext::like);
+    define!("like", 3, flags, FunctionContext::like);
+    define!("glob", 2, flags, FunctionContext::glob);
+    define!("trim", 2, flags, |work: &FunctionContext, context: &_| work
+        .trim(context, (true, true)));
+    define!("ltrim", 2, flags, |work: &FunctionContext, context: &_| work
+        .trim(context, (true, false)));
+    define!("rtrim", 2, flags, |work: &FunctionContext, context: &_| work
+        .trim(context, (false, true)));
+    define!("unhex", 2, flags, FunctionContext::unhex);
     let json = flags | FunctionFlags::SQLITE_RESULT_SUBTYPE;
-    define!("json_patch", 2, json, |work: &Work, context: &_| {
+    define!("json_patch", 2, json, |work: &FunctionContext, context: &_| {
         let patched = work.patch("SELECT json_patch(?1, ?2)", context)?;
         let subtype: SubType = Some(JSON).filter(|_| patched.is_some());
         Ok((patched.map(Text), subtype))
     });
-    define!("jsonb_patch", 2, flags, |work: &Work, context: &_| {
+    define!("jsonb_patch", 2, flags, |work: &FunctionContext, context: &_| {
         work.patch("SELECT jsonb_patch(?1, ?2)", context)
     });
-    define!("json_pretty", 1, flags, Work::pretty);
-    define!("json_pretty", 2, flags, Work::pretty);
+    define!("json_pretty", 1, flags, FunctionContext::pretty);
+    define!("json_pretty", 2, flags, FunctionContext::pretty);
     Ok(())
 }
 
@@ -101,7 +104,7 @@ fn failure(code: i32, message: Option<String>) -> Error {
     Error::SqliteFailure(ffi::Error::new(code), message)
 }
 
-impl Work {
+impl FunctionContext {
     /// Counts work, in bytes.
     fn charge(&self, bytes: usize) -> Result<()> {
         if self.interrupt.charge(bytes as u64) { Ok(()) } else { Err(interrupted()) }

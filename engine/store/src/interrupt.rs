@@ -45,7 +45,7 @@ const BYTES_BETWEEN_LOOKS: u64 = 16 << 10;
 /// Why a statement was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Why {
+pub(crate) enum InterruptReason {
     /// Not interrupted.
     Nothing,
     /// The time limit.
@@ -61,10 +61,10 @@ pub(crate) enum Why {
 /// The remaining allowance of a statement. The progress handler is installed once and reads this
 /// state.
 #[derive(Clone, Debug)]
-pub(crate) struct Interrupt(Arc<State>);
+pub(crate) struct Interrupt(Arc<Budgets>);
 
 #[derive(Debug)]
-struct State {
+struct Budgets {
     epoch: Instant,
     /// The deadline in microseconds after the epoch; `u64::MAX` while no limit is set.
     until_us: AtomicU64,
@@ -80,7 +80,7 @@ struct State {
     looked_us: AtomicU64,
     /// The maximum memory in bytes; 0 until the first check determines it.
     most: AtomicU64,
-    held: Memory,
+    held: ProcessMemory,
     closing: AtomicBool,
     why: AtomicU8,
     value_bytes: usize,
@@ -98,7 +98,7 @@ impl Interrupt {
         connection.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, bytes)?;
         let arguments = i32::try_from(limits::FUNCTION_ARGUMENTS).expect("the limit is small");
         connection.set_limit(Limit::SQLITE_LIMIT_FUNCTION_ARG, arguments)?;
-        let state = State {
+        let state = Budgets {
             epoch: Instant::now(),
             until_us: AtomicU64::new(u64::MAX),
             cpu_until_us: AtomicU64::new(u64::MAX),
@@ -107,9 +107,9 @@ impl Interrupt {
             memory: AtomicU64::new(0),
             looked_us: AtomicU64::new(0),
             most: AtomicU64::new(0),
-            held: Memory::new(),
+            held: ProcessMemory::new(),
             closing: AtomicBool::new(false),
-            why: AtomicU8::new(Why::Nothing as u8),
+            why: AtomicU8::new(InterruptReason::Nothing as u8),
             value_bytes,
         };
         let interrupt = Interrupt(Arc::new(state));
@@ -134,7 +134,7 @@ impl Interrupt {
             return !state.look(steps);
         }
         if state.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
-            state.why.store(Why::Steps as u8, Ordering::Relaxed);
+            state.why.store(InterruptReason::Steps as u8, Ordering::Relaxed);
             return false;
         }
         true
@@ -146,9 +146,9 @@ impl Interrupt {
     }
 
     /// Limits one statement, until the returned guard is dropped.
-    pub(crate) fn start(&self, limits: &QueryLimits) -> Running<'_> {
+    pub(crate) fn start(&self, limits: &QueryLimits) -> RunningStatement<'_> {
         self.open(limits);
-        Running(self)
+        RunningStatement(self)
     }
 
     /// Limits all statements together, until [`Interrupt::close`].
@@ -156,7 +156,7 @@ impl Interrupt {
         let state = &*self.0;
         let steps = i64::try_from(limits.steps).unwrap_or(i64::MAX);
         let now = state.epoch.elapsed();
-        state.why.store(Why::Nothing as u8, Ordering::Relaxed);
+        state.why.store(InterruptReason::Nothing as u8, Ordering::Relaxed);
         state.steps_left.store(steps, Ordering::Relaxed);
         state.memory.store(limits.memory_bytes as u64, Ordering::Relaxed);
         // Most statements end before the first check.
@@ -195,14 +195,19 @@ impl Interrupt {
     }
 
     /// Why the last statement was interrupted.
-    pub(crate) fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> InterruptReason {
         let why = self.0.why.load(Ordering::Relaxed);
-        let all = [Why::Time, Why::Steps, Why::Memory, Why::Closing];
-        all.into_iter().find(|known| *known as u8 == why).unwrap_or(Why::Nothing)
+        let all = [
+            InterruptReason::Time,
+            InterruptReason::Steps,
+            InterruptReason::Memory,
+            InterruptReason::Closing,
+        ];
+        all.into_iter().find(|known| *known as u8 == why).unwrap_or(InterruptReason::Nothing)
     }
 }
 
-impl State {
+impl Budgets {
     /// Checks the limits after so many more steps.
     fn look(&self, steps: i64) -> bool {
         let until_us = self.until_us.load(Ordering::Relaxed);
@@ -211,13 +216,13 @@ impl State {
         }
         let now_us = us(self.epoch.elapsed());
         let over = if self.closing.load(Ordering::Relaxed) {
-            Why::Closing
+            InterruptReason::Closing
         } else if now_us >= until_us && self.is_out_of_time(now_us) {
-            Why::Time
+            InterruptReason::Time
         } else if self.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {
-            Why::Steps
+            InterruptReason::Steps
         } else if self.holds_too_much(now_us) {
-            Why::Memory
+            InterruptReason::Memory
         } else {
             return false;
         };
@@ -258,9 +263,9 @@ impl State {
 
 /// A statement that runs with limits.
 #[derive(Debug)]
-pub(crate) struct Running<'a>(&'a Interrupt);
+pub(crate) struct RunningStatement<'a>(&'a Interrupt);
 
-impl Drop for Running<'_> {
+impl Drop for RunningStatement<'_> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -285,15 +290,15 @@ fn cpu_us() -> u64 {
 
 /// The memory of this process on Linux (proc_pid_statm(5)).
 #[derive(Debug)]
-struct Memory {
+struct ProcessMemory {
     file: Option<File>,
     page_bytes: u64,
 }
 
-impl Memory {
-    fn new() -> Memory {
+impl ProcessMemory {
+    fn new() -> ProcessMemory {
         let file = File::open("/proc/self/statm").ok();
-        Memory { file, page_bytes: rustix::param::page_size() as u64 }
+        ProcessMemory { file, page_bytes: rustix::param::page_size() as u64 }
     }
 
     fn bytes(&self) -> Option<u64> {

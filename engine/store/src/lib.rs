@@ -32,10 +32,10 @@ pub use disk::{Disk, SyncData, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use migrate::LastBefore;
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning, blank};
-pub use reader::{Bind, QueryLimits, Reader, Rows, Snapshot, Stopper};
+pub use reader::{Bind, InterruptHandle, QueryLimits, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
 pub use verify::{LogFile, Verified, VerifyError, verify_file};
-pub use writer::{Head, Writer};
+pub use writer::{LogHead, Writer};
 
 /// The version of the bundled SQLite.
 #[must_use]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Module, TableSpec, limits};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -242,7 +242,7 @@ impl Store {
 
 /// OFF only for the seeded bug of a checkpoint without syncs.
 fn synchronous() -> &'static str {
-    if makes(Bug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
+    if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
 /// Opens a file of ours read-only, in addition to the process that has it open.

@@ -12,7 +12,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 use crate::cell;
 use crate::change_log::{self, Image};
 use crate::error::StoreError;
-use crate::interrupt::{self, Interrupt, Running, Why};
+use crate::interrupt::{self, Interrupt, InterruptReason, RunningStatement};
 use crate::migrate;
 use crate::writer;
 
@@ -53,7 +53,7 @@ pub struct Rows {
 /// What the authorizer allows while a statement is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Guard {
+enum AuthorizerMode {
     /// Everything: a statement of the engine.
     Off,
     /// Reading: a statement of a caller.
@@ -82,7 +82,7 @@ fn allowed(context: &AuthContext<'_>, past: bool) -> bool {
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    /// What the authorizer allows; a [`Guard`].
+    /// What the authorizer allows; a [`AuthorizerMode`].
     guard: Arc<AtomicU8>,
     interrupt: Interrupt,
 }
@@ -91,11 +91,13 @@ impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let interrupt =
             Interrupt::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
-        let guard = Arc::new(AtomicU8::new(Guard::Off as u8));
+        let guard = Arc::new(AtomicU8::new(AuthorizerMode::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {
             let guard = in_force.load(Ordering::Relaxed);
-            if guard == Guard::Off as u8 || allowed(&context, guard == Guard::Past as u8) {
+            if guard == AuthorizerMode::Off as u8
+                || allowed(&context, guard == AuthorizerMode::Past as u8)
+            {
                 Authorization::Allow
             } else {
                 Authorization::Deny
@@ -106,8 +108,8 @@ impl Reader {
 
     /// A handle that stops the queries of this reader from another thread.
     #[must_use]
-    pub fn stopper(&self) -> Stopper {
-        Stopper(self.interrupt.clone())
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        InterruptHandle(self.interrupt.clone())
     }
 
     /// Runs set-up statements, for example to create temporary tables.
@@ -124,7 +126,8 @@ impl Reader {
     /// [`StoreError`].
     pub fn snapshot(&mut self) -> Result<Snapshot<'_>, StoreError> {
         self.connection.prepare_cached("BEGIN")?.execute([])?;
-        let mut snapshot = Snapshot { reader: self, seq: Seq::ZERO, guard: Guard::Reading };
+        let mut snapshot =
+            Snapshot { reader: self, seq: Seq::ZERO, guard: AuthorizerMode::Reading };
         let sql = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1";
         let mut statement = snapshot.reader.connection.prepare_cached(sql)?;
         let seq = statement.query_row([], |row| row.get(0)).optional()?;
@@ -136,9 +139,9 @@ impl Reader {
 
 /// Stops the queries of a reader.
 #[derive(Debug)]
-pub struct Stopper(Interrupt);
+pub struct InterruptHandle(Interrupt);
 
-impl Stopper {
+impl InterruptHandle {
     /// Stops the running query and all later ones.
     pub fn stop(&self) {
         self.0.end();
@@ -150,14 +153,14 @@ impl Stopper {
 pub struct Snapshot<'a> {
     reader: &'a Reader,
     seq: Seq,
-    guard: Guard,
+    guard: AuthorizerMode,
 }
 
 impl Snapshot<'_> {
     /// From here on, callers' statements see tables only through the temporary views that replace
     /// them.
     pub fn only_views(&mut self) {
-        self.guard = Guard::Past;
+        self.guard = AuthorizerMode::Past;
     }
 
     /// The last event of this state.
@@ -231,11 +234,11 @@ impl Snapshot<'_> {
     ) -> Result<CachedStatement<'_>, Refusal> {
         self.reader.guard.store(self.guard as u8, Ordering::Relaxed);
         // Prepared again for a past state: the authorizer does not check a cached statement.
-        if self.guard == Guard::Past {
+        if self.guard == AuthorizerMode::Past {
             self.reader.connection.flush_prepared_statement_cache();
         }
         let statement = self.reader.connection.prepare_cached(sql);
-        self.reader.guard.store(Guard::Off as u8, Ordering::Relaxed);
+        self.reader.guard.store(AuthorizerMode::Off as u8, Ordering::Relaxed);
         statement.map_err(|error| match StoreError::from(error) {
             StoreError::Sql { message, .. } if message.contains("is prohibited") => {
                 Refusal::new(Code::BadSql, "past queries can only read registered tables")
@@ -254,7 +257,7 @@ impl Snapshot<'_> {
         &self,
         mut statement: CachedStatement<'_>,
         limits: QueryLimits,
-        _running: Running<'_>,
+        _running: RunningStatement<'_>,
     ) -> Result<Rows, Refusal> {
         let refuse = |error: rusqlite::Error| match StoreError::from(error) {
             StoreError::Interrupted => self.interrupted(&limits),
@@ -281,20 +284,20 @@ impl Snapshot<'_> {
     /// The refusal of an interrupted statement.
     fn interrupted(&self, limits: &QueryLimits) -> Refusal {
         let (detail, hint) = match self.reader.interrupt.why() {
-            Why::Steps => {
+            InterruptReason::Steps => {
                 let detail = format!("the query takes more than {} steps", limits.steps);
                 (detail, "add an index or a narrower WHERE, or end the recursion")
             }
-            Why::Memory => {
+            InterruptReason::Memory => {
                 let mib = limits.memory_bytes >> 20;
                 let detail = format!("the query needs more than {mib} MiB of memory");
                 (detail, "sort, group or join fewer rows; add LIMIT to subqueries")
             }
-            Why::Closing => {
+            InterruptReason::Closing => {
                 return Refusal::new(Code::Overloaded, "the engine is closing")
                     .hint("retry after the restart");
             }
-            Why::Time | Why::Nothing => {
+            InterruptReason::Time | InterruptReason::Nothing => {
                 let ms = limits.time.as_millis();
                 let detail = format!("the query ran longer than {ms} ms");
                 (detail, "add an index or a narrower WHERE")

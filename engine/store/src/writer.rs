@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use abide_schema::event::{Event, Hash};
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Micros, Module, Row, Seq, Table as _, TableSpec, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
@@ -66,7 +66,7 @@ fn update_of(table: &TableSpec, changed: u64) -> String {
 
 /// The end of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct LogHead {
     /// The last event; 0 if there is none.
     pub seq: Seq,
     /// Its time.
@@ -125,14 +125,14 @@ impl Writer {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn head(&self) -> Result<Head, StoreError> {
+    pub fn head(&self) -> Result<LogHead, StoreError> {
         let sql = "SELECT seq, at, hash FROM events ORDER BY seq DESC LIMIT 1";
         let row = self.connection.query_row(sql, [], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Hash>(2)?))
         });
         Ok(match row.optional()? {
-            Some((seq, at, hash)) => Head { seq: Seq(seq), at: Micros(at), hash: Some(hash) },
-            None => Head { seq: Seq::ZERO, at: Micros(0), hash: None },
+            Some((seq, at, hash)) => LogHead { seq: Seq(seq), at: Micros(at), hash: Some(hash) },
+            None => LogHead { seq: Seq::ZERO, at: Micros(0), hash: None },
         })
     }
 
@@ -152,7 +152,7 @@ impl Writer {
         match self.connection.prepare_cached("COMMIT")?.raw_execute() {
             Ok(_) => Ok(()),
             Err(error) if error::is_index_full(&error) => {
-                if !makes(Bug::CommitNotBuried) {
+                if !makes(SeededBug::CommitNotBuried) {
                     self.bury().map_err(|_| StoreError::Broken(error))?;
                 }
                 Err(StoreError::Full)

@@ -10,7 +10,7 @@ use crate::{session, timer};
 
 pub(super) fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupStep, Abort> {
     let mut step = Step { left: limits::CLEANUP_ROWS, tasks: VecDeque::from([task]) };
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         while step.left > 0
             && let Some(task) = step.tasks.pop_front()
         {

@@ -4,14 +4,14 @@ use abide_schema::{Abort, Code, Context, Micros, Refusal, limits, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Run, RunStatus, Told, find, save, tell_all};
-use crate::waiting::{self, Next};
+use super::{NewRunEvent, Run, RunStatus, find, save, tell_all};
+use crate::waiting::{self, QueueHead};
 use crate::{check, delegation, lease};
 
 /// The consumption of a model's answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Spent {
+pub struct ModelUsage {
     /// Whether this is an answer of the model.
     pub iteration: bool,
     /// Tool calls requested in it.
@@ -76,7 +76,7 @@ fn longest_waiting(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort> {
     let first = "WHERE status = 'running' AND driver IS NULL ORDER BY created_at LIMIT ?1";
     // The first is nearly always one that no policy hides.
     for most in [1, limits::LOOKS_OF_A_CLAIM as i64] {
-        for run in ctx.beyond_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
+        for run in ctx.without_policies(|ctx| ctx.find::<Run>(first, &[most.into()]))? {
             if let Some(run) = candidate(ctx, &run.id)? {
                 return Ok(Some(run));
             }
@@ -89,7 +89,8 @@ fn longest_waiting_of_scope(ctx: &mut Context<'_>) -> Result<Option<Run>, Abort>
     let (mut looks, mut behind) = (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>);
     loop {
         let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
-        let Next::Found(since, id) = waiting::next(ctx, waiting::RUNS, place, &mut looks)? else {
+        let QueueHead::Found(since, id) = waiting::next(ctx, waiting::RUNS, place, &mut looks)?
+        else {
             return Ok(None);
         };
         if let Some(run) = candidate(ctx, &id)? {
@@ -132,8 +133,8 @@ pub fn record_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
     fencing_token: i64,
-    events: Option<Vec<Told>>,
-    spent: Option<Spent>,
+    events: Option<Vec<NewRunEvent>>,
+    spent: Option<ModelUsage>,
     lease_ms: Option<i64>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;
@@ -147,7 +148,7 @@ pub fn record_run(
     save(ctx, run)
 }
 
-fn add(run: &mut Run, spent: &Spent) -> Result<(), Refusal> {
+fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
     let counts = 0..=i64::from(u32::MAX);
     check::within("tool_calls", Some(spent.tool_calls), &counts)?;
     check::within("input_tokens", spent.input_tokens, &counts)?;

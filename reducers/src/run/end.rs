@@ -1,12 +1,13 @@
 //! How a turn ends: the run waits, or ends.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::drive::held;
 use super::{
-    RESUME, Run, RunEventKind, RunStatus, Told, active, awaited, find, save, status, tell, tell_all,
+    NewRunEvent, RESUME, Run, RunEventKind, RunStatus, active, awaited, find, save, status, tell,
+    tell_all,
 };
 use crate::cleanup::{self, Task};
 use crate::session::{self, SessionStatus};
@@ -58,10 +59,10 @@ pub fn finish_run(
     output: Option<Map<String, JsonValue>>,
     code: Option<String>,
     message: Option<String>,
-    events: Option<Vec<Told>>,
-) -> Result<Answer<Run>, Abort> {
+    events: Option<Vec<NewRunEvent>>,
+) -> Result<ReducerResult<Run>, Abort> {
     if let Some(ended) = ended_so(ctx, &id, fencing_token, end)? {
-        return Ok(Answer::Duplicate(ended.seq, ended));
+        return Ok(ReducerResult::Duplicate(ended.seq, ended));
     }
     let mut run = held(ctx, &id, fencing_token)?;
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
@@ -72,17 +73,17 @@ pub fn finish_run(
             run.output = Some(Json::from(JsonValue::Object(output.clone())));
             status(ctx, &mut run, "idle")?;
             tell(ctx, &mut run, RunEventKind::Done, json!({"assistant_data": output}))?;
-            close(ctx, run).map(Answer::Fresh)
+            close(ctx, run).map(ReducerResult::Fresh)
         }
         (RunEnd::Failed, Some(code)) => {
             check::name("code", &code)?;
             let message = message.unwrap_or_else(|| code.clone());
-            fail(ctx, run, RunStatus::Failed, &code, &message).map(Answer::Fresh)
+            fail(ctx, run, RunStatus::Failed, &code, &message).map(ReducerResult::Fresh)
         }
         (RunEnd::Aborted, None) => {
             let message = message.or_else(|| run.reason.clone());
             let message = message.unwrap_or_else(|| ABORTED_MESSAGE.to_owned());
-            fail(ctx, run, RunStatus::Aborted, ABORTED, &message).map(Answer::Fresh)
+            fail(ctx, run, RunStatus::Aborted, ABORTED, &message).map(ReducerResult::Fresh)
         }
         _ => {
             let detail = "finish_run: code is only valid for a failed run";
@@ -122,11 +123,11 @@ pub fn abort_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
     reason: Option<String>,
-) -> Result<Answer<Run>, Abort> {
+) -> Result<ReducerResult<Run>, Abort> {
     let mut run = find(ctx, &id)?;
     if run.status == RunStatus::Aborted || run.abort_requested_at.is_some() {
         lease::hide(ctx, &mut run.fencing_token)?;
-        return Ok(Answer::Duplicate(run.seq, run));
+        return Ok(ReducerResult::Duplicate(run.seq, run));
     }
     if run.status.is_terminal() {
         let detail = format!("run {id} is {}, there is nothing to abort", run.status);
@@ -136,7 +137,7 @@ pub fn abort_run(
     let mut run = stop(ctx, run, reason.as_deref())?;
     cleanup::begin(ctx, task)?;
     lease::hide(ctx, &mut run.fencing_token)?;
-    Ok(Answer::Fresh(run))
+    Ok(ReducerResult::Fresh(run))
 }
 
 /// A session has ended, or is about to: so is its run. What the run has delegated is left to a cleanup: where the
@@ -217,7 +218,7 @@ fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 
 /// The same by the rules of version 1 of cleanups, for replays: all of them at once.
 fn stop_all_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         for child in delegation::children(ctx, &run.id)? {
             if is_wanted(&child) {
                 cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;

@@ -132,7 +132,7 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::LimitExceeded, detail));
     }
     let root = schema.value();
-    Walk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
+    SchemaWalk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {
         let detail = format!("unsupported input_schema of {tool}: {why}");
         Refusal::new(Code::BadArguments, detail).hint(
             "JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…",
@@ -178,7 +178,7 @@ fn compiled(schema: &Json) -> Result<Arc<Schema>, String> {
 }
 
 /// A walk over a schema with its references expanded.
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a JsonValue,
     /// The references on the current path.
     within: Vec<&'a str>,
@@ -186,9 +186,9 @@ struct Walk<'a> {
     left: usize,
 }
 
-impl<'a> Walk<'a> {
-    fn over(root: &'a JsonValue) -> Walk<'a> {
-        Walk { root, within: Vec::new(), left: limits::TOOL_SCHEMA_NODES }
+impl<'a> SchemaWalk<'a> {
+    fn over(root: &'a JsonValue) -> SchemaWalk<'a> {
+        SchemaWalk { root, within: Vec::new(), left: limits::TOOL_SCHEMA_NODES }
     }
 
     /// # Errors

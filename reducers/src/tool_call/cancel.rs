@@ -1,7 +1,7 @@
 //! Cancellation of calls. A call that is not claimed is cancelled immediately. A worker that runs one
 //! is asked to stop; it acknowledges, or ends the call as usual, or vanishes.
 
-use abide_schema::reducer::Answer;
+use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Refusal, Seq, reducer};
 
 use super::{ToolCall, ToolCallStatus, find, finish, is_held, refusal, save};
@@ -13,24 +13,24 @@ pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
     reason: Option<String>,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     match call.status {
         ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval => {
             call.error = reason.or(call.error);
             let call = drop_waiting(ctx, call)?;
             run::wake(ctx, &call.session_id)?;
-            Ok(Answer::Fresh(call))
+            Ok(ReducerResult::Fresh(call))
         }
         ToolCallStatus::Claimed if call.cancel_requested_at.is_none() => {
             call.error = reason.or(call.error);
             let mut call = ask_to_stop(ctx, call)?;
             lease::hide(ctx, &mut call.fencing_token)?;
-            Ok(Answer::Fresh(call))
+            Ok(ReducerResult::Fresh(call))
         }
         ToolCallStatus::Claimed | ToolCallStatus::Cancelled => {
             lease::hide(ctx, &mut call.fencing_token)?;
-            Ok(Answer::Duplicate(call.seq, call))
+            Ok(ReducerResult::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
             let detail = format!("call {call_id} may have run already, it can only be settled");
@@ -52,13 +52,13 @@ pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
     fencing_token: i64,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     if !is_held(ctx, &call, fencing_token)? {
         let again =
             call.status == ToolCallStatus::Cancelled && call.fencing_token == Some(fencing_token);
         if again && lease::is_holder(ctx, fencing_token)? {
-            return Ok(Answer::Duplicate(call.seq, call));
+            return Ok(ReducerResult::Duplicate(call.seq, call));
         }
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
@@ -69,7 +69,7 @@ pub fn acknowledge_cancel(
             .into());
     }
     call.status = ToolCallStatus::Cancelled;
-    finish::end(ctx, call).map(Answer::Fresh)
+    finish::end(ctx, call).map(ReducerResult::Fresh)
 }
 
 /// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if they
@@ -107,13 +107,13 @@ pub(crate) fn any(
 ) -> Result<bool, Abort> {
     let params = [session_id.into(), status.as_str().into()];
     let first = "WHERE session_id = ?1 AND status = ?2 LIMIT 1";
-    let found = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
+    let found = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
     Ok(!found.is_empty())
 }
 
 fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     if call.status == ToolCallStatus::AwaitingApproval {
-        ctx.beyond_policies(|ctx| approval::cancel(ctx, &call.call_id))?;
+        ctx.without_policies(|ctx| approval::cancel(ctx, &call.call_id))?;
     }
     call.status = ToolCallStatus::Cancelled;
     call.cancel_requested_at = Some(ctx.now);

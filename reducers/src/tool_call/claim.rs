@@ -7,7 +7,7 @@ use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
-use crate::waiting::{self, Next};
+use crate::waiting::{self, QueueHead};
 use crate::{check, cleanup, delegation};
 
 /// Default lease of a claim, in milliseconds (protocol.md).
@@ -78,9 +78,9 @@ pub fn claim_next_tool_call(
     for name in &tools {
         let tool = tool::find(ctx, name)?;
         let call = match longest_waiting(ctx, name)? {
-            Waiting::Call(call) => *call,
-            Waiting::None => continue,
-            Waiting::Closing => {
+            ClaimCandidate::Call(call) => *call,
+            ClaimCandidate::None => continue,
+            ClaimCandidate::Closing => {
                 held_up = Some(closing(name));
                 continue;
             }
@@ -188,7 +188,7 @@ fn within_timeout(pinned: &Tool, since: Option<Micros>, until: Micros) -> Micros
 /// Whether the call is still wanted: its session is not ending, and its run was not aborted. Otherwise its cleanup
 /// will cancel it shortly.
 pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         let Some(session) = ctx.get::<Session>(&call.session_id)? else { return Ok(false) };
         if session::is_closing(ctx, &session)? {
             return Ok(false);
@@ -215,7 +215,7 @@ pub(super) fn is_wanted(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, 
 }
 
 /// The waiting calls of a tool.
-enum Waiting {
+enum ClaimCandidate {
     /// The oldest call that the caller may claim.
     Call(Box<ToolCall>),
     /// There are none.
@@ -224,7 +224,7 @@ enum Waiting {
     Closing,
 }
 
-fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
     if !ctx.caller.scope().is_empty() {
         return longest_waiting_of_scope(ctx, tool);
     }
@@ -234,12 +234,12 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> 
     // The first is nearly always one that the caller may claim.
     for most in [1, limits::LOOKS_OF_A_CLAIM] {
         let params = [tool.into(), (most as i64).into()];
-        let calls = ctx.beyond_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
+        let calls = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
         let found = calls.len();
         for call in calls.into_iter().skip(looked_at) {
             match candidate(ctx, &call.call_id)? {
-                Waiting::None => {}
-                Waiting::Closing => closing = true,
+                ClaimCandidate::None => {}
+                ClaimCandidate::Closing => closing = true,
                 found => return Ok(found),
             }
         }
@@ -248,22 +248,22 @@ fn longest_waiting(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> 
         }
         looked_at = found;
     }
-    Ok(if closing { Waiting::Closing } else { Waiting::None })
+    Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None })
 }
 
 /// The same for a caller with a scope: reads only entries of its scope.
-fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting, Abort> {
+fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<ClaimCandidate, Abort> {
     let (mut looks, mut behind, mut closing) =
         (limits::LOOKS_OF_A_CLAIM, None::<(i64, String)>, false);
     loop {
         let place = behind.as_ref().map(|(since, id)| (*since, id.as_str()));
         let next = waiting::next(ctx, &waiting::calls_of(tool), place, &mut looks)?;
-        let Next::Found(since, id) = next else {
-            return Ok(if closing { Waiting::Closing } else { Waiting::None });
+        let QueueHead::Found(since, id) = next else {
+            return Ok(if closing { ClaimCandidate::Closing } else { ClaimCandidate::None });
         };
         match candidate(ctx, &id)? {
-            Waiting::None => {}
-            Waiting::Closing => closing = true,
+            ClaimCandidate::None => {}
+            ClaimCandidate::Closing => closing = true,
             found => return Ok(found),
         }
         behind = Some((since, id));
@@ -271,11 +271,11 @@ fn longest_waiting_of_scope(ctx: &mut Context<'_>, tool: &str) -> Result<Waiting
 }
 
 /// The call if the caller may claim it; `None` if a policy hides it.
-fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<Waiting, Abort> {
-    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(Waiting::None) };
+fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<ClaimCandidate, Abort> {
+    let Some(call) = ctx.get::<ToolCall>(call_id)? else { return Ok(ClaimCandidate::None) };
     Ok(match is_wanted(ctx, &call)? {
-        true => Waiting::Call(Box::new(call)),
-        false => Waiting::Closing,
+        true => ClaimCandidate::Call(Box::new(call)),
+        false => ClaimCandidate::Closing,
     })
 }
 

@@ -1,7 +1,7 @@
 //! How a call ends or is retried: reported by its holder, after expiry, or by settlement.
 
-use abide_schema::reducer::Answer;
-use abide_schema::seeded::{Bug, makes};
+use abide_schema::reducer::ReducerResult;
+use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::Value as JsonValue;
 
@@ -47,7 +47,7 @@ pub fn complete_tool_call(
     #[id(ToolCall)] call_id: String,
     fencing_token: i64,
     result: JsonValue,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let report =
         Report { outcome: Outcome::Succeeded, result: Some(Json::from(result)), error: None };
@@ -57,7 +57,7 @@ pub fn complete_tool_call(
     call.status = ToolCallStatus::Succeeded;
     call.result = report.result;
     call.error = None;
-    end(ctx, call).map(Answer::Fresh)
+    end(ctx, call).map(ReducerResult::Fresh)
 }
 
 /// Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that
@@ -69,7 +69,7 @@ pub fn fail_tool_call(
     fencing_token: i64,
     error: String,
     retryable: Option<bool>,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let report = Report { outcome: Outcome::Failed, result: None, error: Some(error) };
     if !is_held(ctx, &call, fencing_token)? {
@@ -85,7 +85,7 @@ pub fn fail_tool_call(
         }
         _ => ToolCallStatus::Failed,
     };
-    end(ctx, call).map(Answer::Fresh)
+    end(ctx, call).map(ReducerResult::Fresh)
 }
 
 /// Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one
@@ -98,7 +98,7 @@ pub fn settle_tool_call(
     result: Option<JsonValue>,
     error: Option<String>,
     evidence: Option<JsonValue>,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
     let entitled = tool::pinned(ctx, &call)?.required_capability;
     let what = format!("settling a call of {}", call.tool_name);
@@ -117,7 +117,7 @@ pub fn settle_tool_call(
     if call.status != ToolCallStatus::Unknown {
         let status = call.status;
         return match &call.settled_by {
-            Some(_) if report.is_told_by(&call) => Ok(Answer::Duplicate(call.seq, call)),
+            Some(_) if report.is_told_by(&call) => Ok(ReducerResult::Duplicate(call.seq, call)),
             Some(by) => {
                 let detail = format!("call {call_id} was settled as {status} by {by}");
                 Err(Refusal::new(Code::Conflict, detail).into())
@@ -138,7 +138,7 @@ pub fn settle_tool_call(
     call.settled_by = Some(ctx.caller.id().to_owned());
     let call = save(ctx, call)?;
     run::wake(ctx, &call.session_id)?;
-    Ok(Answer::Fresh(call))
+    Ok(ReducerResult::Fresh(call))
 }
 
 /// Handles the expired lease of a call: its worker is assumed to have vanished.
@@ -163,7 +163,7 @@ pub fn lapse_tool_call(
 /// twice is unknown; otherwise it is retried, unless it was cancelled or has no attempts left.
 pub(super) fn after_lapse(pinned: &Tool, call: &ToolCall, now: Micros) -> ToolCall {
     let (mut after, retry) = (call.clone(), pinned.retry());
-    after.status = if !pinned.effect.may_run_again() && !makes(Bug::EffectRetried) {
+    after.status = if !pinned.effect.may_run_again() && !makes(SeededBug::EffectRetried) {
         ToolCallStatus::Unknown
     } else if call.cancel_requested_at.is_some() {
         ToolCallStatus::Cancelled
@@ -194,7 +194,7 @@ pub(super) fn note_lost(ctx: &mut Context<'_>, call: &ToolCall) -> Result<(), Ab
         reported_at: None,
         seq,
     };
-    ctx.beyond_policies(|ctx| ctx.insert(lost)).map(drop)
+    ctx.without_policies(|ctx| ctx.insert(lost)).map(drop)
 }
 
 /// Writes a call that has ended. If its session only waited for that, it ends.
@@ -219,11 +219,11 @@ fn after_the_end(
     call: ToolCall,
     fencing_token: i64,
     report: Report,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     let Some(mut lost) = lost_lease(ctx, &call, fencing_token)? else {
         let again = call.fencing_token == Some(fencing_token) && report.is_told_by(&call);
         if again && lease::is_holder(ctx, fencing_token)? {
-            return Ok(Answer::Duplicate(call.seq, call));
+            return Ok(ReducerResult::Duplicate(call.seq, call));
         }
         return Err(refusal(ctx, &call, fencing_token)?.into());
     };
@@ -247,6 +247,6 @@ fn after_the_end(
     lost.error = report.error;
     lost.reported_at = Some(ctx.now);
     lost.seq = ctx.seq;
-    ctx.beyond_policies(|ctx| ctx.update(&lost))?;
-    Ok(Answer::Refused(refusal))
+    ctx.without_policies(|ctx| ctx.update(&lost))?;
+    Ok(ReducerResult::Refused(refusal))
 }

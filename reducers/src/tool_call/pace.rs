@@ -46,7 +46,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     let Some(Rate { calls, per_ms }) = limits.rate else { return Ok(None) };
     let nth_last = "WHERE tool_name = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2";
     let params = [name.as_str().into(), (calls - 1).into()];
-    let nth_last = ctx.beyond_policies(|ctx| ctx.find::<ToolClaim>(nth_last, &params))?;
+    let nth_last = ctx.without_policies(|ctx| ctx.find::<ToolClaim>(nth_last, &params))?;
     let free_at = nth_last.first().map(|claim| claim.at.plus_ms(per_ms));
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
         let detail =
@@ -65,7 +65,7 @@ pub(super) fn note(ctx: &mut Context<'_>, tool: &Tool) -> Result<(), Abort> {
     // In order of seq. A condition on the time would scan all of them if none is old.
     let oldest = "WHERE tool_name = ?1 ORDER BY seq LIMIT ?2";
     let params = [tool.name.as_str().into(), FORGOTTEN_AT_ONCE.into()];
-    ctx.beyond_policies(|ctx| {
+    ctx.without_policies(|ctx| {
         ctx.insert(ToolClaim { tool_name: tool.name.clone(), seq, at })?;
         let oldest = ctx.find::<ToolClaim>(oldest, &params)?;
         for claim in oldest.into_iter().filter(|claim| claim.at <= over) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abide_schema::reducer::{Answer, DERIVED, check_chosen};
+use abide_schema::reducer::{DERIVED, ReducerResult, check_chosen};
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::Value as JsonValue;
 
@@ -29,7 +29,7 @@ pub fn request_tool_call(
     needs_approval: Option<bool>,
     #[id(Run)] run_id: Option<String>,
     run_fencing_token: Option<i64>,
-) -> Result<Answer<ToolCall>, Abort> {
+) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
     check_parent(ctx, &call_id, &session_id, run_id.as_deref(), run_fencing_token)?;
     if let Some(mut stored) = ctx.get::<ToolCall>(&call_id)? {
@@ -37,7 +37,7 @@ pub fn request_tool_call(
         let asks = needs_approval == Some(true);
         check_same(ctx, &stored, &session_id, &tool_name, &Json::from(arguments), asks)?;
         lease::hide(ctx, &mut stored.fencing_token)?;
-        return Ok(Answer::Duplicate(stored.created_seq, stored));
+        return Ok(ReducerResult::Duplicate(stored.created_seq, stored));
     }
     let session = session::wanted(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
@@ -81,10 +81,10 @@ pub fn request_tool_call(
     }
     let call = keep(ctx, call)?;
     if asks {
-        ctx.beyond_policies(|ctx| approval::request(ctx, &tool, &call))?;
+        ctx.without_policies(|ctx| approval::request(ctx, &tool, &call))?;
     }
     session::touch(ctx, session)?;
-    Ok(Answer::Fresh(call))
+    Ok(ReducerResult::Fresh(call))
 }
 
 fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {

@@ -20,7 +20,7 @@ const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "obje
 
 /// What a schema is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum CompilePurpose {
     Verdict,
     Cost,
 }
@@ -35,7 +35,7 @@ enum Draft {
     Of2020,
 }
 
-pub(crate) fn compile(root: &Value, purpose: Use) -> Result<Schema, String> {
+pub(crate) fn compile(root: &Value, purpose: CompilePurpose) -> Result<Schema, String> {
     let draft = draft(root, purpose)?;
     let (ids, nodes, todo) = (HashMap::new(), Vec::new(), VecDeque::new());
     let (room, anchors) = (PATTERNS_BYTES, None);
@@ -47,7 +47,7 @@ pub(crate) fn compile(root: &Value, purpose: Use) -> Result<Schema, String> {
     Ok(Schema { nodes: compiler.nodes })
 }
 
-fn draft(root: &Value, purpose: Use) -> Result<Draft, String> {
+fn draft(root: &Value, purpose: CompilePurpose) -> Result<Draft, String> {
     let Some(named) = root.get("$schema") else { return Ok(Draft::Of2020) };
     let text = named.as_str().unwrap_or_default();
     let known = [
@@ -60,14 +60,14 @@ fn draft(root: &Value, purpose: Use) -> Result<Draft, String> {
     let found = known.into_iter().find(|(name, _)| text.contains(name));
     match found {
         Some((_, draft)) => Ok(draft),
-        None if purpose == Use::Cost => Ok(Draft::Of2020),
+        None if purpose == CompilePurpose::Cost => Ok(Draft::Of2020),
         None => Err(format!("its $schema is {}, which is unknown", quote(named))),
     }
 }
 
 struct Compiler<'a> {
     root: &'a Value,
-    purpose: Use,
+    purpose: CompilePurpose,
     draft: Draft,
     /// Visited subschemas by address.
     ids: HashMap<*const Value, Id>,
@@ -128,7 +128,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn check_supported(&mut self, schema: &Value, members: &'a Map<String, Value>) -> Compiled<()> {
-        if self.purpose == Use::Cost {
+        if self.purpose == CompilePurpose::Cost {
             return Ok(());
         }
         for name in ["$dynamicRef", "$recursiveRef"] {
@@ -242,7 +242,7 @@ impl<'a> Compiler<'a> {
 
     fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
         let mut pattern = Pattern { source: source.to_owned(), regex: None, steps_per_byte: 0 };
-        if self.purpose == Use::Cost {
+        if self.purpose == CompilePurpose::Cost {
             return Ok(pattern);
         }
         let wrong =
@@ -288,7 +288,7 @@ impl<'a> Compiler<'a> {
             into.push(Keyword::PropertyNames(self.place(schema)));
         }
         self.dependencies(members, into)?;
-        if self.purpose == Use::Cost {
+        if self.purpose == CompilePurpose::Cost {
             for name in ["unevaluatedProperties", "unevaluatedItems"] {
                 into.extend(members.get(name).map(|it| Keyword::Everywhere(self.place(it))));
             }

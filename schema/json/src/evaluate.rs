@@ -16,14 +16,14 @@ const BYTES_PER_STEP: usize = 16;
 const NAMED: usize = 12;
 
 /// The step budget is used up.
-struct Over;
+struct BudgetExhausted;
 
-type Fits = Result<bool, Over>;
+type EvaluationResult = Result<bool, BudgetExhausted>;
 
 pub(crate) fn check(schema: &Schema, value: &Value, steps: u64) -> Result<(), Failure> {
     let mut evaluation = Evaluation::new(schema, steps);
     match evaluation.schema(0, value) {
-        Err(Over) => Err(Failure::OverBudget),
+        Err(BudgetExhausted) => Err(Failure::OverBudget),
         Ok(true) => Ok(()),
         Ok(false) => {
             let (path, what) = evaluation.misfit.unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn check(schema: &Schema, value: &Value, steps: u64) -> Result<(), Fa
 pub(crate) fn cost(schema: &Schema, value: &Value, most: u64) -> Result<u64, Failure> {
     let mut evaluation = Evaluation { exhaustive: true, quiet: 1, ..Evaluation::new(schema, most) };
     match evaluation.schema(0, value) {
-        Err(Over) => Err(Failure::OverBudget),
+        Err(BudgetExhausted) => Err(Failure::OverBudget),
         Ok(_) => Ok(most - evaluation.left),
     }
 }
@@ -65,15 +65,15 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Evaluation { schema, left, depth: 0, exhaustive: false, quiet: 0, path, followed, misfit }
     }
 
-    fn spend(&mut self, steps: usize) -> Result<(), Over> {
-        self.left = self.left.checked_sub(steps as u64).ok_or(Over)?;
+    fn spend(&mut self, steps: usize) -> Result<(), BudgetExhausted> {
+        self.left = self.left.checked_sub(steps as u64).ok_or(BudgetExhausted)?;
         Ok(())
     }
 
-    fn schema(&mut self, id: Id, value: &'v Value) -> Fits {
+    fn schema(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
         self.spend(1)?;
         if self.depth == DEPTH {
-            return Err(Over);
+            return Err(BudgetExhausted);
         }
         self.depth += 1;
         let keywords = &self.schema.nodes[id];
@@ -86,8 +86,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     fn all<T>(
         &mut self,
         of: impl Iterator<Item = T>,
-        mut fits: impl FnMut(&mut Self, T) -> Fits,
-    ) -> Fits {
+        mut fits: impl FnMut(&mut Self, T) -> EvaluationResult,
+    ) -> EvaluationResult {
         let mut all = true;
         for one in of {
             all &= fits(self, one)?;
@@ -99,14 +99,14 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Evaluates without recording an error.
-    fn quietly(&mut self, id: Id, value: &'v Value) -> Fits {
+    fn quietly(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
         self.quiet += 1;
         let fits = self.schema(id, value)?;
         self.quiet -= 1;
         Ok(fits)
     }
 
-    fn within(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> Fits {
+    fn within(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> EvaluationResult {
         self.path.push(part);
         let fits = self.schema(id, value)?;
         self.path.pop();
@@ -114,7 +114,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Checks a condition; records the first error.
-    fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> Fits {
+    fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> EvaluationResult {
         if !holds && self.quiet == 0 && self.misfit.is_none() {
             let mut path = String::new();
             for part in &self.path {
@@ -131,7 +131,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(holds)
     }
 
-    fn keyword(&mut self, keyword: &'s Keyword, value: &'v Value) -> Fits {
+    fn keyword(&mut self, keyword: &'s Keyword, value: &'v Value) -> EvaluationResult {
         match keyword {
             Keyword::False => {
                 self.hold(false, || format!("False schema does not allow {}", quote(value)))
@@ -169,7 +169,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Follows a reference. One that returns to itself for the same value imposes no constraint.
-    fn follow(&mut self, target: Id, value: &'v Value) -> Fits {
+    fn follow(&mut self, target: Id, value: &'v Value) -> EvaluationResult {
         let following = (target, std::ptr::from_ref(value));
         self.spend(self.followed.len() / 8)?;
         if self.followed.contains(&following) {
@@ -181,7 +181,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(fits)
     }
 
-    fn types(&mut self, types: &Types, value: &Value) -> Fits {
+    fn types(&mut self, types: &Types, value: &Value) -> EvaluationResult {
         let is = |name: &&str| match *name {
             "integer" => match value {
                 Value::Number(number) if types.by_notation => number::is_written_whole(number),
@@ -197,7 +197,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn one_of(&mut self, values: &[Value], value: &Value) -> Fits {
+    fn one_of(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
         let mut found = false;
         for one in values {
             found |= self.equal(one, value)?;
@@ -214,7 +214,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn any_of(&mut self, ids: &[Id], value: &'v Value) -> Fits {
+    fn any_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
         let mut found = false;
         for id in ids {
             found |= self.quietly(*id, value)?;
@@ -225,7 +225,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         self.hold(found, || format!("{} is valid under none of \"anyOf\"", quote(value)))
     }
 
-    fn exactly_one_of(&mut self, ids: &[Id], value: &'v Value) -> Fits {
+    fn exactly_one_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
         let mut found = 0;
         for id in ids {
             found += usize::from(self.quietly(*id, value)?);
@@ -239,7 +239,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         })
     }
 
-    fn number(&mut self, keyword: &Keyword, number: &Number) -> Fits {
+    fn number(&mut self, keyword: &Keyword, number: &Number) -> EvaluationResult {
         let against = |limit| number::compare(number, limit);
         let (holds, what, limit) = match keyword {
             Keyword::Minimum(limit) => (against(limit).is_ge(), "less than the minimum of", limit),
@@ -258,7 +258,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         self.hold(holds, || format!("{number} is {what} {limit}"))
     }
 
-    fn text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> Fits {
+    fn text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> EvaluationResult {
         let (holds, what) = match keyword {
             Keyword::MinLength(least) => {
                 self.spend(text.len() / BYTES_PER_STEP)?;
@@ -277,13 +277,18 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         self.hold(holds, || format!("{} {what}", quote(value)))
     }
 
-    fn matches(&mut self, pattern: &Pattern, text: &str) -> Fits {
+    fn matches(&mut self, pattern: &Pattern, text: &str) -> EvaluationResult {
         let bytes = text.len();
         self.spend(1 + bytes / BYTES_PER_STEP + bytes.saturating_mul(pattern.steps_per_byte))?;
         Ok(pattern.regex.as_ref().is_none_or(|regex| regex.is_match(text)))
     }
 
-    fn array(&mut self, keyword: &'s Keyword, items: &'v [Value], value: &Value) -> Fits {
+    fn array(
+        &mut self,
+        keyword: &'s Keyword,
+        items: &'v [Value],
+        value: &Value,
+    ) -> EvaluationResult {
         let count = items.len() as u64;
         match keyword {
             Keyword::MinItems(least) => self
@@ -320,7 +325,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         }
     }
 
-    fn are_unique(&mut self, items: &[Value]) -> Fits {
+    fn are_unique(&mut self, items: &[Value]) -> EvaluationResult {
         let mut seen = BTreeSet::new();
         for item in items {
             let mut text = String::new();
@@ -337,7 +342,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         keyword: &'s Keyword,
         members: &'v Map<String, Value>,
         value: &'v Value,
-    ) -> Fits {
+    ) -> EvaluationResult {
         let count = members.len() as u64;
         match keyword {
             Keyword::MinProperties(least) => self.hold(count >= *least, || {
@@ -375,7 +380,11 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         }
     }
 
-    fn properties(&mut self, keyword: &'s Keyword, members: &'v Map<String, Value>) -> Fits {
+    fn properties(
+        &mut self,
+        keyword: &'s Keyword,
+        members: &'v Map<String, Value>,
+    ) -> EvaluationResult {
         let Keyword::Properties { named, patterns, rest } = keyword else { return Ok(true) };
         self.all(members.iter(), |this, (name, member)| {
             this.spend(1)?;
@@ -401,7 +410,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Checks member names against a schema. They are not part of the value, so they get their own scope.
-    fn names(&mut self, id: Id, members: &Map<String, Value>) -> Fits {
+    fn names(&mut self, id: Id, members: &Map<String, Value>) -> EvaluationResult {
         self.all(members.keys(), |this, name| {
             this.spend(1 + name.len() / BYTES_PER_STEP)?;
             let name = Value::String(name.clone());
@@ -419,7 +428,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Whether two values are equal as JSON Schema defines it.
-    fn equal(&mut self, a: &Value, b: &Value) -> Fits {
+    fn equal(&mut self, a: &Value, b: &Value) -> EvaluationResult {
         self.spend(1)?;
         match (a, b) {
             (Value::Number(a), Value::Number(b)) => Ok(number::compare(a, b) == Ordering::Equal),
@@ -456,7 +465,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     /// Writes a text that is the same for equal values.
-    fn canonical(&mut self, value: &Value, into: &mut String) -> Result<(), Over> {
+    fn canonical(&mut self, value: &Value, into: &mut String) -> Result<(), BudgetExhausted> {
         self.spend(1)?;
         match value {
             Value::Number(number) => into.push_str(&number::canonical(number)),
@@ -486,7 +495,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(())
     }
 
-    fn quoted(&mut self, text: &str, into: &mut String) -> Result<(), Over> {
+    fn quoted(&mut self, text: &str, into: &mut String) -> Result<(), BudgetExhausted> {
         self.spend(1 + text.len() / BYTES_PER_STEP)?;
         write!(into, "{text:?}").expect("a String takes everything");
         Ok(())

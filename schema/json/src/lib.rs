@@ -52,7 +52,7 @@ impl Schema {
     /// # Errors
     /// A description of the invalid or unsupported part.
     pub fn compile(schema: &Value) -> Result<Schema, String> {
-        compile::compile(schema, compile::Use::Verdict)
+        compile::compile(schema, compile::CompilePurpose::Verdict)
     }
 
     /// Compiles a schema for [`Schema::cost`] only: another implementation, which supports more, gives the
@@ -61,7 +61,7 @@ impl Schema {
     /// # Errors
     /// A description of the invalid part.
     pub fn compile_for_cost(schema: &Value) -> Result<Schema, String> {
-        compile::compile(schema, compile::Use::Cost)
+        compile::compile(schema, compile::CompilePurpose::Cost)
     }
 
     /// Checks a value within a step budget. A step is a subschema, a comparison or a few bytes of text.

@@ -108,7 +108,7 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
             ::abide_schema::reducer::IdArgument::stored::<#row>(
                 ::std::clone::Clone::clone(&self.#name),
                 context,
-                ::abide_schema::reducer::Naming::#naming,
+                ::abide_schema::reducer::IdArgumentKind::#naming,
             )?
         },
     });

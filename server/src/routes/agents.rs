@@ -1,7 +1,7 @@
 //! `/agents` and `/capabilities`: the agent registry over REST. The engine decides who may read and register, as for
-//! any other call; the server's [`Agents`](crate::Agents) checks definitions.
+//! any other call; the server's [`AgentRegistry`](crate::Agents) checks definitions.
 
-use abide_engine::{Answer, Engine};
+use abide_engine::{Engine, QueryResult};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::{BatchCall, SUBPROTOCOL};
 use abide_schema::{Code, Refusal, Value};
@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::{App, By, hidden, idempotency_key, json as as_json};
-use crate::content::Content;
+use super::{AppState, CallerExtension, hidden, idempotency_key, json as as_json};
+use crate::body::RequestBody;
 use crate::problem::Problem;
 
 /// Number of characters of a prompt that are shown.
@@ -29,7 +29,10 @@ const COLUMNS: &str = "a.name, a.revision, a.mode, a.description, a.hidden, a.na
     LEFT JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision";
 
 /// Lists the agents that can run or get tasks, except hidden ones.
-pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(app): State<AppState>,
+    by: CallerExtension,
+) -> Result<Response, Problem> {
     let sql =
         format!("SELECT {COLUMNS} WHERE a.hidden = 0 AND a.retired_at IS NULL ORDER BY a.name");
     let answer = ask(&app.engine, &by, &sql, &Map::new()).await?;
@@ -39,8 +42,8 @@ pub(super) async fn list(State(app): State<App>, by: By) -> Result<Response, Pro
 
 /// Returns an agent, hidden or not.
 pub(super) async fn get(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let name = name_of(name)?;
@@ -50,10 +53,10 @@ pub(super) async fn get(
 
 /// Registers a new agent.
 pub(super) async fn create(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     headers: HeaderMap,
-    content: Content,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
     let definition = read(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
@@ -69,11 +72,11 @@ pub(super) async fn create(
 /// Changes an agent by a JSON merge patch (RFC 7396). With `If-Match` only if that is its newest
 /// revision.
 pub(super) async fn change(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    content: Content,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
     let name = name_of(name)?;
     let patch = read(&app, &by, &content).await?;
@@ -100,7 +103,7 @@ pub(super) async fn change(
 }
 
 /// The capabilities of this server.
-pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
+pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtension) -> Response {
     let agents = app.agents.is_some();
     let mut told = json!({
         "packages": {"abide": env!("CARGO_PKG_VERSION")},
@@ -120,18 +123,18 @@ pub(super) async fn capabilities(State(app): State<App>, by: By) -> Response {
 
 /// Parses the object of a body. Its turn ends here: the rest waits for files and for the disk.
 async fn read(
-    app: &App,
+    app: &AppState,
     by: &Caller,
-    content: &Content,
+    content: &RequestBody,
 ) -> Result<Map<String, JsonValue>, Refusal> {
-    let _turn = app.turns.turn(by.quota_key(), content.bytes()).await;
+    let _turn = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
     app.engine.check_room(by, content.bytes())?;
     content.envelope(LOOKS)
 }
 
 /// Checks and registers a definition; returns its name.
 async fn register(
-    app: &App,
+    app: &AppState,
     by: &Caller,
     definition: JsonValue,
     expected: i64,
@@ -165,7 +168,7 @@ async fn ask(
     by: &Caller,
     sql: &str,
     params: &Map<String, JsonValue>,
-) -> Result<Answer, Refusal> {
+) -> Result<QueryResult, Refusal> {
     match engine.query(by, sql, params, None).await {
         Err(refusal) if refusal.code == Code::BadSql => {
             let without = sql.replace("r.definition", "NULL");
@@ -179,7 +182,7 @@ async fn ask(
 async fn find(engine: &Engine, by: &Caller, name: &str) -> Result<(JsonValue, JsonValue), Refusal> {
     let sql = format!("SELECT {COLUMNS} WHERE a.name = :name");
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
-    let Answer { rows, .. } = ask(engine, by, &sql, &params).await?;
+    let QueryResult { rows, .. } = ask(engine, by, &sql, &params).await?;
     let row = rows.first().ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no agent {name}"))
             .hint("GET /agents lists them")

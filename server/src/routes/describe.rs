@@ -5,17 +5,17 @@ use abide_schema::{Code, Refusal};
 use axum::extract::State;
 use axum::response::Response;
 
-use super::{App, By, json};
+use super::{AppState, CallerExtension, json};
 use crate::openapi;
 use crate::problem::Problem;
 
 /// Tables, columns and reducers.
-pub(super) async fn schema(State(app): State<App>, by: By) -> Response {
+pub(super) async fn schema(State(app): State<AppState>, by: CallerExtension) -> Response {
     json(app.engine.describe_for(&by).to_string())
 }
 
 /// The same and the routes, as OpenAPI 3.1.
-pub(super) async fn openapi(State(app): State<App>, by: By) -> Response {
+pub(super) async fn openapi(State(app): State<AppState>, by: CallerExtension) -> Response {
     json(openapi::document(&app.engine.describe_for(&by)).to_string())
 }
 

@@ -5,14 +5,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{App, By, json};
-use crate::content::Content;
+use super::{AppState, CallerExtension, json};
+use crate::body::RequestBody;
 use crate::frames;
 use crate::problem::Problem;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Query {
+struct ExplainBody {
     sql: String,
     #[serde(default)]
     params: Map<String, JsonValue>,
@@ -20,11 +20,11 @@ struct Query {
 
 /// Explains how a query would be maintained live, and at what cost.
 pub(super) async fn explain(
-    State(app): State<App>,
-    by: By,
-    content: Content,
+    State(app): State<AppState>,
+    by: CallerExtension,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
-    let Query { sql, params } =
+    let ExplainBody { sql, params } =
         content.envelope(r#"{"sql": "SELECT …", "params": {…}}, the last optional"#)?;
     let explanation = app.engine.explain(&by, &sql, &params).await?;
     Ok(json(frames::explanation(None, explanation)))

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::json;
 
-use super::{App, With};
+use super::{AppState, SessionExtension};
 use crate::problem::Problem;
 
 /// The process is running. `/ready` says whether it accepts calls.
@@ -13,9 +13,12 @@ pub(super) async fn health() -> Response {
 }
 
 /// Calls are accepted.
-pub(super) async fn ready(State(app): State<App>, pass: Option<With>) -> Result<Response, Problem> {
+pub(super) async fn ready(
+    State(app): State<AppState>,
+    session: Option<SessionExtension>,
+) -> Result<Response, Problem> {
     app.engine.ready()?;
-    if pass.is_none() {
+    if session.is_none() {
         // The length of the log is not public.
         return Ok(super::json(json!({"status": "ready"}).to_string()));
     }

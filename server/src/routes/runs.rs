@@ -15,15 +15,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{App, By, hidden, idempotency_key, json as as_json};
-use crate::content::Content;
+use super::{AppState, CallerExtension, hidden, idempotency_key, json as as_json};
+use crate::body::RequestBody;
+use crate::connections::read_limiter::begin;
 use crate::problem::Problem;
-use crate::turns::begin;
 
 /// A request for a run.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct StartRunBody {
     /// The user's message.
     input: String,
     /// An existing session.
@@ -40,21 +40,21 @@ struct Wanted {
 
 /// Starts a run of an agent, in a new session or an existing one.
 pub(super) async fn start(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     agent: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    content: Content,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
     let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
-    let turn = app.turns.turn(by.quota_key(), content.bytes()).await;
+    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
     app.engine.check_room(&by, content.bytes())?;
-    let wanted: Wanted = content.envelope(looks)?;
+    let wanted: StartRunBody = content.envelope(looks)?;
     let key = idempotency_key(&headers)?;
     let is_named = wanted.id.is_some();
     let calls = calls(&by, &agent, wanted, key)?;
-    let begun = begin(turn, app.engine.batch(&by, &calls, key)).await;
+    let begun = begin(permit, app.engine.batch(&by, &calls, key)).await;
     let done = match (begun, calls.as_slice()) {
         // A retry: the session exists, and the run confirms that it is the same one.
         (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
@@ -79,10 +79,10 @@ pub(super) async fn start(
 fn calls(
     by: &Caller,
     agent: &str,
-    wanted: Wanted,
+    wanted: StartRunBody,
     key: Option<&str>,
 ) -> Result<Vec<BatchCall>, Refusal> {
-    let Wanted { input, session_id, id, deadline_ms, title, scope, metadata } = wanted;
+    let StartRunBody { input, session_id, id, deadline_ms, title, scope, metadata } = wanted;
     let mut calls = Vec::new();
     let session_id = match session_id {
         Some(session_id) if title.is_some() || scope.is_some() || metadata.is_some() => {
@@ -130,8 +130,8 @@ fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> 
 
 /// Returns a run.
 pub(super) async fn get(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
@@ -142,21 +142,21 @@ pub(super) async fn get(
 /// Why a run is aborted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reason {
+struct AbortRunBody {
     reason: Option<String>,
 }
 
 /// Aborts a run.
 pub(super) async fn abort(
-    State(app): State<App>,
-    by: By,
+    State(app): State<AppState>,
+    by: CallerExtension,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    content: Content,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
-    let Reason { reason } = match content.value()? {
-        JsonValue::Null => Reason::default(),
+    let AbortRunBody { reason } = match content.value()? {
+        JsonValue::Null => AbortRunBody::default(),
         _ => content.envelope(r#"{"reason": "…"}, or nothing"#)?,
     };
     let key = idempotency_key(&headers)?;

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
-use abide_engine::Answer;
-use abide_engine::buffers::{Hold, size_of_rows};
+use abide_engine::QueryResult;
+use abide_engine::buffers::{Reservation, size_of_rows};
 use abide_schema::Seq;
 use abide_schema::limits::COUNTED_BYTES;
 use axum::body::Body;
@@ -16,14 +16,14 @@ use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{App, By, With, json};
-use crate::content::Content;
+use super::{AppState, CallerExtension, SessionExtension, json};
+use crate::body::RequestBody;
 use crate::problem::Problem;
 use crate::{frames, limits};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Query {
+struct SqlBody {
     sql: String,
     #[serde(default)]
     params: Map<String, JsonValue>,
@@ -33,29 +33,32 @@ struct Query {
 
 /// Runs one read-only statement.
 pub(super) async fn sql(
-    State(app): State<App>,
-    by: By,
-    Extension(mut pass): With,
-    content: Content,
+    State(app): State<AppState>,
+    by: CallerExtension,
+    Extension(mut session): SessionExtension,
+    content: RequestBody,
 ) -> Result<Response, Problem> {
     let looks = r#"{"sql": "SELECT …", "params": {…}, "as_of": 40}, the last two optional"#;
-    let Query { sql, params, as_of } = content.envelope(looks)?;
+    let SqlBody { sql, params, as_of } = content.envelope(looks)?;
     let answer = app.engine.query(&by, &sql, &params, as_of).await?;
     // The credential may have been revoked while the query waited for a reader.
-    app.gate.check(&mut pass).await?;
+    app.authenticator.check(&mut session).await?;
     let bytes = size_of_rows(&answer.rows);
     if bytes < COUNTED_BYTES {
         return Ok(json(frames::rows(None, &answer)));
     }
-    let mut hold = app.engine.buffers().hold(&by);
+    let mut hold = app.engine.buffers().reserve(&by);
     hold.grow(bytes)?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(([kind], Body::from_stream(parts(answer, hold))).into_response())
 }
 
 /// A response in parts: each is encoded when the socket has room for it, and its rows are freed.
-fn parts(answer: Answer, hold: Hold) -> impl Stream<Item = Result<Vec<u8>, Infallible>> {
-    let encoding = frames::RowsInParts::new(answer, limits::ANSWER_PART_BYTES);
+fn parts(
+    answer: QueryResult,
+    hold: Reservation,
+) -> impl Stream<Item = Result<Vec<u8>, Infallible>> {
+    let encoding = frames::ChunkedRows::new(answer, limits::ANSWER_PART_BYTES);
     stream::iter(encoding).map(move |part| {
         let _counted = &hold;
         Ok(part)

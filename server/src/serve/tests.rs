@@ -12,29 +12,29 @@ use tokio::time::Instant;
 use super::*;
 
 /// The loop around one plain route.
-struct Loop {
+struct TestListener {
     address: SocketAddr,
-    life: Life,
+    lifecycle: Lifecycle,
     _shutdown: oneshot::Sender<()>,
     _accepting: JoinHandle<()>,
 }
 
-impl Loop {
-    async fn with_room(connections: u32) -> Loop {
+impl TestListener {
+    async fn with_room(connections: u32) -> TestListener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");
-        let life = Life::new(connections);
-        let admitted = |Extension(newcomer): Extension<Arc<Newcomer>>| async move {
-            newcomer.admitted();
+        let lifecycle = Lifecycle::new(connections);
+        let admitted = |Extension(pending): Extension<Arc<PendingConnection>>| async move {
+            pending.admitted();
             "in"
         };
         let router = Router::new().route("/", get(admitted));
         let (shutdown, wanted) = oneshot::channel::<()>();
-        let inside = life.clone();
+        let inside = lifecycle.clone();
         let accepting = tokio::spawn(async move {
             accept(&listener, &router, &inside, async { drop(wanted.await) }).await;
         });
-        Loop { address, life, _shutdown: shutdown, _accepting: accepting }
+        TestListener { address, lifecycle, _shutdown: shutdown, _accepting: accepting }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -53,7 +53,7 @@ const LAST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n
 
 #[tokio::test]
 async fn a_full_server_refuses_and_recovers() {
-    let house = Loop::with_room(1).await;
+    let house = TestListener::with_room(1).await;
     let mut first = house.connect().await;
     first.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
     first.readable().await.expect("it answers, and stays");
@@ -66,7 +66,7 @@ async fn a_full_server_refuses_and_recovers() {
     assert!(heard_second.contains(r#""code":"overloaded""#), "{heard_second}");
 
     drop(first);
-    house.life.empty().await;
+    house.lifecycle.empty().await;
     let mut third = house.connect().await;
     third.write_all(LAST).await.expect("it reads");
     assert!(heard(&mut third).await.ends_with("\r\n\r\nin"));
@@ -74,20 +74,20 @@ async fn a_full_server_refuses_and_recovers() {
 
 #[tokio::test(start_paused = true)]
 async fn an_incomplete_head_times_out() {
-    let house = Loop::with_room(1).await;
+    let house = TestListener::with_room(1).await;
     let mut slow = house.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
     let begun = Instant::now();
     heard(&mut slow).await;
     let waited = begun.elapsed();
     assert!(waited >= limits::NEWCOMER && waited < limits::HEAD, "{waited:?}");
-    house.life.empty().await;
+    house.lifecycle.empty().await;
 }
 
 /// Incomplete heads from one address blocked a client at the same address for 30 seconds: they held every place.
 #[tokio::test]
 async fn incomplete_heads_make_room_for_complete_ones() {
-    let house = Loop::with_room(8).await;
+    let house = TestListener::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut socket = house.connect().await;
@@ -105,7 +105,7 @@ async fn incomplete_heads_make_room_for_complete_ones() {
 /// delayed all other addresses.
 #[tokio::test]
 async fn a_crowded_address_delays_no_other() {
-    let house = Loop::with_room(8).await;
+    let house = TestListener::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..60 {
         let mut socket = house.connect().await;

@@ -22,7 +22,7 @@ const OPS: [(&str, &str); 8] = [
 /// Parses a message. A refusal has the message's id, if it can be parsed.
 pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
     if text.len() > MESSAGE_BYTES {
-        let id = serde_json::from_str::<Named>(text).ok().map(|named| named.id);
+        let id = serde_json::from_str::<MessageId>(text).ok().map(|named| named.id);
         return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));
     }
     // Serde would also accept an array, its items as the fields in order.
@@ -49,7 +49,7 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
 
 /// The part of a too large message that is parsed.
 #[derive(Deserialize)]
-struct Named {
+struct MessageId {
     id: String,
 }
 

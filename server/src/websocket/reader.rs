@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use abide_engine::buffers::{Account, Hold, size_of_rows};
+use abide_engine::buffers::{Account, Reservation, size_of_rows};
 use abide_engine::{Engine, Start};
 use abide_schema::limits::COUNTED_BYTES;
 use abide_schema::wire::ClientMessage;
@@ -21,30 +21,30 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
 use super::writer::{Command, Subscribe};
-use super::{Answer, End, message};
+use super::{OutgoingMessage, SessionEnd, message};
 use crate::arrivals::Arrivals;
-use crate::life::{Life, Phase};
-use crate::pass::{Gate, Pass};
-use crate::turns::Turns;
+use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::connections::lifecycle::{Lifecycle, Phase};
+use crate::connections::read_limiter::ReadLimiter;
 use crate::{frames, limits, unsent};
 
 /// The writer has ended, and with it the connection.
-struct Gone;
+struct WriterGone;
 
 /// The reading half of a session.
 pub(super) struct Reader<'a> {
     pub(super) engine: Engine,
-    pub(super) gate: Gate,
-    pub(super) turns: Turns,
-    pub(super) pass: Pass,
-    pub(super) life: Life,
+    pub(super) authenticator: Authenticator,
+    pub(super) read_limiter: ReadLimiter,
+    pub(super) session: AuthSession,
+    pub(super) lifecycle: Lifecycle,
     /// Where answers are counted.
     pub(super) account: Account,
     /// Counts the message that arrives.
     pub(super) arrivals: Arc<Arrivals>,
     /// Told when there was no room for the answer to a call.
     pub(super) full: Arc<Notify>,
-    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) answers: mpsc::Sender<OutgoingMessage>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) in_flight: Arc<Semaphore>,
     /// A blocked write succeeded: the peer is alive, even if silent.
@@ -54,29 +54,29 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// Reads messages until either side closes. Afterwards nothing is read, and its ends of the
     /// channels are dropped.
-    pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> End {
-        let life = self.life.clone();
-        let mut draining = pin!(life.until(Phase::Draining));
-        let gate = self.gate.clone();
-        let mut void = pin!(gate.until_void(self.pass.clone()));
+    pub(super) async fn run(mut self, stream: &mut SplitStream<WebSocket>) -> SessionEnd {
+        let lifecycle = self.lifecycle.clone();
+        let mut draining = pin!(lifecycle.until(Phase::Draining));
+        let authenticator = self.authenticator.clone();
+        let mut invalid = pin!(authenticator.until_invalid(self.session.clone()));
         loop {
             let message = tokio::select! {
                 () = &mut draining => {
-                    return End::Close(close_code::AWAY, "the server is shutting down");
+                    return SessionEnd::Close(close_code::AWAY, "the server is shutting down");
                 }
-                refusal = &mut void => return self.put_out(&refusal).await,
-                () = self.full.notified() => return End::Close(close_code::AGAIN, UNREAD),
+                refusal = &mut invalid => return self.put_out(&refusal).await,
+                () = self.full.notified() => return SessionEnd::Close(close_code::AGAIN, UNREAD),
                 message = timeout(limits::SILENCE, stream.next()) => message,
             };
             let message = match message {
                 Err(_) if self.moved.swap(false, Ordering::Relaxed) => continue,
-                Err(_) => return End::Gone,
-                Ok(None) => return End::Gone,
+                Err(_) => return SessionEnd::Gone,
+                Ok(None) => return SessionEnd::Gone,
                 Ok(Some(Err(why))) => return self.broken(why).await,
                 Ok(Some(Ok(message))) => message,
             };
             // Once a revocation is acknowledged, no later message may use the credential.
-            if let Err(refusal) = gate.check(&mut self.pass).await {
+            if let Err(refusal) = authenticator.check(&mut self.session).await {
                 return self.put_out(&refusal).await;
             }
             let taken = match message {
@@ -91,28 +91,28 @@ impl Reader<'_> {
                     self.arrivals.control(&payload);
                     Ok(())
                 }
-                Message::Close(_) => return End::Closed,
+                Message::Close(_) => return SessionEnd::Closed,
             };
-            if let Err(Gone) = taken {
-                return End::Gone;
+            if let Err(WriterGone) = taken {
+                return SessionEnd::Gone;
             }
         }
     }
 
     /// The credentials are no longer valid.
-    async fn put_out(&self, refusal: &Refusal) -> End {
+    async fn put_out(&self, refusal: &Refusal) -> SessionEnd {
         match self.answer(frames::error(None, refusal)).await {
-            Ok(()) => End::Close(close_code::POLICY, "the credentials are no longer valid"),
-            Err(Gone) => End::Gone,
+            Ok(()) => SessionEnd::Close(close_code::POLICY, "the credentials are no longer valid"),
+            Err(WriterGone) => SessionEnd::Gone,
         }
     }
 
     /// Does what a message asks for, or gets it going. The message is counted until the call is answered.
-    async fn take(&self, text: &str, hold: Option<Hold>) -> Result<(), Gone> {
-        let turn = self.turns.turn(self.pass.caller.quota_key(), text.len()).await;
+    async fn take(&self, text: &str, hold: Option<Reservation>) -> Result<(), WriterGone> {
+        let permit = self.read_limiter.permit(self.session.caller.quota_key(), text.len()).await;
         let read = message::read(text);
         // The rest may wait for this client to read, and must not block others.
-        drop(turn);
+        drop(permit);
         let message = match read {
             Ok(message) => message,
             Err((id, refusal)) => {
@@ -120,7 +120,7 @@ impl Reader<'_> {
             }
         };
         let weight = 1 + text.len() / limits::WEIGHT_BYTES;
-        let (engine, caller) = (self.engine.clone(), self.pass.caller.clone());
+        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
         match message {
             ClientMessage::Call { id, reducer, args, request_id } => {
                 let named = id.clone();
@@ -175,19 +175,19 @@ impl Reader<'_> {
         sql: String,
         params: Map<String, JsonValue>,
         as_of: Option<Seq>,
-    ) -> Result<(), Gone> {
-        let (engine, caller) = (self.engine.clone(), self.pass.caller.clone());
-        let (gate, mut pass) = (self.gate.clone(), self.pass.clone());
+    ) -> Result<(), WriterGone> {
+        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
+        let (authenticator, mut session) = (self.authenticator.clone(), self.session.clone());
         let named = id.clone();
         let query = async move {
             let answer = engine.query(&caller, &sql, &params, as_of).await;
             // The credential may have been revoked while the query waited for a reader.
             let answer = match answer {
-                Ok(answer) => gate.check(&mut pass).await.map(|()| answer),
+                Ok(answer) => authenticator.check(&mut session).await.map(|()| answer),
                 refused => refused,
             };
             let counted = answer.and_then(|answer| {
-                let mut hold = engine.buffers().hold(&caller);
+                let mut hold = engine.buffers().reserve(&caller);
                 let bytes = size_of_rows(&answer.rows);
                 if bytes >= COUNTED_BYTES {
                     hold.grow(bytes)?;
@@ -212,7 +212,7 @@ impl Reader<'_> {
         bytes: usize,
         id: String,
         work: impl Future<Output = String> + Send + 'static,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), WriterGone> {
         self.start_counted(weight, bytes, id, async move { (work.await, None) }).await
     }
 
@@ -222,13 +222,13 @@ impl Reader<'_> {
         weight: usize,
         bytes: usize,
         id: String,
-        work: impl Future<Output = (String, Option<Hold>)> + Send + 'static,
-    ) -> Result<(), Gone> {
+        work: impl Future<Output = (String, Option<Reservation>)> + Send + 'static,
+    ) -> Result<(), WriterGone> {
         let weight = weight.min(limits::IN_FLIGHT) as u32;
         let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
         let room = tokio::select! {
             room = room => room.ok(),
-            () = self.answers.closed() => return Err(Gone),
+            () = self.answers.closed() => return Err(WriterGone),
         };
         let (answers, account) = (self.answers.clone(), self.account.clone());
         let full = Arc::clone(&self.full);
@@ -245,27 +245,30 @@ impl Reader<'_> {
                 },
             };
             // Without a writer nobody waits for the answer.
-            let _ = answers.send(Answer { text, _room: room, _hold: hold }).await;
+            let _ = answers.send(OutgoingMessage { text, _room: room, _hold: hold }).await;
         });
-        let turn = self.turns.turn(self.pass.caller.quota_key(), bytes).await;
+        let permit = self.read_limiter.permit(self.session.caller.quota_key(), bytes).await;
         let begun = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-        drop(turn);
+        drop(permit);
         if begun.is_pending() {
             tokio::spawn(work);
         }
         Ok(())
     }
 
-    async fn command(&self, command: Command) -> Result<(), Gone> {
-        self.commands.send(command).await.map_err(|_| Gone)
+    async fn command(&self, command: Command) -> Result<(), WriterGone> {
+        self.commands.send(command).await.map_err(|_| WriterGone)
     }
 
-    async fn answer(&self, text: String) -> Result<(), Gone> {
-        self.answers.send(Answer { text, _room: None, _hold: None }).await.map_err(|_| Gone)
+    async fn answer(&self, text: String) -> Result<(), WriterGone> {
+        self.answers
+            .send(OutgoingMessage { text, _room: None, _hold: None })
+            .await
+            .map_err(|_| WriterGone)
     }
 
     /// After a socket error nothing more can be read.
-    async fn broken(&self, why: axum::Error) -> End {
+    async fn broken(&self, why: axum::Error) -> SessionEnd {
         let why = why.into_inner();
         let (code, refusal, reason) = match why.downcast_ref::<SocketError>() {
             Some(SocketError::Capacity(_)) => {
@@ -284,12 +287,12 @@ impl Reader<'_> {
             }
             _ => {
                 tracing::debug!(%why, "a websocket ended early");
-                return End::Gone;
+                return SessionEnd::Gone;
             }
         };
         match self.answer(frames::error(None, &refusal)).await {
-            Ok(()) => End::Close(code, reason),
-            Err(Gone) => End::Gone,
+            Ok(()) => SessionEnd::Close(code, reason),
+            Err(WriterGone) => SessionEnd::Gone,
         }
     }
 }

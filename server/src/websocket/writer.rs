@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_engine::buffers::Account;
-use abide_engine::{Connection, Start, Update, Wanted};
+use abide_engine::{Connection, Start, SubscribeRequest, Update};
 use abide_schema::{Refusal, Seq};
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::stream::SplitSink;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value as JsonValue};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::Answer;
+use super::OutgoingMessage;
 use crate::{frames, limits, unsent};
 
 /// Commands from the reader, because the writer owns the connection.
@@ -33,34 +33,34 @@ pub(super) struct Subscribe {
 }
 
 impl Subscribe {
-    fn wanted(&self) -> Wanted<'_> {
+    fn wanted(&self) -> SubscribeRequest<'_> {
         let Subscribe { id, sql, params, start, checksum, explain } = self;
-        Wanted { id, sql, params, start: *start, checksum: *checksum, explain: *explain }
+        SubscribeRequest { id, sql, params, start: *start, checksum: *checksum, explain: *explain }
     }
 }
 
 /// The writing half of a session.
 pub(super) struct Writer<'a> {
     pub(super) connection: Connection,
-    pub(super) voice: Voice<'a>,
+    pub(super) sender: SocketSender<'a>,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
 /// The next event of the connection.
-enum Next {
+enum WriterEvent {
     Update(Update),
     Command(Command),
 }
 
 /// What to send besides updates.
-enum Due {
-    Answer(Answer),
+enum Outgoing {
+    Answer(OutgoingMessage),
     Ping,
     End,
 }
 
 /// Why a session ends.
-enum Stop {
+enum WriterStop {
     /// The socket failed, or the peer did not read for too long.
     Broken,
     /// The reader and all work that it started are done.
@@ -72,19 +72,19 @@ impl<'a> Writer<'a> {
     /// that it can be closed. `None` if it failed.
     pub(super) async fn run(mut self, head: Seq) -> Option<SplitSink<WebSocket, Message>> {
         match self.tell_all(head).await {
-            Stop::Broken => None,
-            Stop::Done => Some(self.voice.sink),
+            WriterStop::Broken => None,
+            WriterStop::Done => Some(self.sender.sink),
         }
     }
 
-    async fn tell_all(&mut self, head: Seq) -> Stop {
-        if let Err(stop) = self.voice.tell(frames::hello(head)).await {
+    async fn tell_all(&mut self, head: Seq) -> WriterStop {
+        if let Err(stop) = self.sender.tell(frames::hello(head)).await {
             return stop;
         }
         loop {
             let done = match self.next().await {
-                Ok(Next::Update(update)) => self.tell_updates(update).await,
-                Ok(Next::Command(command)) => self.obey(command).await,
+                Ok(WriterEvent::Update(update)) => self.tell_updates(update).await,
+                Ok(WriterEvent::Command(command)) => self.obey(command).await,
                 Err(stop) => return stop,
             };
             if let Err(stop) = done {
@@ -95,35 +95,35 @@ impl<'a> Writer<'a> {
 
     /// Waits for an update or a command, and sends answers meanwhile. The pending wait for the update is kept
     /// while they are sent.
-    async fn next(&mut self) -> Result<Next, Stop> {
+    async fn next(&mut self) -> Result<WriterEvent, WriterStop> {
         let mut update = pin!(self.connection.next());
         loop {
             tokio::select! {
-                update = &mut update => return Ok(Next::Update(update)),
-                Some(command) = self.commands.recv() => return Ok(Next::Command(command)),
-                due = self.voice.due() => self.voice.say(due).await?,
+                update = &mut update => return Ok(WriterEvent::Update(update)),
+                Some(command) = self.commands.recv() => return Ok(WriterEvent::Command(command)),
+                due = self.sender.due() => self.sender.say(due).await?,
             }
         }
     }
 
     /// Sends an update together with those that already wait, in one write. This keeps up when commits
     /// are faster than writes to a socket.
-    async fn tell_updates(&mut self, mut update: Update) -> Result<(), Stop> {
+    async fn tell_updates(&mut self, mut update: Update) -> Result<(), WriterStop> {
         let mut bytes = 0;
         loop {
-            let encoded = unsent::encode(&self.voice.account, update, frames::update).await;
+            let encoded = unsent::encode(&self.sender.account, update, frames::update).await;
             // It waits for room that other connections do not give, as if its socket took nothing in.
-            let (text, hold) = encoded.ok_or(Stop::Broken)?;
+            let (text, hold) = encoded.ok_or(WriterStop::Broken)?;
             bytes += text.len();
             // Answers and pings are sent in between.
             let fits = bytes < limits::WRITE_BUFFER_BYTES;
             match fits.then(|| self.connection.try_next()).flatten() {
                 Some(next) => {
-                    self.voice.gather(text).await?;
+                    self.sender.gather(text).await?;
                     update = next;
                 }
                 None => {
-                    let told = self.voice.tell(text).await;
+                    let told = self.sender.tell(text).await;
                     drop(hold);
                     return told;
                 }
@@ -131,7 +131,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn obey(&mut self, command: Command) -> Result<(), Stop> {
+    async fn obey(&mut self, command: Command) -> Result<(), WriterStop> {
         match command {
             Command::Subscribe(subscribe) => {
                 let wanted = subscribe.wanted();
@@ -141,7 +141,7 @@ impl<'a> Writer<'a> {
                     loop {
                         tokio::select! {
                             subscribed = &mut subscribed => break subscribed,
-                            due = self.voice.due() => self.voice.say(due).await?,
+                            due = self.sender.due() => self.sender.say(due).await?,
                         }
                     }
                 };
@@ -157,15 +157,15 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn refuse(&mut self, id: &str, refusal: &Refusal) -> Result<(), Stop> {
-        self.voice.tell(frames::error(Some(id), refusal)).await
+    async fn refuse(&mut self, id: &str, refusal: &Refusal) -> Result<(), WriterStop> {
+        self.sender.tell(frames::error(Some(id), refusal)).await
     }
 }
 
 /// The socket's sink, with what is sent besides updates: answers and pings.
-pub(super) struct Voice<'a> {
+pub(super) struct SocketSender<'a> {
     sink: SplitSink<WebSocket, Message>,
-    answers: mpsc::Receiver<Answer>,
+    answers: mpsc::Receiver<OutgoingMessage>,
     pings: Interval,
     /// Set when a blocked write succeeded.
     moved: &'a AtomicBool,
@@ -173,39 +173,39 @@ pub(super) struct Voice<'a> {
     account: Account,
 }
 
-impl<'a> Voice<'a> {
+impl<'a> SocketSender<'a> {
     pub(super) fn new(
         sink: SplitSink<WebSocket, Message>,
-        answers: mpsc::Receiver<Answer>,
+        answers: mpsc::Receiver<OutgoingMessage>,
         moved: &'a AtomicBool,
         account: Account,
-    ) -> Voice<'a> {
+    ) -> SocketSender<'a> {
         let mut pings = interval_at(Instant::now() + limits::PING, limits::PING);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Voice { sink, answers, pings, moved, account }
+        SocketSender { sink, answers, pings, moved, account }
     }
 
     /// Waits until something must be sent. Cancelling the wait loses nothing.
-    async fn due(&mut self) -> Due {
+    async fn due(&mut self) -> Outgoing {
         tokio::select! {
-            answer = self.answers.recv() => answer.map_or(Due::End, Due::Answer),
-            _ = self.pings.tick() => Due::Ping,
+            answer = self.answers.recv() => answer.map_or(Outgoing::End, Outgoing::Answer),
+            _ = self.pings.tick() => Outgoing::Ping,
         }
     }
 
     /// Sends it.
-    async fn say(&mut self, due: Due) -> Result<(), Stop> {
+    async fn say(&mut self, due: Outgoing) -> Result<(), WriterStop> {
         match due {
-            Due::Answer(answer) => self.answer(answer).await,
-            Due::Ping => self.send(Message::Ping(Default::default())).await,
-            Due::End => Err(Stop::Done),
+            Outgoing::Answer(answer) => self.answer(answer).await,
+            Outgoing::Ping => self.send(Message::Ping(Default::default())).await,
+            Outgoing::End => Err(WriterStop::Done),
         }
     }
 
     /// Sends an answer together with those that already wait, in one write.
-    async fn answer(&mut self, answer: Answer) -> Result<(), Stop> {
+    async fn answer(&mut self, answer: OutgoingMessage) -> Result<(), WriterStop> {
         let mut answer = Some(answer);
-        while let Some(Answer { text, _room: room, _hold: hold }) = answer {
+        while let Some(OutgoingMessage { text, _room: room, _hold: hold }) = answer {
             let next = self.answers.try_recv().ok();
             match next {
                 Some(_) => self.gather(text).await?,
@@ -218,15 +218,15 @@ impl<'a> Voice<'a> {
     }
 
     /// Buffers a message for the next write.
-    async fn gather(&mut self, text: String) -> Result<(), Stop> {
-        self.sink.feed(Message::text(text)).await.map_err(|_| Stop::Broken)
+    async fn gather(&mut self, text: String) -> Result<(), WriterStop> {
+        self.sink.feed(Message::text(text)).await.map_err(|_| WriterStop::Broken)
     }
 
-    async fn tell(&mut self, text: String) -> Result<(), Stop> {
+    async fn tell(&mut self, text: String) -> Result<(), WriterStop> {
         self.send(Message::text(text)).await
     }
 
-    async fn send(&mut self, message: Message) -> Result<(), Stop> {
+    async fn send(&mut self, message: Message) -> Result<(), WriterStop> {
         let mut sending = self.sink.send(message);
         let sent = match (&mut sending).now_or_never() {
             Some(sent) => sent,
@@ -236,6 +236,6 @@ impl<'a> Voice<'a> {
                 sent
             }
         };
-        sent.map_err(|_| Stop::Broken)
+        sent.map_err(|_| WriterStop::Broken)
     }
 }

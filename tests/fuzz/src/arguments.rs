@@ -6,7 +6,7 @@ use abide_schema::Code;
 use abide_schema::reducer::Caller;
 use serde_json::Value as JsonValue;
 
-use crate::bench::Bench;
+use crate::engine::FuzzEngine;
 
 /// See the [module](self).
 pub fn run(input: &[u8]) {
@@ -18,7 +18,7 @@ pub fn run(input: &[u8]) {
         .flat_map(|module| module.reducers.iter().map(|reducer| reducer.name))
         .collect();
     let name = names[usize::from(*choice) % names.len()];
-    Bench::with(|bench| {
+    FuzzEngine::with(|bench| {
         let before = bench.engine.durable_seq();
         let caller = Caller::local();
         let called = bench.engine.call(&caller, name, &args, None);

@@ -9,7 +9,7 @@ use abide_engine::{Config, Engine, Verified, replay, verify_file};
 use abide_sim::keep;
 use abide_sim::rig::folder;
 
-use crate::bench::kept;
+use crate::engine::kept;
 
 /// The maximum number of changes to one file.
 const CHANGES: usize = 64;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use abide_engine::{Config, Engine};
-use abide_server::{Access, serve};
+use abide_server::{AccessConfig, serve};
 use abide_sim::rig::folder;
 use tokio::net::TcpListener;
 
@@ -80,7 +80,7 @@ fn begin() -> SocketAddr {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
             let address = listener.local_addr().expect("it listens");
             tell.send(address).expect("the receiver waits for it");
-            let served = serve(engine, listener, Access::loopback(), std::future::pending());
+            let served = serve(engine, listener, AccessConfig::loopback(), std::future::pending());
             served.await.expect("the server runs until the process ends");
         });
     });

@@ -7,10 +7,10 @@
 //!
 //! `sql` texts of queries · `message` messages of `abide.v1` · `http` raw bytes, including
 //! WebSocket frames · `event` decoders of files and frames · `file` modified databases ·
-//! `arguments` arguments of calls · `bench` an engine to run them on.
+//! `arguments` arguments of calls · `engine` an engine to run them on.
 
 pub mod arguments;
-mod bench;
+mod engine;
 pub mod event;
 pub mod file;
 pub mod http;

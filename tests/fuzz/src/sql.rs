@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_engine::{Connection, Update, Wanted};
+use abide_engine::{Connection, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Row, Value};
 use serde_json::Map;
 
-use crate::bench::Bench;
+use crate::engine::FuzzEngine;
 
 /// See the [module](self).
 pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    Bench::with(|bench| {
+    FuzzEngine::with(|bench| {
         let scope = BTreeMap::from([("tenant".to_owned(), "t1".to_owned())]);
         let tenant = Caller::with("tenant", "app", BTreeSet::new(), scope);
         for caller in [Caller::local(), tenant] {
@@ -22,11 +22,11 @@ pub fn run(input: &[u8]) {
     });
 }
 
-async fn compare(bench: &Bench, caller: &Caller, text: &str) {
+async fn compare(bench: &FuzzEngine, caller: &Caller, text: &str) {
     let params = Map::new();
     let asked = bench.engine.query(caller, text, &params, None).await;
     let mut connection = bench.engine.connect(caller);
-    let begun = connection.subscribe(&Wanted::new("q", text, &params)).await;
+    let begun = connection.subscribe(&SubscribeRequest::new("q", text, &params)).await;
     let live = match begun {
         Ok(()) => rows(&mut connection).await,
         Err(refusal) => Err(refusal),
@@ -49,8 +49,7 @@ async fn rows(connection: &mut Connection) -> Result<Vec<Row>, Refusal> {
         match connection.next().await {
             Update::Snapshot(part) => {
                 // Hidden order columns come after the visible ones.
-                let width =
-                    part.opening.shape.columns.iter().filter(|column| !column.hidden).count();
+                let width = part.info.shape.columns.iter().filter(|column| !column.hidden).count();
                 rows.extend(part.rows.iter().map(|row| row[..width.min(row.len())].into()));
                 if !part.more {
                     return Ok(rows);

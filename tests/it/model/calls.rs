@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use abide_schema::Code;
 use serde_json::json;
 
-use super::{Answered, call, rows};
+use super::{CallAnswer, call, rows};
 use crate::traffic::{Random, for_seeds};
 use crate::world::{World, run};
 
@@ -82,7 +82,7 @@ impl Tool {
 
 /// What a worker reports about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum WorkerReport {
     Completed,
     Failed,
     Retry,
@@ -102,7 +102,7 @@ struct Call {
     /// Whether its worker is asked to stop.
     unwanted: bool,
     /// The report that ended it, with its holder.
-    ended_by: Option<(i64, Said)>,
+    ended_by: Option<(i64, WorkerReport)>,
     settled: bool,
     /// The expired claims, and whether their holders' late reports were accepted.
     lost: BTreeMap<i64, bool>,
@@ -113,7 +113,7 @@ struct Call {
 
 /// A worker's claim of a call. The call may be lost without the worker's knowledge.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct WorkerClaim {
     call: usize,
     token: i64,
     ran: bool,
@@ -131,9 +131,9 @@ struct Model {
     now: i64,
     sessions: Vec<Session>,
     calls: Vec<Call>,
-    holds: Vec<Hold>,
+    holds: Vec<WorkerClaim>,
     /// The last reports, to be repeated as if the response had been lost.
-    said: Vec<(Hold, Said)>,
+    said: Vec<(WorkerClaim, WorkerReport)>,
 }
 
 impl Model {
@@ -226,7 +226,7 @@ impl Model {
         tool: usize,
         session: usize,
         lease_ms: Option<i64>,
-    ) -> Answered {
+    ) -> CallAnswer {
         let args = json!({"call_id": format!("c{at:03}"), "session_id": format!("s{session}"),
             "tool_name": TOOLS[tool].name, "arguments": {"n": at}, "claim_lease_ms": lease_ms});
         call(&self.world, "worker", "request_tool_call", args).await
@@ -262,7 +262,7 @@ impl Model {
         let token = row["fencing_token"].as_i64().unwrap();
         assert!(token > it.token, "tokens grow");
         it.token = token;
-        self.holds.push(Hold { call: at, token, ran: false });
+        self.holds.push(WorkerClaim { call: at, token, ran: false });
     }
 
     /// The external effect runs, regardless of the lease.
@@ -288,12 +288,12 @@ impl Model {
         // Workers are honest: they report what happened, and do not release a call whose effect
         // ran. They do not know whether they still hold the call.
         let said = match (hold.ran, self.random.below(5)) {
-            (true, 0..=2) => Said::Completed,
-            (true, 3) => Said::Failed,
-            (true, _) if tool.once() => Said::Completed,
-            (false, 0) if tool.once() => Said::Failed,
-            (false, 1) if self.calls[hold.call].unwanted => Said::Stopped,
-            _ => Said::Retry,
+            (true, 0..=2) => WorkerReport::Completed,
+            (true, 3) => WorkerReport::Failed,
+            (true, _) if tool.once() => WorkerReport::Completed,
+            (false, 0) if tool.once() => WorkerReport::Failed,
+            (false, 1) if self.calls[hold.call].unwanted => WorkerReport::Stopped,
+            _ => WorkerReport::Retry,
         };
         self.tell(hold, said).await;
         self.said.push((hold, said));
@@ -306,20 +306,20 @@ impl Model {
         }
     }
 
-    async fn tell(&mut self, hold: Hold, said: Said) {
+    async fn tell(&mut self, hold: WorkerClaim, said: WorkerReport) {
         let mut args =
             json!({"call_id": format!("c{:03}", hold.call), "fencing_token": hold.token});
         let reducer = match said {
-            Said::Completed => {
+            WorkerReport::Completed => {
                 args["result"] = json!({"done": hold.token});
                 "complete_tool_call"
             }
-            Said::Failed | Said::Retry => {
+            WorkerReport::Failed | WorkerReport::Retry => {
                 args["error"] = format!("{said:?} {}", hold.token).into();
-                args["retryable"] = (said == Said::Retry).into();
+                args["retryable"] = (said == WorkerReport::Retry).into();
                 "fail_tool_call"
             }
-            Said::Stopped => "acknowledge_cancel",
+            WorkerReport::Stopped => "acknowledge_cancel",
         };
         let answered = call(&self.world, "worker", reducer, args).await;
         let expected = self.hear(hold, said);
@@ -328,21 +328,21 @@ impl Model {
     }
 
     /// The expected response: ended, a retry, or the refusal.
-    fn hear(&mut self, hold: Hold, said: Said) -> Result<bool, Code> {
+    fn hear(&mut self, hold: WorkerClaim, said: WorkerReport) -> Result<bool, Code> {
         let it = &mut self.calls[hold.call];
         if it.status == Claimed && it.token == hold.token {
-            if said == Said::Stopped && !it.unwanted {
+            if said == WorkerReport::Stopped && !it.unwanted {
                 return Err(Code::Conflict);
             }
             let tool = &TOOLS[it.tool];
             it.ended_by = Some((hold.token, said));
             it.status = match said {
-                Said::Completed => Succeeded,
-                Said::Failed => Failed,
-                Said::Stopped => Cancelled,
-                Said::Retry if it.unwanted => Cancelled,
-                Said::Retry if it.attempt < tool.max_attempts => Pending,
-                Said::Retry => Failed,
+                WorkerReport::Completed => Succeeded,
+                WorkerReport::Failed => Failed,
+                WorkerReport::Stopped => Cancelled,
+                WorkerReport::Retry if it.unwanted => Cancelled,
+                WorkerReport::Retry if it.attempt < tool.max_attempts => Pending,
+                WorkerReport::Retry => Failed,
             };
             if it.status == Pending {
                 let wait_ms = tool.wait_ms(it.attempt);
@@ -351,17 +351,17 @@ impl Model {
             self.session_may_end(hold.call);
             return Ok(false);
         }
-        if said != Said::Stopped
+        if said != WorkerReport::Stopped
             && let Some(heard) = it.lost.get_mut(&hold.token)
         {
             *heard = true;
             return Err(Code::LeaseLost);
         }
         let again = it.ended_by == Some((hold.token, said)) && it.token == hold.token;
-        if again && (it.status != Cancelled || said == Said::Stopped) {
+        if again && (it.status != Cancelled || said == WorkerReport::Stopped) {
             return Ok(true);
         }
-        if said == Said::Stopped && it.status == Cancelled && it.token == hold.token {
+        if said == WorkerReport::Stopped && it.status == Cancelled && it.token == hold.token {
             return Ok(true);
         }
         Err(it.not_held(hold.token))
@@ -595,7 +595,7 @@ impl Model {
                     let mut hold = self.holds.pop().unwrap();
                     hold.ran = true;
                     self.calls[at].ran += 1;
-                    self.tell(hold, Said::Completed).await;
+                    self.tell(hold, WorkerReport::Completed).await;
                 }
             }
             self.pass_ms(2_000).await;

@@ -345,7 +345,7 @@ fn late_without_another_claim() {
 
 /// A batch is all or nothing: a late report in it is not even kept.
 #[test]
-fn late_in_a_batch() {
+fn a_late_result_in_a_batch() {
     check_asked(
         r#"
         claim_tool_call call_id=pay1 lease_ms=1000 as=worker-1

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use abide_live::{
-    Binding, BindingId, Catalog, Edition, LiveError, Outlook, Planner, Router, Sql as _, Viewer,
-    select_of,
+    AuthorizedViews, Binding, BindingId, Catalog, LiveError, Planner, PolicyVersion,
+    QueryPrincipal, Router, Sql as _, select_of,
 };
 use abide_schema::table::{IndexSpec, Kind};
 use abide_schema::{Code, Row, TableSpec, Value};
 use rusqlite::Connection;
 
 use crate::client::Client;
-use crate::extent::{Share, repeat, say, tried};
+use crate::extent::{TestBudget, repeat, say, tried};
 use crate::proof::case::Case;
 use crate::proof::grammar::Query;
 use crate::proof::literals::literal;
@@ -27,28 +27,28 @@ use crate::proof::schema::{Schema, leak};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
 /// The budget in a full test run.
-const SHARE: Share = Share::Seconds(12);
+const SHARE: TestBudget = TestBudget::Seconds(12);
 
 /// Steps of SQLite's virtual machine after which a query is skipped.
 const STEPS: i32 = 60_000;
 
 /// The visible part of a table.
 #[derive(Debug)]
-struct Shown {
+struct VisibleColumns {
     columns: Vec<&'static str>,
     condition: Option<String>,
 }
 
 /// A case with a restricted caller.
-struct Stage {
+struct BoundedCase {
     case: Case,
-    shown: BTreeMap<&'static str, Shown>,
+    shown: BTreeMap<&'static str, VisibleColumns>,
     values: BTreeMap<String, Value>,
     /// The whole database.
     db: Database,
     planner: Planner,
     router: Router,
-    viewer: Viewer,
+    principal: QueryPrincipal,
     /// The schema of the visible part.
     copied: Schema,
     copy: Database,
@@ -65,7 +65,7 @@ struct Live {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct CaseCounts {
     cases: u64,
     live: u64,
     refused: u64,
@@ -74,8 +74,8 @@ struct Tally {
     ended: u64,
 }
 
-impl Tally {
-    fn add(&mut self, other: &Tally) {
+impl CaseCounts {
+    fn add(&mut self, other: &CaseCounts) {
         self.cases += other.cases;
         self.live += other.live;
         self.refused += other.refused;
@@ -86,7 +86,7 @@ impl Tally {
 }
 
 /// The result of a query over the whole database.
-enum Found {
+enum QueryOutcome {
     Rows(Vec<Row>),
     Failed(String),
     /// A join without a condition, as slow as a hundred others.
@@ -95,8 +95,8 @@ enum Found {
 
 type Outcome<T> = Result<T, String>;
 
-impl Stage {
-    fn new(seed: u64) -> Stage {
+impl BoundedCase {
+    fn new(seed: u64) -> BoundedCase {
         let case = Case::of_seed(seed);
         let mut random = Random::new(seed ^ 0x0b5c);
         let scope = Value::from(*random.pick(&["a", "b", "1", ""]));
@@ -117,15 +117,27 @@ impl Stage {
             let condition = shown.condition.as_deref();
             ((*name).to_owned(), select_of(name, &shown.columns, None, condition))
         });
-        let outlook = Arc::new(Outlook::new(selects.collect::<Vec<_>>()));
+        let authorized_views = Arc::new(AuthorizedViews::new(selects.collect::<Vec<_>>()));
         let latest = Arc::new(AtomicU64::new(0));
-        let viewer = Viewer::new(outlook, values.clone(), Edition::latest(&latest));
+        let principal =
+            QueryPrincipal::new(authorized_views, values.clone(), PolicyVersion::latest(&latest));
         let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
         let copy_catalog = Arc::new(Catalog::new(copied.tables.clone(), copied.views.clone()));
         let db = database(&case.schema, &catalog);
         let (planner, router) = (Planner::new(Arc::clone(&catalog)), Router::new(catalog));
         let copy_planner = Planner::new(copy_catalog);
-        Stage { case, shown, values, db, planner, router, viewer, copied, copy, copy_planner }
+        BoundedCase {
+            case,
+            shown,
+            values,
+            db,
+            planner,
+            router,
+            principal,
+            copied,
+            copy,
+            copy_planner,
+        }
     }
 
     /// Updates the copy to the visible rows.
@@ -155,8 +167,8 @@ impl Stage {
         }
     }
 
-    fn play(&mut self) -> Outcome<Tally> {
-        let (mut tally, mut live) = (Tally { cases: 1, ..Tally::default() }, Vec::new());
+    fn play(&mut self) -> Outcome<CaseCounts> {
+        let (mut tally, mut live) = (CaseCounts { cases: 1, ..CaseCounts::default() }, Vec::new());
         for commit in 0..=self.case.commits.len() {
             for number in 0..self.case.subscriptions.len() {
                 if self.case.subscriptions[number].at == commit {
@@ -186,11 +198,11 @@ impl Stage {
         Ok(tally)
     }
 
-    fn begin(&mut self, number: usize, tally: &mut Tally) -> Outcome<Option<Live>> {
+    fn begin(&mut self, number: usize, tally: &mut CaseCounts) -> Outcome<Option<Live>> {
         let query = self.case.subscriptions[number].query.clone();
         let (text, params) = (query.text(), query.named());
-        let bounded = self.planner.bind_within(&text, &params, &self.viewer);
-        let once = self.planner.bind_once(&text, &params, &self.viewer);
+        let bounded = self.planner.bind_within(&text, &params, &self.principal);
+        let once = self.planner.bind_once(&text, &params, &self.principal);
         let plain = match self.copy_planner.bind(&text, &params) {
             Ok(plain) => plain,
             Err(refusal) => {
@@ -223,7 +235,7 @@ impl Stage {
         };
         let found = self.run_whole(&bounded)?;
         self.same((&plain, &bounded), &found, &rows)?;
-        let Found::Rows(found) = found else { return Ok(None) };
+        let QueryOutcome::Rows(found) = found else { return Ok(None) };
         let id = self.router.attach(&bounded).map_err(|refusal| refusal.to_string())?;
         tally.live += 1;
         let client = Client::new(&bounded, found);
@@ -234,7 +246,7 @@ impl Stage {
         &mut self,
         one: &mut Live,
         delta: Option<Result<abide_live::Delta, LiveError>>,
-        tally: &mut Tally,
+        tally: &mut CaseCounts,
     ) -> Outcome<()> {
         let Ok(expected) = self.run_copy(&one.plain) else {
             (one.ended, tally.ended) = (true, tally.ended + 1);
@@ -242,7 +254,7 @@ impl Stage {
         };
         let fresh = self.run_whole(&one.bounded)?;
         self.same((&one.plain, &one.bounded), &fresh, &expected)?;
-        let Found::Rows(fresh) = fresh else {
+        let QueryOutcome::Rows(fresh) = fresh else {
             one.ended = true;
             return Ok(());
         };
@@ -261,12 +273,12 @@ impl Stage {
         run(&mut self.copy, plain)
     }
 
-    fn run_whole(&mut self, binding: &Binding) -> Outcome<Found> {
+    fn run_whole(&mut self, binding: &Binding) -> Outcome<QueryOutcome> {
         match run(&mut self.db, binding) {
-            Ok(rows) => Ok(Found::Rows(rows)),
+            Ok(rows) => Ok(QueryOutcome::Rows(rows)),
             Err(why) if why.contains(" in SELECT") => Err(why),
-            Err(why) if why == "interrupted" => Ok(Found::TooDear),
-            Err(why) => Ok(Found::Failed(why)),
+            Err(why) if why == "interrupted" => Ok(QueryOutcome::TooDear),
+            Err(why) => Ok(QueryOutcome::Failed(why)),
         }
     }
 
@@ -275,13 +287,13 @@ impl Stage {
     fn same(
         &mut self,
         (plain, bounded): (&Binding, &Binding),
-        found: &Found,
+        found: &QueryOutcome,
         rows: &[Row],
     ) -> Outcome<()> {
         let found = match found {
-            Found::Rows(found) => found,
-            Found::TooDear => return Ok(()),
-            Found::Failed(why) => {
+            QueryOutcome::Rows(found) => found,
+            QueryOutcome::TooDear => return Ok(()),
+            QueryOutcome::Failed(why) => {
                 return Err(format!("it fails, but not over the copy: {why}"));
             }
         };
@@ -352,7 +364,7 @@ fn all_columns(schema: &Schema, name: &str) -> Vec<&'static str> {
 }
 
 /// The visible columns and rows of every table.
-fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Shown> {
+fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, VisibleColumns> {
     let shown = schema.tables.iter().map(|table| {
         let hides = random.below(5) == 0;
         let columns = table
@@ -362,7 +374,7 @@ fn shown(random: &mut Random, schema: &Schema) -> BTreeMap<&'static str, Shown> 
             .filter(|(at, _)| table.key.contains(at) || !hides || random.below(3) > 0);
         let columns = columns.map(|(_, column)| column.name).collect();
         let condition = (random.below(5) > 0).then(|| condition(random, schema, table));
-        (table.name, Shown { columns, condition })
+        (table.name, VisibleColumns { columns, condition })
     });
     shown.collect()
 }
@@ -405,7 +417,7 @@ fn condition(random: &mut Random, schema: &Schema, table: &TableSpec) -> String 
 /// Empty tables of the visible columns. An error if a view names a hidden column.
 fn copy_of(
     schema: &Schema,
-    shown: &BTreeMap<&'static str, Shown>,
+    shown: &BTreeMap<&'static str, VisibleColumns>,
 ) -> Result<(Schema, Database), String> {
     let (copied, db) = copy_with(schema, shown);
     for (name, _) in &copied.views {
@@ -414,7 +426,10 @@ fn copy_of(
     Ok((copied, db))
 }
 
-fn copy_with(schema: &Schema, shown: &BTreeMap<&'static str, Shown>) -> (Schema, Database) {
+fn copy_with(
+    schema: &Schema,
+    shown: &BTreeMap<&'static str, VisibleColumns>,
+) -> (Schema, Database) {
     let tables = schema.tables.iter().map(|table| {
         let columns = &shown[table.name].columns;
         let kept = || table.columns.iter().filter(|column| columns.contains(&column.name));
@@ -462,13 +477,13 @@ fn copy_column(column: &abide_schema::table::ColumnSpec) -> abide_schema::table:
 #[test]
 fn a_restricted_caller_sees_the_result_over_a_filtered_copy() {
     let (outcomes, _) = tried(SHARE, |seed| {
-        let played = catch_unwind(AssertUnwindSafe(|| Stage::new(seed).play()));
+        let played = catch_unwind(AssertUnwindSafe(|| BoundedCase::new(seed).play()));
         played.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>();
             Err(format!("seed {seed} panicked: {text:?}"))
         })
     });
-    let (mut all, mut failures) = (Tally::default(), Vec::new());
+    let (mut all, mut failures) = (CaseCounts::default(), Vec::new());
     for (seed, outcome) in outcomes {
         match outcome {
             Ok(tally) => all.add(&tally),

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use abide_live::{
-    Binding, BindingId, Catalog, Changes, Delta, Fault, LiveError, Planner, Router, Sql as _,
+    Binding, BindingId, Catalog, Changes, Delta, LiveError, Planner, Router, Sql as _, SqlErrorKind,
 };
 use abide_schema::{Code, Row};
 use rusqlite::Connection;
@@ -63,7 +63,7 @@ pub(crate) enum What {
 
 /// The extent of a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CaseCounts {
     pub(crate) cases: u64,
     pub(crate) commits: u64,
     pub(crate) queries: u64,
@@ -77,9 +77,9 @@ pub(crate) struct Tally {
     pub(crate) ended: u64,
 }
 
-impl Tally {
+impl CaseCounts {
     /// Adds another tally.
-    pub(crate) fn add(&mut self, other: &Tally) {
+    pub(crate) fn add(&mut self, other: &CaseCounts) {
         self.cases += other.cases;
         self.commits += other.commits;
         self.queries += other.queries;
@@ -95,7 +95,7 @@ impl Tally {
 
 /// Seeded bugs, to check that they are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Bug {
+pub(crate) enum InjectedBug {
     /// Nothing.
     #[default]
     None,
@@ -106,8 +106,8 @@ pub(crate) enum Bug {
 }
 
 /// Runs a case to its end.
-pub(crate) fn play(case: &Case, bug: Bug) -> Result<Tally, Failure> {
-    let mut stage = Stage::new(case, bug);
+pub(crate) fn play(case: &Case, bug: InjectedBug) -> Result<CaseCounts, Failure> {
+    let mut stage = RunningCase::new(case, bug);
     for commit in 0..=case.commits.len() {
         stage.subscribe(commit)?;
         if commit < case.commits.len() {
@@ -118,9 +118,9 @@ pub(crate) fn play(case: &Case, bug: Bug) -> Result<Tally, Failure> {
     Ok(stage.tally)
 }
 
-struct Stage<'c> {
+struct RunningCase<'c> {
     case: &'c Case,
-    bug: Bug,
+    bug: InjectedBug,
     db: Database,
     planner: Planner,
     router: Router,
@@ -128,7 +128,7 @@ struct Stage<'c> {
     stepwise: Router,
     state: State,
     live: Vec<Live>,
-    tally: Tally,
+    tally: CaseCounts,
 }
 
 /// A subscription.
@@ -140,14 +140,14 @@ struct Live {
     client: Client,
     /// `None` once the query failed in the middle of a commit, where the others do not look.
     stepwise: Option<Client>,
-    away: Away,
+    away: DisconnectedClients,
     ended: bool,
 }
 
 type Routed = BTreeMap<BindingId, Result<Delta, LiveError>>;
 
-impl<'c> Stage<'c> {
-    fn new(case: &'c Case, bug: Bug) -> Stage<'c> {
+impl<'c> RunningCase<'c> {
+    fn new(case: &'c Case, bug: InjectedBug) -> RunningCase<'c> {
         let catalog = Arc::new(Catalog::new(case.schema.tables.clone(), case.schema.views.clone()));
         let connection = Connection::open_in_memory().expect("an in-memory database opens");
         connection.set_prepared_statement_cache_capacity(4_096);
@@ -158,9 +158,9 @@ impl<'c> Stage<'c> {
         let db = Database(connection);
         let planner = Planner::new(Arc::clone(&catalog));
         let [router, stepwise] = [Router::new(Arc::clone(&catalog)), Router::new(catalog)];
-        let (live, tally) = (Vec::new(), Tally::default());
+        let (live, tally) = (Vec::new(), CaseCounts::default());
         let state = read_state(&db.0, &case.schema.tables);
-        Stage { case, bug, db, planner, router, stepwise, state, live, tally }
+        RunningCase { case, bug, db, planner, router, stepwise, state, live, tally }
     }
 
     /// Subscribes the queries that are due.
@@ -209,7 +209,7 @@ impl<'c> Stage<'c> {
         let id = self.router.attach(&binding).expect("the router has a free slot");
         let stepwise_id = self.stepwise.attach(&binding).expect("the router has a free slot");
         let client = Client::new(&binding, rows);
-        let away = Away::new(commit, &self.state, &client);
+        let away = DisconnectedClients::new(commit, &self.state, &client);
         let (stepwise, query, ended) = (Some(client.clone()), number, false);
         Ok(Some(Live { query, binding, id, stepwise_id, client, stepwise, away, ended }))
     }
@@ -222,7 +222,9 @@ impl<'c> Stage<'c> {
         });
         match outcome {
             Ok(_) => Ok(Some(rows)),
-            Err(error) if error.fault == Fault::Store => Err((What::MadeBadSql, error.message)),
+            Err(error) if error.fault == SqlErrorKind::Store => {
+                Err((What::MadeBadSql, error.message))
+            }
             Err(_) => Ok(None),
         }
     }
@@ -241,7 +243,7 @@ impl<'c> Stage<'c> {
         }
         self.tally.commits += 1;
         let mut changes = net(&before, &self.state);
-        if self.bug == Bug::LosesTable {
+        if self.bug == InjectedBug::LosesTable {
             let lost = self.case.schema.tables.last().map_or("", |table| table.name);
             changes = without_table(&changes, lost);
         }
@@ -304,7 +306,7 @@ impl<'c> Stage<'c> {
             return Ok(());
         }
         let mut delta = routed.map_err(|error| (What::Failed, error.to_string()))?;
-        if self.bug == Bug::ForgetsDeletes {
+        if self.bug == InjectedBug::ForgetsDeletes {
             delta.deletes.clear();
         }
         let live = &mut self.live[at];
@@ -340,24 +342,24 @@ impl<'c> Stage<'c> {
             *state = self.state.clone();
         }
         if std::mem::replace(&mut live.away.met, true) {
-            live.away = Away::new(commit, &self.state, &live.client);
+            live.away = DisconnectedClients::new(commit, &self.state, &live.client);
         }
         Ok(())
     }
 }
 
 /// Two clients that were last up to date after the same commit.
-struct Away {
+struct DisconnectedClients {
     since: usize,
     clients: [(State, Client); 2],
     /// Whether the first of them returned on the way.
     met: bool,
 }
 
-impl Away {
-    fn new(since: usize, state: &State, client: &Client) -> Away {
+impl DisconnectedClients {
+    fn new(since: usize, state: &State, client: &Client) -> DisconnectedClients {
         let one = || (state.clone(), client.clone());
-        Away { since, clients: [one(), one()], met: false }
+        DisconnectedClients { since, clients: [one(), one()], met: false }
     }
 }
 

@@ -5,7 +5,7 @@ use abide_schema::TableSpec;
 use abide_schema::table::IndexSpec;
 
 use crate::proof::case::Case;
-use crate::proof::play::{Bug, Failure, play};
+use crate::proof::play::{Failure, InjectedBug, play};
 use crate::proof::schema::{Schema, leak};
 use crate::proof::tree::Sql;
 use crate::proof::writes::Commit;
@@ -14,7 +14,7 @@ use crate::proof::writes::Commit;
 const PLAYS: usize = 6_000;
 
 /// A smaller case with the same failure, and its failure.
-pub(crate) fn shrink(case: &Case, failure: &Failure, bug: Bug) -> (Case, Failure) {
+pub(crate) fn shrink(case: &Case, failure: &Failure, bug: InjectedBug) -> (Case, Failure) {
     let mut best = (case.clone(), failure.clone());
     let only = case.subscriptions[failure.query].clone();
     let alone = Case { subscriptions: vec![only], ..case.clone() };
@@ -41,7 +41,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, bug: Bug) -> (Case, Failure
     }
 }
 
-fn fails_alike(case: &Case, failure: &Failure, bug: Bug) -> Option<Failure> {
+fn fails_alike(case: &Case, failure: &Failure, bug: InjectedBug) -> Option<Failure> {
     play(case, bug).err().filter(|other| other.what == failure.what)
 }
 

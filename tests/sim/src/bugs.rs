@@ -3,7 +3,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use abide_schema::seeded::{self, Bug};
+use abide_schema::seeded::{self, SeededBug};
 
 use crate::checks::Finding;
 use crate::crash::{self, Case};
@@ -25,11 +25,11 @@ pub struct Caught {
 /// Seeds a bug and searches for it: with the simulator, and with the crash tests where the disk
 /// must fail at a specific point.
 #[must_use]
-pub fn hunt(bug: Bug) -> Option<Caught> {
+pub fn hunt(bug: SeededBug) -> Option<Caught> {
     seeded::make(Some(bug));
     let caught = match bug {
         // No seed writes a WAL that is long enough.
-        Bug::CommitNotBuried => by_cases(crash::full_indexes()),
+        SeededBug::CommitNotBuried => by_cases(crash::full_indexes()),
         _ => by_seeds().or_else(by_faults),
     };
     seeded::make(None);

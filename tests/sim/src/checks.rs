@@ -7,8 +7,8 @@ pub mod effects;
 pub mod leases;
 pub mod log;
 pub mod rows;
-pub mod sight;
 pub mod subscribers;
+pub mod visibility;
 
 use std::fmt;
 

@@ -24,10 +24,10 @@ abide-sim sim [--seeds N | --seed N [--tell]]    seeds 1 to N (200), or one seed
 abide-sim keep --into FOLDER              write a file of the current format";
 
 /// The arguments of a command: flags with an optional value.
-struct Words(BTreeMap<String, Option<String>>);
+struct Arguments(BTreeMap<String, Option<String>>);
 
-impl Words {
-    fn read(words: &[String]) -> Result<Words, String> {
+impl Arguments {
+    fn read(words: &[String]) -> Result<Arguments, String> {
         let mut read = BTreeMap::new();
         let mut words = words.iter().peekable();
         while let Some(word) = words.next() {
@@ -35,7 +35,7 @@ impl Words {
             let value = words.next_if(|next| !next.starts_with("--")).cloned();
             read.insert(name.to_owned(), value);
         }
-        Ok(Words(read))
+        Ok(Arguments(read))
     }
 
     fn has(&mut self, name: &str) -> bool {
@@ -69,7 +69,7 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
         println!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     };
-    let words = Words::read(rest)?;
+    let words = Arguments::read(rest)?;
     let good = match verb.as_str() {
         "crash" => crash_cases(words)?,
         "sim" => simulate(words)?,
@@ -82,7 +82,7 @@ pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
 }
 
 /// Writes a file of the current format.
-fn keep_format(mut words: Words) -> Result<bool, String> {
+fn keep_format(mut words: Arguments) -> Result<bool, String> {
     let folder = words.word("into")?.ok_or("keep takes --into FOLDER")?;
     words.end()?;
     keep::keep(Path::new(&folder)).map_err(|why| format!("{folder}: {why}"))?;
@@ -90,7 +90,7 @@ fn keep_format(mut words: Words) -> Result<bool, String> {
 }
 
 /// Runs seeds, each twice, and compares the two traces.
-fn simulate(mut words: Words) -> Result<bool, String> {
+fn simulate(mut words: Arguments) -> Result<bool, String> {
     let (one, seeds) = (words.number("seed")?, words.number("seeds")?.unwrap_or(200));
     let tells = words.has("tell");
     words.end()?;
@@ -139,12 +139,12 @@ fn simulate(mut words: Words) -> Result<bool, String> {
 
 /// Seeds each bug, and prints how it was found.
 #[cfg(feature = "seeded-bugs")]
-fn hunt_bugs(mut words: Words) -> Result<bool, String> {
-    use abide_schema::seeded::Bug;
+fn hunt_bugs(mut words: Arguments) -> Result<bool, String> {
+    use abide_schema::seeded::SeededBug;
     let only = words.word("only")?;
     words.end()?;
-    let wanted = |bug: &Bug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
-    let bugs: Vec<Bug> = Bug::ALL.into_iter().filter(wanted).collect();
+    let wanted = |bug: &SeededBug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
+    let bugs: Vec<SeededBug> = SeededBug::ALL.into_iter().filter(wanted).collect();
     // Panics are caught and counted; their messages would be noise.
     panic::set_hook(Box::new(|_| {}));
     let mut missed = 0;
@@ -193,7 +193,7 @@ fn on_all_cores(work: impl Fn() + Sync) {
     });
 }
 
-fn crash_cases(mut words: Words) -> Result<bool, String> {
+fn crash_cases(mut words: Arguments) -> Result<bool, String> {
     let one = one_case(&mut words)?;
     let stride = if words.has("all") { 1 } else { words.number("stride")?.unwrap_or(60) };
     words.end()?;
@@ -208,7 +208,7 @@ fn crash_cases(mut words: Words) -> Result<bool, String> {
     Ok(report(&chosen))
 }
 
-fn one_case(words: &mut Words) -> Result<Option<Case>, String> {
+fn one_case(words: &mut Arguments) -> Result<Option<Case>, String> {
     let (step, bytes) = (words.number("step")?, words.number("full")?);
     let (kind, nth) = (words.word("fail")?, words.number("nth")?);
     let (lasting, seed) = (words.has("lasting"), words.number("seed")?.unwrap_or(1));

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use crate::checks::{Finding, acknowledged, log, rows};
-use crate::disk::{Fault, Kind, Machine, Tally};
+use crate::disk::{DiskCounts, Fault, Kind, Machine};
 use crate::history::History;
 use crate::random::Random;
 use crate::rig::{Rig, VirtualClock, folder};
-use crate::script::Player;
+use crate::script::ScriptRun;
 
 /// One run: the fault, and the seed for its effects.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl fmt::Display for Case {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// The counts up to the fault.
-    pub tally: Tally,
+    pub tally: DiskCounts,
     /// Acknowledged calls before the fault.
     pub told: usize,
     /// Recoveries of the file, including those interrupted by another power failure.
@@ -70,7 +70,7 @@ pub fn run(case: Case) -> Result<Outcome, Finding> {
     let mut random = Random::new(case.seed);
     let clock = VirtualClock::new();
     let first = if case.frames > 0 { Fault::None } else { case.fault };
-    let mut place = Place::new(Machine::new(first, case.seed));
+    let mut place = CrashFixture::new(Machine::new(first, case.seed));
     let closes = random.one_in(2);
     let history = play(&place, &clock, case, closes);
     let tally = place.machine.tally();
@@ -100,39 +100,39 @@ pub fn run(case: Case) -> Result<Outcome, Finding> {
 }
 
 /// The folder of the file, and the machine below it.
-struct Place {
+struct CrashFixture {
     root: TempDir,
     folder: PathBuf,
     machine: Arc<Machine>,
 }
 
-impl Place {
-    fn new(machine: Machine) -> Place {
+impl CrashFixture {
+    fn new(machine: Machine) -> CrashFixture {
         let root = folder();
         let folder = root.path().join("0");
         fs::create_dir(&folder).expect("the folder is new");
-        Place { root, folder, machine: Arc::new(machine) }
+        CrashFixture { root, folder, machine: Arc::new(machine) }
     }
 
     /// The surviving content, on a machine with another fault.
-    fn after_power_loss(self, fault: Fault, random: &mut Random) -> Place {
-        let Place { root, folder: from, machine } = self;
+    fn after_power_loss(self, fault: Fault, random: &mut Random) -> CrashFixture {
+        let CrashFixture { root, folder: from, machine } = self;
         let count = fs::read_dir(root.path()).map_or(0, Iterator::count);
         let folder = root.path().join(count.to_string());
         fs::create_dir(&folder).expect("the folder is new");
         machine.restart(&folder, random.draw()).expect("the folder takes files");
         drop(from);
-        Place { root, folder, machine: Arc::new(Machine::new(fault, random.draw())) }
+        CrashFixture { root, folder, machine: Arc::new(Machine::new(fault, random.draw())) }
     }
 }
 
 /// Runs the script until it ends or the fault stops it.
-fn play(place: &Place, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> History {
+fn play(place: &CrashFixture, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> History {
     // If the file cannot be opened, nothing was acknowledged.
     let Ok(rig) = Rig::open(&place.folder, &place.machine, clock) else {
         return History::default();
     };
-    let mut player = Player::new(&rig);
+    let mut player = ScriptRun::new(&rig);
     if case.frames > 0 {
         player.fill(case.frames);
         place.machine.revive(case.fault);
@@ -148,7 +148,7 @@ fn play(place: &Place, clock: &Arc<VirtualClock>, case: Case, closes: bool) -> H
 }
 
 /// Closes the engine, or kills the process.
-fn end(rig: Rig, place: &Place, closes: bool) {
+fn end(rig: Rig, place: &CrashFixture, closes: bool) {
     if closes {
         rig.close();
     } else {
@@ -158,7 +158,7 @@ fn end(rig: Rig, place: &Place, closes: bool) {
 
 /// Opens the file and retries everything. Findings count even if a fault interrupts the recovery.
 fn recover(
-    place: &Place,
+    place: &CrashFixture,
     clock: &Arc<VirtualClock>,
     history: &History,
     closes: bool,
@@ -210,7 +210,7 @@ pub fn full_indexes() -> Vec<Case> {
 /// All cases: a crash in each step, each call of each kind failing once and permanently, a disk
 /// that is full after each number of bytes, and one without space for the WAL's index.
 #[must_use]
-pub fn all_cases(tally: &Tally) -> Vec<Case> {
+pub fn all_cases(tally: &DiskCounts) -> Vec<Case> {
     let mut faults: Vec<Fault> = (1..=tally.steps).map(|step| Fault::Crash { step }).collect();
     for (kind, calls) in Kind::ALL.into_iter().zip(tally.calls) {
         for nth in 1..=calls {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_engine::{Point, Stage, Turns};
+use abide_engine::{EngineThread, FaultPoint, StepScheduler};
 
 /// The time limit of a step; a thread that takes longer hangs.
 const STANDSTILL: Duration = Duration::from_secs(120);
@@ -24,15 +24,15 @@ pub struct Director {
 struct State {
     /// Whether all threads run freely.
     free: bool,
-    gates: BTreeMap<Stage, Gate>,
+    gates: BTreeMap<EngineThread, ThreadGate>,
     /// The point at which a thread must panic, and on which visit.
-    panic_at: Option<(Point, u64)>,
+    panic_at: Option<(FaultPoint, u64)>,
     /// How often each point was visited since then.
-    reached: BTreeMap<Point, u64>,
+    reached: BTreeMap<FaultPoint, u64>,
 }
 
 #[derive(Debug, Default)]
-struct Gate {
+struct ThreadGate {
     stopped: bool,
     let_go: bool,
     /// Whether the thread has ended; it then counts as stopped.
@@ -53,7 +53,7 @@ impl Director {
     /// Lets a thread perform one step, and waits until it has.
     ///
     /// # Panics It does not stop in time.
-    pub fn step(&self, stage: Stage) {
+    pub fn step(&self, stage: EngineThread) {
         let mut state = self.lock();
         let gate = state.gates.entry(stage).or_default();
         if gate.ended {
@@ -68,7 +68,7 @@ impl Director {
     }
 
     /// Makes a thread panic on the nth visit of a point from now on.
-    pub fn panic_at(&self, point: Point, nth: u64) {
+    pub fn panic_at(&self, point: FaultPoint, nth: u64) {
         let mut state = self.lock();
         state.panic_at = Some((point, nth));
         state.reached.clear();
@@ -97,8 +97,8 @@ impl Director {
     }
 }
 
-impl Turns for Director {
-    fn wait(&self, stage: Stage) -> bool {
+impl StepScheduler for Director {
+    fn wait(&self, stage: EngineThread) -> bool {
         let mut state = self.lock();
         if !state.free {
             state.gates.entry(stage).or_default().stopped = true;
@@ -112,7 +112,7 @@ impl Turns for Director {
         !state.free
     }
 
-    fn reach(&self, point: Point) {
+    fn at_fault_point(&self, point: FaultPoint) {
         let mut state = self.lock();
         let times = state.reached.entry(point).or_default();
         *times += 1;
@@ -124,7 +124,7 @@ impl Turns for Director {
         }
     }
 
-    fn ended(&self, stage: Stage) {
+    fn ended(&self, stage: EngineThread) {
         let mut state = self.lock();
         let gate = state.gates.entry(stage).or_default();
         (gate.stopped, gate.ended) = (true, true);

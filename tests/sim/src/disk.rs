@@ -33,8 +33,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_store::{Disk, SyncData};
 
-pub use machine::{Fault, Kind, Machine, Tally};
-use machine::{Synced, Verdict};
+use machine::{CallVerdict, Synced};
+pub use machine::{DiskCounts, Fault, Kind, Machine};
 
 /// A [`Machine`] in the form that the engine takes.
 pub struct FaultyDisk {
@@ -95,7 +95,7 @@ impl SyncData for SyncedFile {
         // The visible content does not change.
         let shows = fs::read(&self.path)?;
         match self.machine.write(self.file, 0, &shows) {
-            (Verdict::Go, _) => Ok(()),
+            (CallVerdict::Go, _) => Ok(()),
             _ => Err(io::Error::other("the disk failed")),
         }
     }

@@ -1,14 +1,14 @@
 //! The requests and responses of a run, for the checkers.
 
-use crate::rig::{Ask, Told};
+use crate::rig::{SimReply, SimRequest};
 
 /// In order.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Acknowledged requests.
-    pub told: Vec<(Ask, Told)>,
+    pub told: Vec<(SimRequest, SimReply)>,
     /// Requests without a response, or with an error that leaves the result unknown.
-    pub open: Vec<Ask>,
+    pub open: Vec<SimRequest>,
     /// Requests with the response that nothing was written.
-    pub unwritten: Vec<Ask>,
+    pub unwritten: Vec<SimRequest>,
 }

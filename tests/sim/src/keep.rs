@@ -17,8 +17,8 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::disk::{Fault, Machine};
 use crate::history::History;
-use crate::rig::{Ask, Rig, Told, VirtualClock, folder};
-use crate::script::Player;
+use crate::rig::{Rig, SimReply, SimRequest, VirtualClock, folder};
+use crate::script::ScriptRun;
 
 /// The files of a killed process that another process can use.
 const FILES: [&str; 2] = ["abide.db", "abide.db-wal"];
@@ -35,7 +35,7 @@ pub fn keep(into: &Path) -> io::Result<()> {
     let (work, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(work.path(), &machine, &clock).expect("a new file opens");
-    let mut player = Player::new(&rig);
+    let mut player = ScriptRun::new(&rig);
     player.play().map_err(|stopped| io::Error::other(format!("{stopped:?}")))?;
     fs::create_dir_all(into)?;
     for file in FILES {
@@ -72,7 +72,7 @@ fn packed(from: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn line((ask, told): &(Ask, Told)) -> String {
+fn line((ask, told): &(SimRequest, SimReply)) -> String {
     let results = told.results.iter().map(|(seq, result)| json!([seq.0, result]));
     json!({
         "caller": ask.caller,
@@ -84,12 +84,12 @@ fn line((ask, told): &(Ask, Told)) -> String {
     .to_string()
 }
 
-fn read(line: &str) -> (Ask, Told) {
+fn read(line: &str) -> (SimRequest, SimReply) {
     let kept: JsonValue = serde_json::from_str(line).expect("a line is JSON");
     let text = |value: &JsonValue| value.as_str().expect("it is a text").to_owned();
     let list = |name: &str| kept[name].as_array().expect("it is a list").clone();
     let call = |pair: JsonValue| BatchCall { reducer: text(&pair[0]), args: pair[1].clone() };
-    let ask = Ask {
+    let ask = SimRequest {
         // Few names, read once: leaking them is acceptable in a test.
         caller: Box::leak(text(&kept["caller"]).into_boxed_str()),
         calls: list("calls").into_iter().map(call).collect(),
@@ -97,5 +97,5 @@ fn read(line: &str) -> (Ask, Told) {
     };
     let result = |pair: JsonValue| (Seq(pair[0].as_i64().expect("a seq")), text(&pair[1]));
     let results = list("results").into_iter().map(result).collect();
-    (ask, Told { results, duplicate: kept["duplicate"] == true })
+    (ask, SimReply { results, duplicate: kept["duplicate"] == true })
 }

@@ -1,4 +1,4 @@
-//! A panic at every named point of every thread ([`Point`]). Callers, queries, subscribers and
+//! A panic at every named point of every thread ([`FaultPoint`]). Callers, queries, subscribers and
 //! timers have pending work when it happens: each must get a response, the engine must close, and
 //! its file must contain what was acknowledged.
 
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use abide_engine::{Budget, Connection, Engine, Point, Start, Update, Wanted};
+use abide_engine::{Budget, Connection, Engine, FaultPoint, Start, SubscribeRequest, Update};
 use abide_schema::wire::BatchCall;
 use abide_schema::{Caller, Code, Refusal};
 use serde_json::{Map, json};
@@ -14,7 +14,7 @@ use serde_json::{Map, json};
 use crate::checks::{Finding, acknowledged, log, rows};
 use crate::disk::{Fault, Machine};
 use crate::history::History;
-use crate::rig::{Ask, Rig, STRANGER, VirtualClock, caller, folder};
+use crate::rig::{Rig, STRANGER, SimRequest, VirtualClock, caller, folder};
 
 const NAME: &str = "a panic leaves no caller waiting";
 
@@ -37,7 +37,7 @@ type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// because of it.
 ///
 /// # Errors A finding, or the point is never reached.
-pub fn run(point: Point, nth: u64, closes: bool) -> Result<usize, Finding> {
+pub fn run(point: FaultPoint, nth: u64, closes: bool) -> Result<usize, Finding> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without sockets can be had");
@@ -79,20 +79,20 @@ impl Traffic {
             let mut calls =
                 vec![call("create_session", json!({"agent": "support", "id": session}))];
             calls.extend((0..messages).map(|nth| say(session, nth)));
-            let ask = Ask { caller: "app", calls, request_id: session.to_owned() };
+            let ask = SimRequest { caller: "app", calls, request_id: session.to_owned() };
             let told = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
             history.told.push((ask, told));
         }
         for (nth, sql) in QUERIES.into_iter().enumerate() {
             let (id, params) = (format!("q{nth}"), Map::new());
-            rig.run(listener.subscribe(&Wanted::new(&id, sql, &params)))
+            rig.run(listener.subscribe(&SubscribeRequest::new(&id, sql, &params)))
                 .map_err(|why| Finding::new(NAME, why))?;
         }
         Ok(Traffic { rig, listener, history, refused: 0 })
     }
 
     /// Submits requests of all kinds, runs the engine, and collects all responses.
-    fn round(&mut self, round: usize, point: Point) -> Result<(), Finding> {
+    fn round(&mut self, round: usize, point: FaultPoint) -> Result<(), Finding> {
         let engine = self.rig.engine().clone();
         let due =
             json!({"id": format!("t{round}"), "in_ms": 1, "session_id": "s2", "message": "now"});
@@ -163,7 +163,7 @@ impl Traffic {
     }
 
     /// Only the panic may refuse requests, with the right code.
-    fn judge(&mut self, refusals: &[Refusal], point: Point) -> Result<(), Finding> {
+    fn judge(&mut self, refusals: &[Refusal], point: FaultPoint) -> Result<(), Finding> {
         let code = if point.is_contained() { Code::Internal } else { Code::Poisoned };
         self.refused += refusals.len();
         match refusals.iter().find(|refusal| refusal.code != code) {
@@ -173,7 +173,7 @@ impl Traffic {
     }
 
     /// Checks the state after the panic.
-    fn after(&mut self, point: Point) -> Result<(), Finding> {
+    fn after(&mut self, point: FaultPoint) -> Result<(), Finding> {
         let fault = |what: String| Err(Finding::new(NAME, what));
         if point.is_contained() {
             let before = self.refused;
@@ -245,14 +245,16 @@ impl Traffic {
 async fn subscribe(engine: &Engine, start: Start) -> Result<(), Refusal> {
     let (mut connection, params) = (engine.connect(&Caller::local()), Map::new());
     for (id, sql) in [("a", QUERIES[0]), ("b", QUERIES[2])] {
-        connection.subscribe(&Wanted { start, ..Wanted::new(id, sql, &params) }).await?;
+        connection
+            .subscribe(&SubscribeRequest { start, ..SubscribeRequest::new(id, sql, &params) })
+            .await?;
     }
     connection.unsubscribe("a");
     Ok(())
 }
 
-fn ask(caller: &'static str, round: usize, nth: usize, calls: Vec<BatchCall>) -> Ask {
-    Ask { caller, calls, request_id: format!("r{round}.{nth}") }
+fn ask(caller: &'static str, round: usize, nth: usize, calls: Vec<BatchCall>) -> SimRequest {
+    SimRequest { caller, calls, request_id: format!("r{round}.{nth}") }
 }
 
 fn say(session: &str, nth: usize) -> BatchCall {
@@ -266,9 +268,9 @@ fn call(reducer: &str, args: serde_json::Value) -> BatchCall {
 
 /// All cases: each point, on its first visits.
 #[must_use]
-pub fn all_cases() -> Vec<(Point, u64, bool)> {
+pub fn all_cases() -> Vec<(FaultPoint, u64, bool)> {
     // Accumulators are filled only once.
-    let most = |point| if matches!(point, Point::Adopt | Point::Fill) { 1 } else { 3 };
+    let most = |point| if matches!(point, FaultPoint::Backfill | FaultPoint::Fill) { 1 } else { 3 };
     let times = |point| (1..=most(point)).map(move |nth| (point, nth, nth % 2 == 1));
-    Point::ALL.into_iter().flat_map(times).collect()
+    FaultPoint::ALL.into_iter().flat_map(times).collect()
 }

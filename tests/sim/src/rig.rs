@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use abide_engine::{
-    Clock, Config, Engine, Entropy, Layout, OpenError, Retention, Stage, Tuning, sqlite_version,
+    Clock, Config, Engine, EngineThread, Entropy, Layout, OpenError, Retention, Tuning,
+    sqlite_version,
 };
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
@@ -18,7 +19,7 @@ use abide_store::Store;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::checks::sight;
+use crate::checks::visibility;
 use crate::director::Director;
 use crate::disk::{FaultyDisk, Machine};
 
@@ -71,7 +72,7 @@ impl Entropy for VirtualClock {
 
 /// A request: a call or a batch.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct SimRequest {
     /// The caller.
     pub caller: &'static str,
     /// One call or a batch.
@@ -82,27 +83,27 @@ pub struct Ask {
 
 /// The response: the seq and the result of each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct SimReply {
     /// In the order of the calls.
     pub results: Vec<(Seq, String)>,
     /// Whether it is the response to a retry.
     pub duplicate: bool,
 }
 
-impl Ask {
+impl SimRequest {
     /// Sends the request.
     ///
     /// # Errors The engine's refusal.
-    pub async fn put(&self, engine: &Engine) -> Result<Told, Refusal> {
+    pub async fn put(&self, engine: &Engine) -> Result<SimReply, Refusal> {
         let (caller, id) = (caller(self.caller), Some(self.request_id.as_str()));
         if let [call] = self.calls.as_slice() {
             let done = engine.call(&caller, &call.reducer, &call.args, id).await?;
             let results = vec![(done.seq, done.result)];
-            return Ok(Told { results, duplicate: done.duplicate });
+            return Ok(SimReply { results, duplicate: done.duplicate });
         }
         let done = engine.batch(&caller, &self.calls, id).await?;
         let results = done.results.into_iter().map(|done| (done.seq, done.result));
-        Ok(Told { results: results.collect(), duplicate: done.duplicate })
+        Ok(SimReply { results: results.collect(), duplicate: done.duplicate })
     }
 }
 
@@ -112,8 +113,8 @@ pub const STRANGER: &str = "stranger";
 /// The caller of a name: a tenant's caller, the stranger, or an unrestricted one.
 #[must_use]
 pub fn caller(name: &str) -> Caller {
-    if let Some(tenant) = sight::tenant(name) {
-        return sight::caller(tenant);
+    if let Some(tenant) = visibility::tenant(name) {
+        return visibility::caller(tenant);
     }
     match name {
         STRANGER => Caller::with(name, "auditor", BTreeSet::new(), BTreeMap::new()),
@@ -179,7 +180,7 @@ impl Rig {
             drop(Store::open_as(&path, layout, config.tuning.clone(), Some(LOG_ID))?);
         }
         let director = Arc::new(Director::default());
-        config.turns = Arc::clone(&director) as _;
+        config.scheduler = Arc::clone(&director) as _;
         configure(&mut config);
         let engine = Engine::open(&path, config)?;
         director.gather(THREADS);
@@ -206,13 +207,13 @@ impl Rig {
         // From the end of the pipeline to its start: a thread whose successor's queue is full would
         // block.
         let stage = if waiting.publications > 0 {
-            Stage::Publish
+            EngineThread::Publish
         } else if waiting.commits > 0 {
-            Stage::Sync
+            EngineThread::Sync
         } else if waiting.jobs > 0 {
-            Stage::Writer
+            EngineThread::Writer
         } else if waiting.reads > 0 {
-            Stage::Reader(0)
+            EngineThread::Reader(0)
         } else {
             return false;
         };
@@ -236,11 +237,11 @@ impl Rig {
 
     /// Sends several requests at once, so that they share a transaction; returns the responses in
     /// order.
-    pub fn put_together(&self, asks: &[Ask]) -> Vec<Result<Told, Refusal>> {
+    pub fn put_together(&self, asks: &[SimRequest]) -> Vec<Result<SimReply, Refusal>> {
         let engine = self.engine();
         let mut futures: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(engine))).collect();
         let mut context = Context::from_waker(Waker::noop());
-        let mut answers: Vec<Option<Result<Told, Refusal>>> = Vec::new();
+        let mut answers: Vec<Option<Result<SimReply, Refusal>>> = Vec::new();
         for future in &mut futures {
             answers.push(match future.as_mut().poll(&mut context) {
                 Poll::Ready(answer) => Some(answer),
@@ -255,7 +256,7 @@ impl Rig {
 
     /// Lets the checkpointer run once.
     pub fn checkpoint(&self) {
-        self.director.step(Stage::Checkpoint);
+        self.director.step(EngineThread::Checkpoint);
     }
 
     /// Moves the clock and processes what is due.

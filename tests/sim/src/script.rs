@@ -9,20 +9,20 @@ use abide_schema::{Code, Refusal, limits};
 use serde_json::{Value as JsonValue, json};
 
 use crate::history::History;
-use crate::rig::{Ask, Rig, STRANGER, Told};
+use crate::rig::{Rig, STRANGER, SimReply, SimRequest};
 
 /// The bytes of a page and its header in the WAL.
 const FRAME_BYTES: u64 = 4_096 + 24;
 
 /// The engine accepts no more calls: the disk or the power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;
+pub struct EngineStopped;
 
-type Played<T = ()> = Result<T, Stopped>;
+type ScriptResult<T = ()> = Result<T, EngineStopped>;
 
 /// Runs the script on a rig, and records the responses.
 #[derive(Debug)]
-pub struct Player<'a> {
+pub struct ScriptRun<'a> {
     rig: &'a Rig,
     /// The responses so far.
     pub history: History,
@@ -31,18 +31,18 @@ pub struct Player<'a> {
     asked: usize,
 }
 
-impl Player<'_> {
+impl ScriptRun<'_> {
     /// A player with an empty history.
     #[must_use]
-    pub fn new(rig: &Rig) -> Player<'_> {
-        Player { rig, history: History::default(), gives_up: false, asked: 0 }
+    pub fn new(rig: &Rig) -> ScriptRun<'_> {
+        ScriptRun { rig, history: History::default(), gives_up: false, asked: 0 }
     }
 
     /// Runs the whole script, or until the engine accepts no more calls.
     ///
     /// # Errors
-    /// [`Stopped`].
-    pub fn play(&mut self) -> Played {
+    /// [`EngineStopped`].
+    pub fn play(&mut self) -> ScriptResult {
         self.sessions()?;
         self.tools()?;
         self.workers()?;
@@ -71,7 +71,7 @@ impl Player<'_> {
         }
     }
 
-    fn sessions(&mut self) -> Played {
+    fn sessions(&mut self) -> ScriptResult {
         for id in ["s1", "s2", "s3", "s4"] {
             let args = json!({"agent": "support", "id": id, "scope": {"tenant": "t1"}});
             self.call("app", "create_session", args)?;
@@ -86,7 +86,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn tools(&mut self) -> Played {
+    fn tools(&mut self) -> ScriptResult {
         for (name, effect) in [("look", "read_only"), ("pay", "at_most_once")] {
             let args = json!({"name": name, "effect": effect,
                 "retry": {"max_attempts": 3, "backoff_ms": 500}});
@@ -103,7 +103,7 @@ impl Player<'_> {
         self.request("c7", "wire").map(drop)
     }
 
-    fn workers(&mut self) -> Played {
+    fn workers(&mut self) -> ScriptResult {
         let token = self.claim("c1")?;
         let beat = json!({"call_id": "c1", "fencing_token": token, "lease_ms": 20_000});
         self.call("worker", "heartbeat_tool_call", beat)?;
@@ -137,7 +137,7 @@ impl Player<'_> {
         self.call("worker", "acknowledge_cancel", stopped).map(drop)
     }
 
-    fn decisions(&mut self) -> Played {
+    fn decisions(&mut self) -> ScriptResult {
         let approved = json!({"call_id": "c5", "decision": "approve"});
         self.call("supervisor", "decide_approval", approved)?;
         let rejected = json!({"call_id": "c6", "decision": "reject", "comment": "too much"});
@@ -146,7 +146,7 @@ impl Player<'_> {
         self.pass_ms(61_000)
     }
 
-    fn handoffs(&mut self) -> Played {
+    fn handoffs(&mut self) -> ScriptResult {
         let first = self.handoff(json!({}))?;
         self.call("supervisor", "claim_handoff", json!({"id": first}))?;
         let beat = json!({"id": first, "lease_ms": 5_000});
@@ -168,7 +168,7 @@ impl Player<'_> {
     }
 
     /// Identities, roles and a denied caller.
-    fn authority(&mut self) -> Played {
+    fn authority(&mut self) -> ScriptResult {
         let clerks = json!({"name": "clerks", "reducers": ["append_message"]});
         self.call("app", "set_role", clerks)?;
         self.call("app", "create_identity", json!({"id": "ann", "role": "clerks"}))?;
@@ -188,7 +188,7 @@ impl Player<'_> {
         self.call(STRANGER, "create_session", json!({"agent": "support"})).map(drop)
     }
 
-    fn moments(&mut self) -> Played {
+    fn moments(&mut self) -> ScriptResult {
         let args = json!({"id": "t1", "in_ms": 1_000, "session_id": "s2", "message": "now"});
         self.call("app", "set_timer", args)?;
         self.call("app", "set_timer", json!({"id": "t2", "in_ms": 9_000}))?;
@@ -198,7 +198,7 @@ impl Player<'_> {
 
     /// Runs: driven, abandoned by the driver, taken over, suspended, completed; and one that is
     /// aborted.
-    fn runs(&mut self) -> Played {
+    fn runs(&mut self) -> ScriptResult {
         let agent =
             json!({"name": "support", "definition": {"system_prompt": "be kind"}, "mode": "all"});
         self.call("app", "register_agent", agent)?;
@@ -230,7 +230,7 @@ impl Player<'_> {
     }
 
     /// A run delegates to another run, and ends before it.
-    fn delegate(&mut self, run_token: JsonValue) -> Played {
+    fn delegate(&mut self, run_token: JsonValue) -> ScriptResult {
         let wanted = json!({"call_id": "run1~1", "session_id": "s2", "tool_name": "look",
             "arguments": {}, "run_id": "run1", "run_fencing_token": run_token,
             "claim_lease_ms": 5_000});
@@ -244,7 +244,7 @@ impl Player<'_> {
 
     /// Several calls at once, which share a transaction; batches, all or nothing; a row of many
     /// pages.
-    fn crowd(&mut self) -> Played {
+    fn crowd(&mut self) -> ScriptResult {
         for round in 0..3 {
             let said = |nth: usize| {
                 vec![append("s1", &format!("{round}.{nth} {}", "y".repeat(700 * nth)))]
@@ -263,7 +263,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn ends(&mut self) -> Played {
+    fn ends(&mut self) -> ScriptResult {
         self.say("s4", "hello")?;
         let completed = json!({"session_id": "s1", "result": {"said": "bye"}});
         self.call("app", "complete_session", completed)?;
@@ -281,23 +281,23 @@ impl Player<'_> {
         self.say("s2", "the last word").map(drop)
     }
 
-    fn say(&mut self, session_id: &str, content: &str) -> Played<JsonValue> {
+    fn say(&mut self, session_id: &str, content: &str) -> ScriptResult<JsonValue> {
         self.put("app", vec![append(session_id, content)])
     }
 
-    fn request(&mut self, call_id: &str, tool_name: &str) -> Played<JsonValue> {
+    fn request(&mut self, call_id: &str, tool_name: &str) -> ScriptResult<JsonValue> {
         let args = json!({"call_id": call_id, "session_id": "s1", "tool_name": tool_name,
             "arguments": {"of": call_id}});
         self.call("app", "request_tool_call", args)
     }
 
-    fn claim(&mut self, call_id: &str) -> Played<JsonValue> {
+    fn claim(&mut self, call_id: &str) -> ScriptResult<JsonValue> {
         let args = json!({"call_id": call_id, "lease_ms": 10_000});
         let claimed = self.call("worker", "claim_tool_call", args)?;
         Ok(token(&claimed))
     }
 
-    fn handoff(&mut self, more: JsonValue) -> Played<JsonValue> {
+    fn handoff(&mut self, more: JsonValue) -> ScriptResult<JsonValue> {
         let mut args = json!({"session_id": "s2", "reason": "over the limit",
             "required_capability": "refunds"});
         if let (Some(args), JsonValue::Object(more)) = (args.as_object_mut(), more) {
@@ -307,23 +307,32 @@ impl Player<'_> {
         Ok(if asked["id"].is_string() { asked["id"].clone() } else { "ho_nobody".into() })
     }
 
-    fn call(&mut self, caller: &'static str, reducer: &str, args: JsonValue) -> Played<JsonValue> {
+    fn call(
+        &mut self,
+        caller: &'static str,
+        reducer: &str,
+        args: JsonValue,
+    ) -> ScriptResult<JsonValue> {
         self.put(caller, vec![BatchCall { reducer: reducer.to_owned(), args }])
     }
 
-    fn put(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> Played<JsonValue> {
+    fn put(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> ScriptResult<JsonValue> {
         let ask = self.ask(caller, calls);
         let answer = self.rig.run(ask.put(self.rig.engine()));
         self.keep(&ask, answer)
     }
 
-    fn ask(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> Ask {
+    fn ask(&mut self, caller: &'static str, calls: Vec<BatchCall>) -> SimRequest {
         self.asked += 1;
-        Ask { caller, calls, request_id: format!("r{}", self.asked) }
+        SimRequest { caller, calls, request_id: format!("r{}", self.asked) }
     }
 
     /// Records the response; returns the first result, or null.
-    fn keep(&mut self, ask: &Ask, answer: Result<Told, Refusal>) -> Played<JsonValue> {
+    fn keep(
+        &mut self,
+        ask: &SimRequest,
+        answer: Result<SimReply, Refusal>,
+    ) -> ScriptResult<JsonValue> {
         let refusal = match answer {
             Ok(told) => {
                 let first = serde_json::from_str(&told.results[0].1).unwrap_or_default();
@@ -336,18 +345,18 @@ impl Player<'_> {
             Code::DiskFull | Code::Overloaded => {
                 self.history.unwritten.push(ask.clone());
                 if self.gives_up {
-                    return Err(Stopped);
+                    return Err(EngineStopped);
                 }
             }
             Code::Poisoned | Code::Internal => self.history.open.push(ask.clone()),
             _ => {}
         }
-        if self.rig.engine().ready().is_err() { Err(Stopped) } else { Ok(JsonValue::Null) }
+        if self.rig.engine().ready().is_err() { Err(EngineStopped) } else { Ok(JsonValue::Null) }
     }
 
-    fn pass_ms(&mut self, ms: i64) -> Played {
+    fn pass_ms(&mut self, ms: i64) -> ScriptResult {
         match self.rig.pass_ms(ms) {
-            Err(_) if self.rig.engine().ready().is_err() => Err(Stopped),
+            Err(_) if self.rig.engine().ready().is_err() => Err(EngineStopped),
             _ => Ok(()),
         }
     }

@@ -7,12 +7,12 @@
 //! engine's threads are real; a [`Director`](crate::director::Director) lets one run at a time. So
 //! the same seed gives the same trace, whose hash [`run`] returns.
 //!
-//! `door` the server's side of a connection · `exchange` a request in flight · `people` the callers
+//! `session` the server's side of a connection · `exchange` a request in flight · `clients` the callers
 //! · `watcher` the subscribers · `world` the state and its actions.
 
-mod door;
+mod clients;
 mod exchange;
-mod people;
+mod session;
 mod watcher;
 mod world;
 

@@ -8,7 +8,7 @@ use abide_schema::reducer::Caller;
 use abide_sim::crash::{all_cases, measure, run};
 use abide_sim::disk::{Fault, Machine};
 use abide_sim::rig::{Rig, VirtualClock, folder};
-use abide_sim::script::Player;
+use abide_sim::script::ScriptRun;
 use serde_json::Map;
 
 /// One case in this many: a prime, so that no kind of step is always skipped.
@@ -44,7 +44,7 @@ fn the_script_calls_every_reducer() {
     let (folder, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
-    let mut player = Player::new(&rig);
+    let mut player = ScriptRun::new(&rig);
     assert_eq!(player.play(), Ok(()));
     let (engine, sql) = (rig.engine(), "SELECT DISTINCT reducer FROM events");
     let answer = rig.run(engine.query(&Caller::local(), sql, &Map::new(), None));

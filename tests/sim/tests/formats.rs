@@ -14,7 +14,7 @@ use abide_schema::wire::BatchCall;
 use abide_sim::checks::{acknowledged, log, rows};
 use abide_sim::disk::{Fault, Machine};
 use abide_sim::keep;
-use abide_sim::rig::{Ask, Rig, VirtualClock, folder};
+use abide_sim::rig::{Rig, SimRequest, VirtualClock, folder};
 use expect_test::{Expect, expect};
 use rusqlite::Connection;
 use serde_json::{Value as JsonValue, json};
@@ -58,7 +58,7 @@ fn check(format: u32, expected: Expect) {
         acknowledged::check(&rig, &history).unwrap_or_else(|found| panic!("{format}: {found}"));
         let args = json!({"agent": "support", "id": format!("life{life}")});
         let calls = vec![BatchCall { reducer: "create_session".to_owned(), args }];
-        let ask = Ask { caller: "app", calls, request_id: format!("life {life}") };
+        let ask = SimRequest { caller: "app", calls, request_id: format!("life {life}") };
         rig.run(ask.put(rig.engine())).unwrap();
         rig.close();
         let after = log::check(&file).unwrap();

@@ -10,7 +10,7 @@ use abide_server::protocol;
 use abide_sim::disk::{Fault, Machine};
 use abide_sim::random::Random;
 use abide_sim::rig::{Rig, VirtualClock, folder};
-use abide_sim::script::Player;
+use abide_sim::script::ScriptRun;
 
 const FILES: u64 = 400;
 const MESSAGES: u64 = 20_000;
@@ -44,7 +44,7 @@ fn verify_never_panics_or_accepts_another_log() {
     let (whole, clock) = (folder(), VirtualClock::new());
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(whole.path(), &machine, &clock).unwrap();
-    assert_eq!(Player::new(&rig).play(), Ok(()));
+    assert_eq!(ScriptRun::new(&rig).play(), Ok(()));
     rig.close();
     let original = fs::read(whole.path().join("abide.db")).unwrap();
     let honest = verify_file(&whole.path().join("abide.db"), &mut |_| {}).unwrap();

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use abide_engine::{Update, Wanted, verify_file};
+use abide_engine::{SubscribeRequest, Update, verify_file};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Code, Seq};
 use abide_sim::disk::{Fault, Kind, Machine};
-use abide_sim::rig::{Ask, Rig, VirtualClock, folder};
+use abide_sim::rig::{Rig, SimRequest, VirtualClock, folder};
 use serde_json::json;
 
-fn create(id: &str) -> Ask {
+fn create(id: &str) -> SimRequest {
     let args = json!({"agent": "support", "id": id});
     let calls = vec![BatchCall { reducer: "create_session".to_owned(), args }];
-    Ask { caller: "app", calls, request_id: format!("make {id}") }
+    SimRequest { caller: "app", calls, request_id: format!("make {id}") }
 }
 
-fn numbered(nth: u64) -> Ask {
+fn numbered(nth: u64) -> SimRequest {
     create(&format!("s{nth}"))
 }
 
@@ -109,7 +109,7 @@ fn subscribers_learn_that_the_disk_broke() {
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
         let mut listener = rig.engine().connect(&Caller::local());
         let (sql, params) = ("SELECT id FROM sessions", serde_json::Map::new());
-        rig.run(listener.subscribe(&Wanted::new("q", sql, &params))).unwrap();
+        rig.run(listener.subscribe(&SubscribeRequest::new("q", sql, &params))).unwrap();
         machine.revive(Fault::Fail { kind, nth: 1, lasting: true });
         let refusal = rig.run(create("s1").put(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::Poisoned, "{kind}: {refusal}");

@@ -15,28 +15,31 @@ pub(crate) struct Edge {
 }
 
 /// The crates that a crate may depend on. A `?` means: only as an optional dependency.
-struct Room {
+struct CrateRule {
     name: &'static str,
     may_see: &'static [&'static str],
 }
 
-const ROOMS: [Room; 21] = [
-    Room { name: "abide-macros", may_see: &[] },
-    Room { name: "abide-json-integers", may_see: &[] },
-    Room { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
-    Room { name: "abide-json-schema", may_see: &[] },
-    Room { name: "abide-log", may_see: &["abide-schema"] },
-    Room { name: "abide-live", may_see: &["abide-schema"] },
+const CRATES: [CrateRule; 21] = [
+    CrateRule { name: "abide-macros", may_see: &[] },
+    CrateRule { name: "abide-json-integers", may_see: &[] },
+    CrateRule { name: "abide-schema", may_see: &["abide-macros", "abide-json-integers"] },
+    CrateRule { name: "abide-json-schema", may_see: &[] },
+    CrateRule { name: "abide-log", may_see: &["abide-schema"] },
+    CrateRule { name: "abide-live", may_see: &["abide-schema"] },
     // The store writes the log's events, with the log's encoding and hash chain.
-    Room { name: "abide-store", may_see: &["abide-schema", "abide-log"] },
-    Room {
+    CrateRule { name: "abide-store", may_see: &["abide-schema", "abide-log"] },
+    CrateRule {
         name: "abide-engine",
         may_see: &["abide-schema", "abide-log", "abide-live", "abide-store"],
     },
-    Room { name: "abide-reducers", may_see: &["abide-schema", "abide-json-schema"] },
-    Room { name: "abide-programs", may_see: &["abide-json-integers"] },
-    Room { name: "abide-client", may_see: &["abide-schema", "abide-engine?", "abide-reducers"] },
-    Room {
+    CrateRule { name: "abide-reducers", may_see: &["abide-schema", "abide-json-schema"] },
+    CrateRule { name: "abide-programs", may_see: &["abide-json-integers"] },
+    CrateRule {
+        name: "abide-client",
+        may_see: &["abide-schema", "abide-engine?", "abide-reducers"],
+    },
+    CrateRule {
         name: "abide-agent",
         may_see: &[
             "abide-client",
@@ -46,14 +49,14 @@ const ROOMS: [Room; 21] = [
             "abide-tools",
         ],
     },
-    Room {
+    CrateRule {
         name: "abide-tools",
         may_see: &["abide-client", "abide-json-integers", "abide-json-schema"],
     },
-    Room { name: "abide-models", may_see: &["abide-json-integers"] },
-    Room { name: "abide-heap", may_see: &[] },
-    Room { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
-    Room {
+    CrateRule { name: "abide-models", may_see: &["abide-json-integers"] },
+    CrateRule { name: "abide-heap", may_see: &[] },
+    CrateRule { name: "abide-server", may_see: &["abide-schema", "abide-engine", "abide-heap"] },
+    CrateRule {
         name: "abide",
         may_see: &[
             "abide-schema",
@@ -67,10 +70,10 @@ const ROOMS: [Room; 21] = [
             "abide-tools",
         ],
     },
-    Room { name: "abide-tests", may_see: EVERYTHING },
-    Room { name: "abide-sim", may_see: EVERYTHING },
-    Room { name: "abide-bench", may_see: EVERYTHING },
-    Room { name: "xtask", may_see: &[] },
+    CrateRule { name: "abide-tests", may_see: EVERYTHING },
+    CrateRule { name: "abide-sim", may_see: EVERYTHING },
+    CrateRule { name: "abide-bench", may_see: EVERYTHING },
+    CrateRule { name: "xtask", may_see: &[] },
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -93,8 +96,10 @@ const EVERYTHING: &[&str] = &[
 ];
 
 /// Test crates that use the simulator's data.
-const PROOFS: [Room; 2] =
-    [Room { name: "abide-siege", may_see: TESTS }, Room { name: "abide-fuzz", may_see: TESTS }];
+const PROOFS: [CrateRule; 2] = [
+    CrateRule { name: "abide-stress", may_see: TESTS },
+    CrateRule { name: "abide-fuzz", may_see: TESTS },
+];
 
 /// The crates that those may depend on.
 const TESTS: &[&str] = &[
@@ -128,7 +133,7 @@ pub(crate) fn edges(metadata: &Metadata) -> Vec<Edge> {
 
 pub(crate) fn check(edges: &[Edge]) -> Vec<Finding> {
     let from: BTreeSet<&str> = edges.iter().map(|edge| edge.from.as_str()).collect();
-    let strangers = from.into_iter().filter(|name| room(name).is_none());
+    let strangers = from.into_iter().filter(|name| crate_rule(name).is_none());
     let mut findings: Vec<Finding> = strangers
         .map(|name| Finding::new(name, "is not in the table of xtask/src/tidy/dependencies.rs"))
         .collect();
@@ -139,8 +144,8 @@ pub(crate) fn check(edges: &[Edge]) -> Vec<Finding> {
     findings
 }
 
-fn room(name: &str) -> Option<&'static Room> {
-    ROOMS.iter().chain(&PROOFS).find(|room| room.name == name)
+fn crate_rule(name: &str) -> Option<&'static CrateRule> {
+    CRATES.iter().chain(&PROOFS).find(|crate_rule| crate_rule.name == name)
 }
 
 /// Why a dependency is not permitted, if so.
@@ -149,7 +154,7 @@ fn refusal(edge: &Edge) -> Option<String> {
     if SQLITE.contains(&to) && !KNOW_SQLITE.contains(&edge.from.as_str()) {
         return Some(format!("depends on {to}: only abide-store may use it"));
     }
-    let (from, _) = (room(&edge.from)?, room(to)?);
+    let (from, _) = (crate_rule(&edge.from)?, crate_rule(to)?);
     if from.may_see.contains(&to) {
         return None;
     }

@@ -112,7 +112,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// Names such as `engine/src/writer.rs` or `docs/live.md`, which must exist.
+/// Names such as `engine/src/commit/writer.rs` or `docs/live.md`, which must exist.
 fn missing_files(page: &File, paths: &[String]) -> Vec<Finding> {
     let is_name = |span: &&str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);

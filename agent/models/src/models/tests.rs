@@ -20,10 +20,10 @@ fn models(config: Value) -> Models {
     configured(config).expect("the configuration is valid")
 }
 
-fn wanted(text: &str) -> Wanted {
+fn wanted(text: &str) -> ModelSelection {
     let part = |part: &str| (part != "-").then(|| part.to_owned());
     let (provider, model) = text.split_once(' ').expect("provider and model");
-    Wanted { provider: part(provider), model: part(model) }
+    ModelSelection { provider: part(provider), model: part(model) }
 }
 
 /// The choice for each request, one per line; `-` stands for a missing name.
@@ -116,7 +116,7 @@ fn a_chain_needs_every_candidate_to_be_unique() {
         { "id": "b", "kind": "ollama", "models": ["n"] },
     ]}));
     let chain = |wanteds: &[&str]| {
-        let wanteds: Vec<Wanted> = wanteds.iter().map(|text| wanted(text)).collect();
+        let wanteds: Vec<ModelSelection> = wanteds.iter().map(|text| wanted(text)).collect();
         let chain = models.chain(&wanteds, Retry::never());
         chain.map_or_else(|error| error.code().to_owned(), |chain| format!("{chain:?}"))
     };
@@ -158,7 +158,7 @@ fn without_a_default_the_only_model_is_chosen() {
 #[test]
 fn explicit_values_override_defaults() {
     let over = |above: &str, below: &str| {
-        let Wanted { provider, model } = wanted(above).over(&wanted(below));
+        let ModelSelection { provider, model } = wanted(above).over(&wanted(below));
         let part = |part: Option<String>| part.unwrap_or_else(|| "-".to_owned());
         format!("{} {}", part(provider), part(model))
     };
@@ -288,7 +288,7 @@ providers:
     let shown = format!("{config:?}");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
     let models = Models::new(config, &surroundings).expect("it is valid");
-    let resolved = models.resolve(&Wanted::default()).expect("the choice is unique");
+    let resolved = models.resolve(&ModelSelection::default()).expect("the choice is unique");
     assert_eq!(format!("{resolved:?}"), "a/m");
     let shown = format!("{shown} {models:?} {resolved:?}");
     assert!(!shown.contains("sk-secret"), "{shown}");

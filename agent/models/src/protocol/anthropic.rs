@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Decoder, Gathered, all_instructions, arguments_object, arguments_text, parse, set, take_turns,
 };
-use crate::verdict;
+use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The protocol requires a value. All current models support this one.
@@ -130,7 +130,7 @@ impl Decoder for Anthropic {
                 gathered.over = true;
                 self.close(gathered);
             }
-            "error" => return Err(verdict::of_event(&event)),
+            "error" => return Err(classify::of_event(&event)),
             _ => {}
         }
         Ok(())

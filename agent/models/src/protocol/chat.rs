@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Decoder, Gathered, arguments_text, parse, set};
-use crate::verdict;
+use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The dialects.
@@ -101,7 +101,7 @@ impl Decoder for Chat {
         }
         let chunk: Value = parse(data)?;
         if !chunk["error"].is_null() {
-            return Err(verdict::of_event(&chunk));
+            return Err(classify::of_event(&chunk));
         }
         gathered.model(chunk["model"].as_str());
         for usage in [&chunk["x_groq"]["usage"], &chunk["usage"]] {

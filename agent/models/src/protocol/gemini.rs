@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::partial::{Partial, Piece};
 use super::{Decoder, Gathered, all_instructions, arguments_object, parse, set, take_turns};
-use crate::verdict;
+use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: `calls`, the signature of each call or null, and `text`,
@@ -145,7 +145,7 @@ impl Decoder for Gemini {
     fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
         let chunk: Chunk = parse(data)?;
         if !chunk.error.is_null() {
-            return Err(verdict::of_event(&json!({ "error": chunk.error })));
+            return Err(classify::of_event(&json!({ "error": chunk.error })));
         }
         gathered.model(chunk.model_version.as_deref());
         usage(&chunk.usage_metadata, gathered);

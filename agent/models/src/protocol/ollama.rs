@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Decoder, Gathered, arguments_object, parse, set};
-use crate::verdict;
+use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 
 pub(super) fn body(request: &ModelRequest) -> Value {
@@ -91,7 +91,7 @@ impl Decoder for Ollama {
     fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError> {
         let line: Line = parse(data)?;
         if !line.error.is_null() {
-            return Err(verdict::of_event(&json!({ "error": line.error })));
+            return Err(classify::of_event(&json!({ "error": line.error })));
         }
         gathered.model(line.model.as_deref());
         if let Some(message) = line.message {

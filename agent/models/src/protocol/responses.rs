@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Decoder, Gathered, parse, set};
-use crate::verdict;
+use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 
 /// The field of our messages with data for this protocol: encrypted reasoning items.
@@ -97,8 +97,8 @@ impl Decoder for Responses {
             "response.completed" | "response.incomplete" => {
                 self.ended(&event["response"], gathered);
             }
-            "response.failed" | "error" => return Err(verdict::of_event(&event)),
-            "" if !event["error"].is_null() => return Err(verdict::of_event(&event)),
+            "response.failed" | "error" => return Err(classify::of_event(&event)),
+            "" if !event["error"].is_null() => return Err(classify::of_event(&event)),
             _ => {}
         }
         Ok(())

@@ -9,10 +9,10 @@ use super::*;
 use crate::ModelMessage;
 use crate::frames::Frames;
 
-type Told = Vec<Result<ModelEvent, ModelError>>;
+type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 
 /// All events of a stream that is split into these pieces.
-fn told(protocol: Protocol, pieces: &[&[u8]]) -> Told {
+fn told(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut frames = Frames::new(protocol.framing());
     let mut decoder = protocol.decoder();
     let mut gathered = Gathered::default();
@@ -27,7 +27,7 @@ fn told(protocol: Protocol, pieces: &[&[u8]]) -> Told {
         gathered.end("tested", "asked")
     })();
     let events = std::iter::from_fn(|| gathered.next_event());
-    events.map(Ok).chain(ended.err().map(Err)).collect::<Told>()
+    events.map(Ok).chain(ended.err().map(Err)).collect::<DecodedEvents>()
 }
 
 /// A stream of JSON texts, framed as in its protocol.

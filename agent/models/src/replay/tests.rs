@@ -170,8 +170,8 @@ async fn ambiguous_recordings() {
 
 /// Answers can be streamed slowly.
 #[tokio::test(start_paused = true)]
-async fn at_a_pace() {
-    let pace = Pace { first: Duration::from_millis(500), token: Duration::from_millis(20) };
+async fn a_replay_has_a_speed() {
+    let pace = ReplaySpeed { first: Duration::from_millis(500), token: Duration::from_millis(20) };
     let began = tokio::time::Instant::now();
     let stream = recordings().paced(pace).stream(request("rome@1", "", vec![]));
     assert_eq!(answer_of(stream).await.expect("there is an answer").calls.len(), 2);

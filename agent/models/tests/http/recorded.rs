@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use abide_models::{
-    ModelAnswer, ModelEvent, ModelProvider as _, ModelRequest, Protocol, answer_of,
+    ModelEvent, ModelProvider as _, ModelRequest, ModelResponse, Protocol, answer_of,
 };
 use expect_test::expect_file;
 use ruzstd::decoding::StreamingDecoder;
@@ -115,7 +115,7 @@ async fn heard(name: &str, lines: &[String]) -> String {
 /// Checks that the chunks add up to the complete answer.
 fn pieces_are_the_whole(
     events: &[Result<ModelEvent, abide_models::ModelError>],
-    whole: &ModelAnswer,
+    whole: &ModelResponse,
 ) {
     let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
     for event in events {
@@ -131,7 +131,7 @@ fn pieces_are_the_whole(
 }
 
 /// An answer in one line; long texts as length and beginning.
-fn in_short(answer: &ModelAnswer) -> String {
+fn in_short(answer: &ModelResponse) -> String {
     let cut = |text: &str, max: usize| {
         let beginning: String = text.chars().take(max).collect();
         let more = if text.chars().count() > max { "…" } else { "" };

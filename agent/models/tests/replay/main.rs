@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use abide_models::{
-    Conversation, ModelAnswer, ModelCall, ModelErrorKind, ModelEvent, ModelMessage,
-    ModelProvider as _, ModelRequest, Replay, Stop, read_conversations,
+    Conversation, ModelCall, ModelErrorKind, ModelEvent, ModelMessage, ModelProvider as _,
+    ModelRequest, ModelResponse, Replay, Stop, read_conversations,
 };
 use futures_util::StreamExt as _;
 use ruzstd::decoding::StreamingDecoder;
@@ -48,7 +48,7 @@ fn recorded(conversation: &Value) -> Vec<(String, Vec<ModelCall>)> {
 async fn answered(
     replay: &Replay,
     request: ModelRequest,
-) -> Result<ModelAnswer, abide_models::ModelError> {
+) -> Result<ModelResponse, abide_models::ModelError> {
     let (mut text, mut calls) = (String::new(), Vec::new());
     let mut stream = replay.stream(request);
     while let Some(event) = stream.next().await {
@@ -99,7 +99,7 @@ async fn told_again(path: &Path) -> (usize, usize) {
                 assert!(error.contains("continue differently from here"), "{error}");
             }
             let found = [named, numbered, by_content].into_iter().filter_map(Result::ok);
-            let found: Vec<ModelAnswer> = found.collect();
+            let found: Vec<ModelResponse> = found.collect();
             assert!(found.len() >= 2, "a replay by name is never ambiguous");
             for answer in found {
                 assert_eq!((&answer.text, &answer.calls), (text, calls), "{}", conversation.id);

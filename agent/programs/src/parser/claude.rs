@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
-use super::streamed::{Kind, Rest, Streamed};
+use super::streamed::{Remainder, Streamed, TextKind};
 use super::{Parser, Session, notice, object, some_text, status, text, without};
 use crate::event::{
     Answer, Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage,
@@ -91,16 +91,17 @@ impl ClaudeParser {
     ) {
         let kind = text(block, "type");
         let whole = match kind {
-            "text" => block["text"].as_str().map(|text| (Kind::Said, text)),
-            "thinking" => block["thinking"].as_str().map(|text| (Kind::Thought, text)),
+            "text" => block["text"].as_str().map(|text| (TextKind::Said, text)),
+            "thinking" => block["thinking"].as_str().map(|text| (TextKind::Thought, text)),
             _ => None,
         };
         if let Some((kind, text)) = whole {
             let streamed = message.as_ref().and_then(|id| self.streamed.get_mut(id));
-            let rest = streamed.map_or_else(|| Rest::New(text.to_owned()), |s| s.whole(kind, text));
+            let rest =
+                streamed.map_or_else(|| Remainder::New(text.to_owned()), |s| s.whole(kind, text));
             events.extend(match rest {
-                Rest::New(text) => delta(kind, &text, message, parent),
-                Rest::Differs => Some(notice(
+                Remainder::New(text) => delta(kind, &text, message, parent),
+                Remainder::Differs => Some(notice(
                     NoticeCode::TextDiffers,
                     "the complete text of a streamed message differs from its chunks",
                 )),
@@ -137,9 +138,17 @@ impl ClaudeParser {
             "content_block_start" => {
                 let block = &event["content_block"];
                 match text(block, "type") {
-                    "text" => self.piece(index, Kind::Said, text(block, "text"), &parent, events),
+                    "text" => {
+                        self.piece(index, TextKind::Said, text(block, "text"), &parent, events)
+                    }
                     "thinking" => {
-                        self.piece(index, Kind::Thought, text(block, "thinking"), &parent, events);
+                        self.piece(
+                            index,
+                            TextKind::Thought,
+                            text(block, "thinking"),
+                            &parent,
+                            events,
+                        );
                     }
                     // A complete block follows later.
                     _ => {}
@@ -149,10 +158,16 @@ impl ClaudeParser {
                 let delta = &event["delta"];
                 match text(delta, "type") {
                     "text_delta" => {
-                        self.piece(index, Kind::Said, text(delta, "text"), &parent, events);
+                        self.piece(index, TextKind::Said, text(delta, "text"), &parent, events);
                     }
                     "thinking_delta" => {
-                        self.piece(index, Kind::Thought, text(delta, "thinking"), &parent, events);
+                        self.piece(
+                            index,
+                            TextKind::Thought,
+                            text(delta, "thinking"),
+                            &parent,
+                            events,
+                        );
                     }
                     "input_json_delta" | "signature_delta" | "citations_delta" => {}
                     _ => events.push(status(line.clone())),
@@ -170,7 +185,7 @@ impl ClaudeParser {
     fn piece(
         &mut self,
         index: u64,
-        kind: Kind,
+        kind: TextKind,
         text: &str,
         parent: &Option<String>,
         events: &mut Vec<ProgramEvent>,
@@ -301,7 +316,7 @@ fn finished(block: &Value, parent: &Option<String>) -> Option<ProgramEvent> {
 }
 
 fn delta(
-    kind: Kind,
+    kind: TextKind,
     text: &str,
     message: &Option<String>,
     parent: &Option<String>,
@@ -311,8 +326,8 @@ fn delta(
     }
     let (text, message, parent) = (text.to_owned(), message.clone(), parent.clone());
     Some(match kind {
-        Kind::Said => ProgramEvent::AssistantDelta { text, message, parent },
-        Kind::Thought => ProgramEvent::ThinkingDelta { text, message, parent },
+        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent },
+        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent },
     })
 }
 

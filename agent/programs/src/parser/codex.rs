@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::streamed::{Kind, Rest, Streamed};
+use super::streamed::{Remainder, Streamed, TextKind};
 use super::{Parser, Session, notice, object, some_text, status, text, without};
 use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 
@@ -64,8 +64,8 @@ impl CodexParser {
     fn item(&mut self, when: &str, item: &Value, events: &mut Vec<ProgramEvent>) {
         let completed = when == "item.completed";
         match text(item, "type") {
-            "agent_message" => self.whole(Kind::Said, item, completed, events),
-            "reasoning" => self.whole(Kind::Thought, item, completed, events),
+            "agent_message" => self.whole(TextKind::Said, item, completed, events),
+            "reasoning" => self.whole(TextKind::Thought, item, completed, events),
             "error" => events.push(notice(NoticeCode::Reported, reason(item, "an item failed"))),
             kind if item["id"].is_string() && is_call(kind) => {
                 self.call(when, kind, item, events);
@@ -75,12 +75,18 @@ impl CodexParser {
     }
 
     /// The current text of a message or reasoning item: only the new part is sent.
-    fn whole(&mut self, kind: Kind, item: &Value, completed: bool, events: &mut Vec<ProgramEvent>) {
+    fn whole(
+        &mut self,
+        kind: TextKind,
+        item: &Value,
+        completed: bool,
+        events: &mut Vec<ProgramEvent>,
+    ) {
         let (id, whole) = (text(item, "id"), text(item, "text"));
         let rest = self.streamed.entry(id.to_owned()).or_default().whole(kind, whole);
         match rest {
-            Rest::New(rest) => events.extend(event(kind, &rest, id)),
-            Rest::Differs => {
+            Remainder::New(rest) => events.extend(event(kind, &rest, id)),
+            Remainder::Differs => {
                 let what = "the complete text of a streamed message differs from its chunks";
                 events.push(notice(NoticeCode::TextDiffers, what));
             }
@@ -90,13 +96,13 @@ impl CodexParser {
         } else {
             self.streamed.entry(id.to_owned()).or_default().piece(0, kind, whole);
         }
-        if kind == Kind::Said {
+        if kind == TextKind::Said {
             self.last = (id.to_owned(), whole.to_owned());
         }
     }
 
     fn delta(&mut self, when: &str, line: &Value, events: &mut Vec<ProgramEvent>) {
-        let kind = if when.contains("reasoning") { Kind::Thought } else { Kind::Said };
+        let kind = if when.contains("reasoning") { TextKind::Thought } else { TextKind::Said };
         let item = &line["item"];
         let id = some_text(item, "id").unwrap_or_else(|| text(line, "item_id").to_owned());
         let places = [&item["content"]["text"], &item["text"], &item["delta"], &line["delta"]];
@@ -106,7 +112,7 @@ impl CodexParser {
         };
         self.streamed.entry(id.clone()).or_default().piece(0, kind, piece);
         events.extend(event(kind, piece, &id));
-        if kind == Kind::Said {
+        if kind == TextKind::Said {
             if self.last.0 != id {
                 self.last = (id, String::new());
             }
@@ -232,15 +238,15 @@ fn output(kind: &str, item: &Value) -> Value {
     if error.is_null() { result.clone() } else { error.clone() }
 }
 
-fn event(kind: Kind, text: &str, id: &str) -> Option<ProgramEvent> {
+fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
     if text.is_empty() {
         return None;
     }
     let message = Some(id.to_owned()).filter(|id| !id.is_empty());
     let text = text.to_owned();
     Some(match kind {
-        Kind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
-        Kind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
+        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
+        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// The kind of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TextKind {
     Said,
     Thought,
 }
@@ -18,13 +18,13 @@ pub(super) struct Streamed {
 #[derive(Debug)]
 struct Block {
     index: u64,
-    kind: Kind,
+    kind: TextKind,
     text: String,
 }
 
 /// The result of the comparison of a complete text with its chunks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Remainder {
     /// The new part: everything, if nothing was streamed.
     New(String),
     /// The chunks are not a prefix of the complete text.
@@ -33,7 +33,7 @@ pub(super) enum Rest {
 
 impl Streamed {
     /// Adds a chunk of the block with this number.
-    pub(super) fn piece(&mut self, index: u64, kind: Kind, text: &str) {
+    pub(super) fn piece(&mut self, index: u64, kind: TextKind, text: &str) {
         match self.blocks.iter_mut().find(|block| block.index == index && block.kind == kind) {
             Some(block) => block.text.push_str(text),
             None => self.blocks.push_back(Block { index, kind, text: text.to_owned() }),
@@ -41,14 +41,14 @@ impl Streamed {
     }
 
     /// The next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
-    pub(super) fn whole(&mut self, kind: Kind, text: &str) -> Rest {
+    pub(super) fn whole(&mut self, kind: TextKind, text: &str) -> Remainder {
         let at = self.blocks.iter().position(|block| block.kind == kind);
         match at.and_then(|at| self.blocks.remove(at)) {
             Some(block) => match text.strip_prefix(block.text.as_str()) {
-                Some(rest) => Rest::New(rest.to_owned()),
-                None => Rest::Differs,
+                Some(rest) => Remainder::New(rest.to_owned()),
+                None => Remainder::Differs,
             },
-            None => Rest::New(text.to_owned()),
+            None => Remainder::New(text.to_owned()),
         }
     }
 }

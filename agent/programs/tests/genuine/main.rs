@@ -42,12 +42,12 @@ fn installed(file: &str) -> Option<PathBuf> {
 }
 
 /// A program with an empty home directory and a working directory.
-struct Place {
+struct Sandbox {
     home: TempDir,
     config: CliConfig,
 }
 
-impl Place {
+impl Sandbox {
     fn new(command: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         let work = home.path().join("folder");
@@ -95,7 +95,7 @@ fn said(events: &[ProgramEvent]) -> String {
 }
 
 /// Checks that the program ran its command once and succeeded, with usage and session. Returns the session.
-fn check(place: &Place, events: &[ProgramEvent]) -> String {
+fn check(place: &Sandbox, events: &[ProgramEvent]) -> String {
     let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
     assert_eq!(answer.text, DONE);
     assert_eq!(said(events), DONE, "the message is sent once");
@@ -115,7 +115,7 @@ fn check(place: &Place, events: &[ProgramEvent]) -> String {
 }
 
 /// Checks that a later run resumes the session of an earlier one.
-async fn resume(place: &mut Place, session: String) {
+async fn resume(place: &mut Sandbox, session: String) {
     place.config.session = Some(session.clone());
     let events = all(place.start()).await;
     let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
@@ -123,11 +123,11 @@ async fn resume(place: &mut Place, session: String) {
 }
 
 /// Claude Code with JSON lines as input.
-async fn claude(script: Script, more: &[&str]) -> Option<(Place, Mock)> {
+async fn claude(script: Script, more: &[&str]) -> Option<(Sandbox, Mock)> {
     let program = installed("@anthropic-ai/claude-agent-sdk-linux-x64/claude")?;
     let mock = Mock::start(script, COMMAND).await;
     let program = program.to_str().expect("it is text");
-    let mut place = Place::new(&[&[program, "-p"], more].concat());
+    let mut place = Sandbox::new(&[&[program, "-p"], more].concat());
     place.config.input_format = InputFormat::StreamJson;
     place.set("ANTHROPIC_BASE_URL", &mock.address);
     place.set("ANTHROPIC_API_KEY", "sk-none");
@@ -136,7 +136,7 @@ async fn claude(script: Script, more: &[&str]) -> Option<(Place, Mock)> {
 }
 
 /// Runs the program until it requests an approval, and decides it.
-async fn decide(place: &Place, decision: Decision) -> Vec<ProgramEvent> {
+async fn decide(place: &Sandbox, decision: Decision) -> Vec<ProgramEvent> {
     let mut running = place.start();
     let handle = running.handle();
     let mut events = Vec::new();
@@ -205,7 +205,7 @@ async fn codex_runs_a_command_and_resumes() {
     let mock = Mock::start(Script::RunsCommand, COMMAND).await;
     let program = program.to_str().expect("it is text");
     let open = ["--skip-git-repo-check", "--sandbox", "danger-full-access"];
-    let mut place = Place::new(&[&[program, "exec"], &open[..], &["-"]].concat());
+    let mut place = Sandbox::new(&[&[program, "exec"], &open[..], &["-"]].concat());
     let provider = format!(
         "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nname = \"mock\"\n\
          base_url = \"{}/v1\"\nwire_api = \"responses\"\nenv_key = \"MOCK_KEY\"\n",
@@ -223,7 +223,7 @@ async fn gemini_cli_runs_a_command_and_resumes() {
     let mock = Mock::start(Script::RunsCommand, COMMAND).await;
     let program = program.to_str().expect("it is text");
     let mut place =
-        Place::new(&["node", program, "--approval-mode", "yolo", "-m", "gemini-2.5-pro"]);
+        Sandbox::new(&["node", program, "--approval-mode", "yolo", "-m", "gemini-2.5-pro"]);
     assert_eq!(Program::of(&place.config.command), Program::Gemini);
     place.set("GEMINI_API_KEY", "none");
     place.set("GOOGLE_GEMINI_BASE_URL", &mock.address);
@@ -239,7 +239,7 @@ async fn opencode_runs_a_command_and_resumes() {
     let Some(program) = installed("opencode-linux-x64/bin/opencode") else { return };
     let mock = Mock::start(Script::RunsCommand, COMMAND).await;
     let program = program.to_str().expect("it is text");
-    let mut place = Place::new(&[program, "run", "-m", "mock/mock", "--auto"]);
+    let mut place = Sandbox::new(&[program, "run", "-m", "mock/mock", "--auto"]);
     let provider = serde_json::json!({
         "autoupdate": false,
         "provider": {"mock": {

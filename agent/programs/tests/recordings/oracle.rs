@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// The content of a file, in terms that all programs share.
 #[derive(Debug, Default, PartialEq)]
-struct Said {
+struct Recorded {
     text: String,
     thoughts: String,
     /// Id, name and arguments.
@@ -50,8 +50,8 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
 }
 
 /// The content of the events.
-fn told(events: &[ProgramEvent]) -> Said {
-    let mut said = Said::default();
+fn told(events: &[ProgramEvent]) -> Recorded {
+    let mut said = Recorded::default();
     for event in events {
         match event {
             ProgramEvent::AssistantDelta { text, .. } => said.text += text,
@@ -99,7 +99,7 @@ fn sessions(lines: &[Value], key: &str) -> Vec<String> {
     ids
 }
 
-fn claude(lines: &[Value]) -> Said {
+fn claude(lines: &[Value]) -> Recorded {
     let assistant = of(lines, "type", "assistant");
     let blocks = |lines: &[&Value]| -> Vec<Value> {
         let contents = lines.iter().map(|line| match &line["message"]["content"] {
@@ -121,7 +121,7 @@ fn claude(lines: &[Value]) -> Said {
         }
         _ => claude_messages(&assistant),
     };
-    Said {
+    Recorded {
         text: joined(&of(&said, "type", "text"), "/text"),
         thoughts: joined(&of(&said, "type", "thinking"), "/thinking"),
         calls: calls.map(|call| json!([call["id"], call["name"], call["input"]])).collect(),
@@ -166,7 +166,7 @@ fn claude_messages(assistant: &[&Value]) -> Option<[Option<u64>; 3]> {
     (!usages.is_empty()).then(|| [sum(0), sum(1), sum(2)])
 }
 
-fn codex(lines: &[Value]) -> Said {
+fn codex(lines: &[Value]) -> Recorded {
     let items: Vec<&Value> = lines.iter().filter(|line| line["item"].is_object()).collect();
     let mut ids: Vec<&str> = items.iter().filter_map(|line| line["item"]["id"].as_str()).collect();
     let mut seen = Vec::new();
@@ -207,7 +207,7 @@ fn codex(lines: &[Value]) -> Said {
         (false, failed["error"]["message"].as_str().unwrap_or_default().to_owned(), None)
     });
     let used = lines.iter().rev().find(|line| line["usage"]["input_tokens"].is_u64());
-    Said {
+    Recorded {
         text: texts("agent_message").concat(),
         thoughts: texts("reasoning").concat(),
         calls: acts.iter().map(codex_call).collect(),
@@ -251,7 +251,7 @@ fn codex_result(item: &Value) -> Value {
     json!([item["id"], output, failed, item["exit_code"]])
 }
 
-fn gemini(lines: &[Value]) -> Said {
+fn gemini(lines: &[Value]) -> Recorded {
     let said: Vec<&Value> =
         of(lines, "type", "message").into_iter().filter(|m| m["role"] == "assistant").collect();
     let calls = of(lines, "type", "tool_use").into_iter();
@@ -260,7 +260,7 @@ fn gemini(lines: &[Value]) -> Said {
     let last: Vec<&Value> =
         lines[last_call..].iter().filter(|line| line["role"] == "assistant").collect();
     let result = of(lines, "type", "result").first().copied();
-    Said {
+    Recorded {
         text: joined(&said, "/content"),
         thoughts: String::new(),
         calls: calls
@@ -279,7 +279,7 @@ fn gemini(lines: &[Value]) -> Said {
     }
 }
 
-fn opencode(lines: &[Value]) -> Said {
+fn opencode(lines: &[Value]) -> Recorded {
     let texts = of(lines, "type", "text");
     let calls = of(lines, "type", "tool_use");
     let steps = of(lines, "type", "step_finish");
@@ -294,7 +294,7 @@ fn opencode(lines: &[Value]) -> Said {
     });
     let error = of(lines, "type", "error").first().copied();
     let error = error.and_then(|error| error["error"]["data"]["message"].as_str());
-    Said {
+    Recorded {
         text: joined(&texts, "/part/text"),
         thoughts: String::new(),
         calls: calls

@@ -15,7 +15,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, JsonTypeSet, ValidationError};
 use serde_json::{Map, Number, Value};
 
-use super::{Bounded, Fitted};
+use super::{BoundedValidator, CheckedArguments};
 
 /// A round converts all invalid values, so this limits the nesting of strings in strings.
 const ROUNDS: usize = 16;
@@ -30,11 +30,15 @@ const ENVELOPES: [&str; 3] = ["input", "args", "arguments"];
 const FLOAT_DIGITS: usize = 15;
 
 /// The repaired arguments, if a repair is possible.
-pub(super) fn repair(validator: &Bounded, schema: &Value, arguments: &Value) -> Option<Fitted> {
+pub(super) fn repair(
+    validator: &BoundedValidator,
+    schema: &Value,
+    arguments: &Value,
+) -> Option<CheckedArguments> {
     retyped(validator, arguments).or_else(|| {
         let (envelope, inner) = unwrapped(schema, arguments)?;
         let mut fitted = if validator.is_valid(&inner) {
-            Fitted { arguments: inner, repairs: Vec::new() }
+            CheckedArguments { arguments: inner, repairs: Vec::new() }
         } else {
             retyped(validator, &inner)?
         };
@@ -66,10 +70,10 @@ fn unwrapped(schema: &Value, arguments: &Value) -> Option<(String, Value)> {
     inner.is_object().then(|| (name.clone(), inner))
 }
 
-fn retyped(validator: &Bounded, arguments: &Value) -> Option<Fitted> {
-    let mut fitted = Fitted { arguments: arguments.clone(), repairs: Vec::new() };
+fn retyped(validator: &BoundedValidator, arguments: &Value) -> Option<CheckedArguments> {
+    let mut fitted = CheckedArguments { arguments: arguments.clone(), repairs: Vec::new() };
     for _ in 0..ROUNDS {
-        let mut places = Places::new();
+        let mut places = TypeErrors::new();
         for error in validator.iter_errors(&fitted.arguments).take(PLACES) {
             collect(&error, &mut places);
         }
@@ -91,10 +95,10 @@ fn retyped(validator: &Bounded, arguments: &Value) -> Option<Fitted> {
 }
 
 /// Invalid locations, as JSON pointers, and the types that are valid there.
-type Places = BTreeMap<String, JsonTypeSet>;
+type TypeErrors = BTreeMap<String, JsonTypeSet>;
 
 /// Collects the locations of an error, including those of all alternatives.
-fn collect(error: &ValidationError<'_>, places: &mut Places) {
+fn collect(error: &ValidationError<'_>, places: &mut TypeErrors) {
     let mut types = JsonTypeSet::empty();
     match error.kind() {
         ValidationErrorKind::Type { kind: TypeKind::Single(one) } => types = types.insert(*one),
@@ -110,7 +114,7 @@ fn collect(error: &ValidationError<'_>, places: &mut Places) {
 
 /// Repairs one location. Returns a description of the conversion.
 fn mend(
-    validator: &Bounded,
+    validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,
     types: JsonTypeSet,
@@ -133,7 +137,7 @@ fn mend(
 
 /// Removes the empty string at a location, or replaces a required one by null.
 fn leave_out(
-    validator: &Bounded,
+    validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,
     types: JsonTypeSet,

@@ -25,9 +25,9 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::McpStatus;
-use super::lines::{BoundedLines, Note};
+use super::lines::{BoundedLines, StreamError};
 use crate::config::ConfigError;
-use crate::process::{Group, Launch, Tail, exit_code};
+use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
 
 /// Grace period after the server's stdin is closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -39,19 +39,19 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const REDIRECTS: usize = 3;
 
 /// The address of a server.
-pub(super) enum Door {
+pub(super) enum Endpoint {
     Program { launch: Launch, most: usize },
     Address { client: Client, config: StreamableHttpClientTransportConfig },
 }
 
-impl Door {
+impl Endpoint {
     pub(super) fn program(
         argv: Vec<String>,
         folder: Option<PathBuf>,
         environment: BTreeMap<String, String>,
         most: usize,
-    ) -> Door {
-        Door::Program { launch: Launch { argv, folder, environment }, most }
+    ) -> Endpoint {
+        Endpoint::Program { launch: Launch { argv, folder, environment }, most }
     }
 
     pub(super) fn address(
@@ -59,7 +59,7 @@ impl Door {
         url: &str,
         headers: HeaderMap,
         most: usize,
-    ) -> Result<Door, ConfigError> {
+    ) -> Result<Endpoint, ConfigError> {
         let url = reqwest::Url::parse(url)
             .map_err(|why| ConfigError::new(name, format!("its url is invalid: {why}")))?;
         let client = crate::http::client(REDIRECTS)
@@ -70,7 +70,7 @@ impl Door {
         let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
             .custom_headers(headers)
             .max_sse_event_size(most);
-        Ok(Door::Address { client, config })
+        Ok(Endpoint::Address { client, config })
     }
 }
 
@@ -78,7 +78,7 @@ impl Door {
 pub(super) struct Connection {
     running: RunningService<RoleClient, Listener>,
     process: Option<Process>,
-    note: Note,
+    note: StreamError,
     changed: watch::Sender<u64>,
 }
 
@@ -103,38 +103,38 @@ impl Connection {
     ///
     /// # Errors
     /// Why there is no connection, with the server's last output.
-    pub(super) async fn open(door: &Door, within: Duration) -> Result<Connection, String> {
+    pub(super) async fn open(endpoint: &Endpoint, within: Duration) -> Result<Connection, String> {
         let either = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
-        match Connection::attempt(door, within, either).await {
+        match Connection::attempt(endpoint, within, either).await {
             // It supports discovery, but requires `initialize`.
             Err(failed) if failed.is_of_older_era => {
                 let initialize = ClientLifecycleMode::Initialize;
-                Connection::attempt(door, within, initialize).await.map_err(|failed| failed.why)
+                Connection::attempt(endpoint, within, initialize).await.map_err(|failed| failed.why)
             }
             other => other.map_err(|failed| failed.why),
         }
     }
 
     async fn attempt(
-        door: &Door,
+        endpoint: &Endpoint,
         within: Duration,
         lifecycle: ClientLifecycleMode,
-    ) -> Result<Connection, Failed> {
+    ) -> Result<Connection, ConnectError> {
         let (changed, _) = watch::channel(0);
         let us = Implementation::new("abide", env!("CARGO_PKG_VERSION"));
         // Used for `initialize`, which the newest protocol does not have.
         let config = ClientConfig::new(ClientCapabilities::default(), us)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE);
         let listener = Listener { config, changed: changed.clone() };
-        let note = Note::default();
-        let (process, made) = match door {
-            Door::Program { launch, most } => {
+        let note = StreamError::default();
+        let (process, made) = match endpoint {
+            Endpoint::Program { launch, most } => {
                 let (mut child, group) = launch.spawn().map_err(|why| {
                     let program = launch.argv.first().map_or("", String::as_str);
-                    Failed::because(format!("cannot start {program}: {why}"))
+                    ConnectError::because(format!("cannot start {program}: {why}"))
                 })?;
                 let stdin = child.stdin.take().expect("stdin is piped");
                 let stdout = child.stdout.take().expect("stdout is piped");
@@ -145,7 +145,7 @@ impl Connection {
                 let made = serve_client_with_lifecycle(listener, transport, lifecycle);
                 (Some(process), timeout(within, made).await)
             }
-            Door::Address { client, config } => {
+            Endpoint::Address { client, config } => {
                 let transport =
                     StreamableHttpClientTransport::with_client(client.clone(), config.clone());
                 let made = serve_client_with_lifecycle(listener, transport, lifecycle);
@@ -158,10 +158,11 @@ impl Connection {
                 connection.subscribe();
                 return Ok(connection);
             }
-            Ok(Err(error)) => Failed::of(&error, process.is_some()),
-            Err(_) => {
-                Failed::because(format!("it did not answer within {} s", within.as_secs_f64()))
-            }
+            Ok(Err(error)) => ConnectError::of(&error, process.is_some()),
+            Err(_) => ConnectError::because(format!(
+                "it did not answer within {} s",
+                within.as_secs_f64()
+            )),
         };
         if let Some(process) = process {
             failed.why.push_str(&process.last_words().await);
@@ -247,30 +248,32 @@ impl Connection {
 }
 
 /// Why an attempt to connect failed.
-struct Failed {
+struct ConnectError {
     why: String,
     /// Whether the server requires `initialize`.
     is_of_older_era: bool,
 }
 
-impl Failed {
-    fn because(why: String) -> Failed {
-        Failed { why, is_of_older_era: false }
+impl ConnectError {
+    fn because(why: String) -> ConnectError {
+        ConnectError { why, is_of_older_era: false }
     }
 
-    fn of(error: &ClientInitializeError, is_program: bool) -> Failed {
+    fn of(error: &ClientInitializeError, is_program: bool) -> ConnectError {
         use ClientInitializeError as Error;
         match error {
             Error::NoCompatibleProtocolVersion { .. } => {
-                Failed { why: error.to_string(), is_of_older_era: true }
+                ConnectError { why: error.to_string(), is_of_older_era: true }
             }
-            Error::LegacyFallbackFailed { fallback, .. } => Failed::of(fallback, is_program),
+            Error::LegacyFallbackFailed { fallback, .. } => ConnectError::of(fallback, is_program),
             // Whether the pipe is reported as broken or at its end depends on timing.
             Error::ConnectionClosed(_) | Error::TransportError { .. } if is_program => {
-                Failed::because("it closed the connection".to_owned())
+                ConnectError::because("it closed the connection".to_owned())
             }
-            Error::TransportError { error, .. } => Failed::because(told(error.error.as_ref())),
-            other => Failed::because(told(other)),
+            Error::TransportError { error, .. } => {
+                ConnectError::because(told(error.error.as_ref()))
+            }
+            other => ConnectError::because(told(other)),
         }
     }
 }
@@ -292,7 +295,7 @@ fn told(error: &(dyn Error + 'static)) -> String {
 
 /// The process of a server. Dropping it kills the process.
 struct Process {
-    stderr: Tail,
+    stderr: OutputTail,
     /// How the process ended, if it has.
     exit: watch::Receiver<Option<String>>,
     stop: CancellationToken,
@@ -300,10 +303,10 @@ struct Process {
 }
 
 impl Process {
-    fn tend(mut child: Child, group: Group) -> Process {
+    fn tend(mut child: Child, group: ProcessGroup) -> Process {
         let (told, exit) = watch::channel(None);
         let stop = CancellationToken::new();
-        let tail = Tail::default();
+        let tail = OutputTail::default();
         let stderr = child.stderr.take().expect("stderr is piped");
         tokio::spawn(tend(child, group, stderr, tail.clone(), stop.clone(), told));
         Process { stderr: tail, exit, _stop_when_dropped: stop.clone().drop_guard(), stop }
@@ -330,9 +333,9 @@ impl Process {
 /// Waits for a process to end, or stops it.
 async fn tend(
     mut child: Child,
-    group: Group,
+    group: ProcessGroup,
     stderr: ChildStderr,
-    tail: Tail,
+    tail: OutputTail,
     stop: CancellationToken,
     told: watch::Sender<Option<String>>,
 ) {

@@ -16,16 +16,16 @@ pub(super) struct BoundedLines<R> {
     /// Bytes of the current line.
     line: usize,
     most: usize,
-    note: Note,
+    note: StreamError,
 }
 
 /// Why the stream was closed, if it was.
 #[derive(Clone, Default)]
-pub(super) struct Note {
+pub(super) struct StreamError {
     why: Arc<Mutex<Option<String>>>,
 }
 
-impl Note {
+impl StreamError {
     pub(super) fn read(&self) -> Option<String> {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -36,7 +36,7 @@ impl Note {
 }
 
 impl<R> BoundedLines<R> {
-    pub(super) fn of(from: R, most: usize, note: Note) -> BoundedLines<R> {
+    pub(super) fn of(from: R, most: usize, note: StreamError) -> BoundedLines<R> {
         BoundedLines { from, line: 0, most, note }
     }
 }

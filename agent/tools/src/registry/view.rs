@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{Entry, Stock, Tools, ToolsError};
-use crate::arguments::{Fitted, Misfit};
+use super::{Entry, RegistryState, Tools, ToolsError};
+use crate::arguments::{ArgumentsError, CheckedArguments};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::tool::{Invocation, Tool, ToolContext, ToolDeclaration};
 
@@ -36,7 +36,7 @@ pub struct ToolView {
 }
 
 /// A call that may be run.
-pub struct Admitted {
+pub struct AdmittedCall {
     /// The tool.
     pub tool: Arc<dyn Tool>,
     /// The arguments to call it with.
@@ -115,7 +115,7 @@ impl ToolView {
     ///
     /// # Errors
     /// The outcome for the model: the tool is unknown or blocked, or the arguments are invalid.
-    pub fn admit(&self, name: &str, arguments: &str) -> Result<Admitted, ToolOutcome> {
+    pub fn admit(&self, name: &str, arguments: &str) -> Result<AdmittedCall, ToolOutcome> {
         let entry = self.entry(name)?;
         entry.admit(name, entry.parameters.fit_text(arguments))
     }
@@ -124,7 +124,7 @@ impl ToolView {
     ///
     /// # Errors
     /// As [`ToolView::admit`].
-    pub fn admit_value(&self, name: &str, arguments: Value) -> Result<Admitted, ToolOutcome> {
+    pub fn admit_value(&self, name: &str, arguments: Value) -> Result<AdmittedCall, ToolOutcome> {
         let entry = self.entry(name)?;
         entry.admit(name, entry.parameters.fit(arguments))
     }
@@ -144,21 +144,25 @@ impl ToolView {
     }
 }
 
-fn is_known(stock: &Stock, pattern: &str) -> bool {
+fn is_known(stock: &RegistryState, pattern: &str) -> bool {
     let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
     stock.entries.keys().any(|name| matches(pattern, name)) || stock.may_come(beginning)
 }
 
 impl Entry {
-    fn admit(&self, name: &str, fitted: Result<Fitted, Misfit>) -> Result<Admitted, ToolOutcome> {
-        let Fitted { arguments, repairs } = fitted.map_err(|misfit| {
+    fn admit(
+        &self,
+        name: &str,
+        fitted: Result<CheckedArguments, ArgumentsError>,
+    ) -> Result<AdmittedCall, ToolOutcome> {
+        let CheckedArguments { arguments, repairs } = fitted.map_err(|misfit| {
             ToolOutcome::failed(Failure::Arguments, format!("{name}: {misfit}"))
         })?;
-        Ok(Admitted { tool: Arc::clone(&self.tool), arguments, repairs })
+        Ok(AdmittedCall { tool: Arc::clone(&self.tool), arguments, repairs })
     }
 }
 
-impl Admitted {
+impl AdmittedCall {
     /// Runs the call without cancellation.
     #[must_use]
     pub fn run(self, call_id: &str, context: ToolContext) -> BoxFuture<'static, ToolOutcome> {

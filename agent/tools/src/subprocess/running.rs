@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::process::{Group, Launch, Tail, exit_code};
+use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
 
 /// Maximum time to read output after the program has exited. Its own output is in the pipe by then, so this limits
 /// only the output of a surviving child process that holds the pipe.
@@ -56,7 +56,7 @@ impl Run<'_> {
             }
         };
         let mut stdout = Vec::new();
-        let stderr = Tail::default();
+        let stderr = OutputTail::default();
         let (end, code) = {
             let stdin = child.stdin.take().expect("stdin is piped");
             let out = child.stdout.take().expect("stdout is piped");
@@ -80,7 +80,7 @@ impl Run<'_> {
     async fn watch(
         &self,
         child: &mut Child,
-        group: &Group,
+        group: &ProcessGroup,
         pump: impl Future<Output = bool>,
         deadline: Instant,
         cancel: &CancellationToken,
@@ -126,7 +126,7 @@ impl Run<'_> {
         (end, code)
     }
 
-    fn outcome(&self, end: End, code: i32, stdout: Vec<u8>, stderr: &Tail) -> ToolOutcome {
+    fn outcome(&self, end: End, code: i32, stdout: Vec<u8>, stderr: &OutputTail) -> ToolOutcome {
         let name = self.name;
         let mut content = Map::from_iter([("exit_code".to_owned(), json!(code))]);
         let (said, dropped) = stderr.text();

@@ -14,20 +14,20 @@ const RECORDED: &str = r#"{"id":"c","messages":[
     {"role":"tool","content":"here","tool_call_id":"x"}]}"#;
 
 /// A file with the conversation in it, as far as it came, and what was acknowledged of that.
-struct Played {
+struct RecordedRun {
     script: Script,
     file: Abide,
     acknowledged: Vec<Acknowledged>,
     _folder: TempDir,
 }
 
-impl Played {
-    async fn begin() -> Played {
+impl RecordedRun {
+    async fn begin() -> RecordedRun {
         let recording = Recording::parse(RECORDED).expect("it is a recording");
         let folder = tempfile::tempdir().expect("there is room");
         let file = Abide::open(folder.path().join("demo.db")).expect("it opens");
         let script = Script::of(vec![recording]);
-        let mut played = Played { script, file, acknowledged: Vec::new(), _folder: folder };
+        let mut played = RecordedRun { script, file, acknowledged: Vec::new(), _folder: folder };
         played.call("create_session", json!({"id": "demo-1", "agent": "agent"})).await;
         played.call("register_tool", json!({"name": "look"})).await;
         played
@@ -74,8 +74,8 @@ impl Played {
     }
 }
 
-async fn whole() -> Played {
-    let mut played = Played::begin().await;
+async fn whole() -> RecordedRun {
+    let mut played = RecordedRun::begin().await;
     played.append(0).await;
     played.append(1).await;
     played.run_call(0, "here").await;
@@ -85,7 +85,7 @@ async fn whole() -> Played {
 }
 
 #[tokio::test]
-async fn a_whole_play_is_found_whole() {
+async fn an_audit_accepts_a_complete_run() {
     whole().await.check(expect!["9 events, 1 pending"]).await;
 }
 
@@ -130,7 +130,7 @@ async fn two_writes_cannot_be_the_same_event() {
 
 #[tokio::test]
 async fn messages_out_of_order_missing_or_beyond_are_found() {
-    let mut played = Played::begin().await;
+    let mut played = RecordedRun::begin().await;
     played.append(1).await;
     played.append(0).await;
     played.run_call(0, "here").await;
@@ -149,7 +149,7 @@ async fn messages_out_of_order_missing_or_beyond_are_found() {
 
 #[tokio::test]
 async fn a_call_with_another_result_or_none_is_found() {
-    let mut played = Played::begin().await;
+    let mut played = RecordedRun::begin().await;
     for at in 0..3 {
         played.append(at).await;
     }

@@ -25,7 +25,7 @@ use super::frame::{Frame, Op};
 use super::mailbox::Mailbox;
 use super::subscriptions::Subscriptions;
 use crate::Error;
-use crate::backend::{Attempt, Backoff, Outcome, Query, Reply, Start};
+use crate::backend::{Attempt, BackendReply, Backoff, RawResult, Start, SubscriptionQuery};
 
 /// Silence of the server after which the client sends a ping.
 const PING: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub(crate) enum Command {
     Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
     Forget { id: u64 },
-    Subscribe { key: u64, query: Query, start: Start, mailbox: Arc<Mailbox> },
+    Subscribe { key: u64, query: SubscriptionQuery, start: Start, mailbox: Arc<Mailbox> },
     Resume { key: u64, start: Start },
     Unsubscribe { key: u64 },
     Close { done: oneshot::Sender<()> },
@@ -50,7 +50,7 @@ pub(crate) enum Command {
 
 /// A pending request.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     text: Utf8Bytes,
     reply: oneshot::Sender<Attempt>,
     /// It was sent on this connection.
@@ -60,7 +60,7 @@ struct Waiting {
 }
 
 /// How a connection ended.
-enum End {
+enum ConversationEnd {
     /// The connection is lost, for this reason.
     Lost(String),
     /// The client is closed; all pending requests get this error.
@@ -72,7 +72,7 @@ pub(crate) struct Actor {
     commands: UnboundedReceiver<Command>,
     shared: Arc<Shared>,
     /// In the order of the requests, which is the order in which they are sent.
-    questions: BTreeMap<u64, Waiting>,
+    questions: BTreeMap<u64, PendingRequest>,
     subscriptions: Subscriptions,
     backoff: Backoff,
 }
@@ -97,12 +97,12 @@ impl Actor {
     pub(crate) async fn run(mut self, mut socket: Socket) {
         let (fate, done) = loop {
             match self.converse(&mut socket).await {
-                End::Over(fate, done) => {
+                ConversationEnd::Over(fate, done) => {
                     // A server that does not answer in time is abandoned.
                     let _ = timeout(CLOSING, socket.close(None)).await;
                     break (fate, done);
                 }
-                End::Lost(why) => {
+                ConversationEnd::Lost(why) => {
                     tracing::info!(%why, "the connection to the server was lost");
                     // Completes a close handshake, if one was under way; nothing else can be saved.
                     let _ = socket.close(None).now_or_never();
@@ -125,8 +125,8 @@ impl Actor {
     }
 
     /// Serves one connection until it ends.
-    async fn converse(&mut self, socket: &mut Socket) -> End {
-        let mut line = Line::new(socket);
+    async fn converse(&mut self, socket: &mut Socket) -> ConversationEnd {
+        let mut line = SocketConnection::new(socket);
         for question in self.questions.values_mut() {
             question.uncertain |= question.sent;
             question.sent = true;
@@ -145,11 +145,11 @@ impl Actor {
                 heard = poll_fn(|context| line.poll(context)) => match heard {
                     Ok(Some(text)) => {
                         if let Err(fate) = self.hear(&text, &mut line) {
-                            return End::Over(fate, None);
+                            return ConversationEnd::Over(fate, None);
                         }
                     }
                     Ok(None) => {}
-                    Err(why) => return End::Lost(why),
+                    Err(why) => return ConversationEnd::Lost(why),
                 },
                 command = self.commands.recv() => {
                     if let Err(end) = self.obey(command, Some(&mut line)) {
@@ -158,7 +158,7 @@ impl Actor {
                 }
                 () = sleep_until(timer) => {
                     if let Err(why) = line.check() {
-                        return End::Lost(why);
+                        return ConversationEnd::Lost(why);
                     }
                 }
             }
@@ -186,8 +186,8 @@ impl Actor {
                     }
                 },
                 command = self.commands.recv() => match self.obey(command, None) {
-                    Err(End::Over(fate, done)) => return Err((fate, done)),
-                    Err(End::Lost(_)) | Ok(()) => {}
+                    Err(ConversationEnd::Over(fate, done)) => return Err((fate, done)),
+                    Err(ConversationEnd::Lost(_)) | Ok(()) => {}
                 },
             }
         }
@@ -202,14 +202,20 @@ impl Actor {
     }
 
     /// Executes a command, on the connection if there is one.
-    fn obey(&mut self, command: Option<Command>, line: Option<&mut Line<'_>>) -> Result<(), End> {
+    fn obey(
+        &mut self,
+        command: Option<Command>,
+        line: Option<&mut SocketConnection<'_>>,
+    ) -> Result<(), ConversationEnd> {
         match command {
-            None => return Err(End::Over(Error::Closed, None)),
-            Some(Command::Close { done }) => return Err(End::Over(Error::Closed, Some(done))),
+            None => return Err(ConversationEnd::Over(Error::Closed, None)),
+            Some(Command::Close { done }) => {
+                return Err(ConversationEnd::Over(Error::Closed, Some(done)));
+            }
             Some(Command::Ask { id, text, reply }) => {
                 let text = Utf8Bytes::from(text);
                 let sent = line.map(|line| line.send(text.clone())).is_some();
-                self.questions.insert(id, Waiting { text, reply, sent, uncertain: false });
+                self.questions.insert(id, PendingRequest { text, reply, sent, uncertain: false });
             }
             Some(Command::Forget { id }) => {
                 self.questions.remove(&id);
@@ -224,7 +230,7 @@ impl Actor {
     }
 
     /// Dispatches a message of the server.
-    fn hear(&mut self, text: &str, line: &mut Line<'_>) -> Result<(), Error> {
+    fn hear(&mut self, text: &str, line: &mut SocketConnection<'_>) -> Result<(), Error> {
         let frame: Frame = serde_json::from_str(text).map_err(|why| {
             tracing::error!(%why, "cannot parse a message from the server");
             Error::Protocol { why: format!("cannot parse a message: {why}") }
@@ -250,21 +256,22 @@ impl Actor {
         let reply = if frame.op == Op::Rows {
             let rows = frame.take_rows().collect();
             let columns = frame.columns.into_iter().map(|column| column.whole().name).collect();
-            Reply::Rows { seq, columns, rows }
+            BackendReply::Rows { seq, columns, rows }
         } else if let Some(results) = frame.results {
             let results = results.into_iter();
             let results = results.map(|one| CallResult { seq: one.seq, result: one.result });
-            Reply::Batch { seq, duplicate, results: results.collect() }
+            BackendReply::Batch { seq, duplicate, results: results.collect() }
         } else {
             let text = frame.result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned());
-            Reply::Called { seq, duplicate, result: Outcome(text) }
+            BackendReply::Called { seq, duplicate, result: RawResult(text) }
         };
         question.tell(Ok(reply));
     }
 
     fn explained(&mut self, frame: &Frame, text: &str) {
         let Some(question) = self.take_question(frame) else { return };
-        let explanation = serde_json::from_str(text).map(|read| Reply::Explained(Box::new(read)));
+        let explanation =
+            serde_json::from_str(text).map(|read| BackendReply::Explained(Box::new(read)));
         question.tell(explanation.map_err(|why| Error::decode("the explanation", &why)));
     }
 
@@ -281,7 +288,7 @@ impl Actor {
         }
     }
 
-    fn take_question(&mut self, frame: &Frame) -> Option<Waiting> {
+    fn take_question(&mut self, frame: &Frame) -> Option<PendingRequest> {
         let id = frame.id.as_deref()?.parse().ok()?;
         self.questions.remove(&id)
     }
@@ -310,8 +317,8 @@ impl Actor {
     }
 }
 
-impl Waiting {
-    fn tell(self, outcome: Result<Reply, Error>) {
+impl PendingRequest {
+    fn tell(self, outcome: Result<BackendReply, Error>) {
         // The caller may have stopped waiting.
         let _ = self.reply.send(Attempt { outcome, uncertain: self.uncertain });
     }
@@ -323,7 +330,7 @@ fn is_final(error: &Error) -> bool {
 }
 
 /// One connection, read and written concurrently: it is read even while the server does not read.
-pub(crate) struct Line<'a> {
+pub(crate) struct SocketConnection<'a> {
     socket: &'a mut Socket,
     to_send: VecDeque<Utf8Bytes>,
     unflushed: bool,
@@ -331,11 +338,11 @@ pub(crate) struct Line<'a> {
     pinged: bool,
 }
 
-impl Line<'_> {
-    fn new(socket: &mut Socket) -> Line<'_> {
+impl SocketConnection<'_> {
+    fn new(socket: &mut Socket) -> SocketConnection<'_> {
         let heard_at = Instant::now();
         let to_send = VecDeque::new();
-        Line { socket, to_send, unflushed: false, heard_at, pinged: false }
+        SocketConnection { socket, to_send, unflushed: false, heard_at, pinged: false }
     }
 
     /// Queues a message. Callers that wait for the replies bound the queue.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use abide_schema::wire::{Column, Opening, OrderTerm, Plan, Shape};
+use abide_schema::wire::{Column, OrderTerm, Plan, Shape, SubscriptionInfo};
 use abide_schema::{Checksum, Code, Refusal, Row, Seq, Value};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value as JsonValue};
 
 use crate::backend::Event;
-use crate::rows::{Changes, Placed};
+use crate::rows::{Changes, PositionedRow};
 
 /// A message of any kind: parsed in one pass, in any field order.
 #[derive(Debug, Deserialize)]
@@ -79,10 +79,10 @@ impl Frame {
     }
 
     /// What a snapshot contains besides its rows.
-    pub(crate) fn take_opening(&mut self) -> Opening {
+    pub(crate) fn take_info(&mut self) -> SubscriptionInfo {
         let columns = std::mem::take(&mut self.columns);
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
-        opening(columns, key, order, self.window, self.plan.take())
+        info(columns, key, order, self.window, self.plan.take())
     }
 
     pub(crate) fn take_rows(&mut self) -> impl Iterator<Item = Row> {
@@ -90,16 +90,19 @@ impl Frame {
     }
 }
 
-fn opening(
+fn info(
     columns: Vec<AnyColumn>,
     key: Vec<String>,
     order: Vec<OrderTerm>,
     window: bool,
     plan: Option<Plan>,
-) -> Opening {
+) -> SubscriptionInfo {
     let columns = columns.into_iter().map(AnyColumn::whole).collect();
     // An older server sends no plan.
-    Opening { shape: Shape { columns, key, order, window }, plan: plan.unwrap_or_default() }
+    SubscriptionInfo {
+        shape: Shape { columns, key, order, window },
+        plan: plan.unwrap_or_default(),
+    }
 }
 
 /// A column of a snapshot, or only its name.
@@ -132,11 +135,11 @@ pub(crate) struct OneResult {
 pub(crate) struct Change {
     pub(crate) id: String,
     #[serde(default)]
-    deletes: Vec<Item>,
+    deletes: Vec<DeltaItem>,
     #[serde(default)]
-    inserts: Vec<Item>,
+    inserts: Vec<DeltaItem>,
     #[serde(default)]
-    updates: Vec<Item>,
+    updates: Vec<DeltaItem>,
     #[serde(default)]
     pub(crate) stale: bool,
     pub(crate) checksum: Option<Checksum>,
@@ -153,7 +156,7 @@ pub(crate) struct Change {
 /// A row or key; in a window, a position, and the row there.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Item {
+enum DeltaItem {
     Row(CellRow),
     Placed {
         at: usize,
@@ -165,23 +168,23 @@ enum Item {
 impl Change {
     /// Converts it to an event that leads up to a seq.
     pub(crate) fn event(mut self, to: Seq) -> Event {
-        let (checksum, opening) = (self.checksum, self.take_opening());
-        Event::Delta { to, changes: self.into_changes(), checksum, opening }
+        let (checksum, info) = (self.checksum, self.take_info());
+        Event::Delta { to, changes: self.into_changes(), checksum, info }
     }
 
     /// What the answer to a resume contains besides rows.
-    fn take_opening(&mut self) -> Option<Arc<Opening>> {
+    fn take_info(&mut self) -> Option<Arc<SubscriptionInfo>> {
         let columns = self.columns.take()?;
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
-        Some(Arc::new(opening(columns, key, order, self.window, self.plan.take())))
+        Some(Arc::new(info(columns, key, order, self.window, self.plan.take())))
     }
 
     pub(crate) fn into_changes(self) -> Changes {
         let mut changes = Changes::default();
         for item in self.deletes {
             match item {
-                Item::Row(key) => changes.deletes.push(key.0),
-                Item::Placed { at, .. } => changes.window.deletes.push(at),
+                DeltaItem::Row(key) => changes.deletes.push(key.0),
+                DeltaItem::Placed { at, .. } => changes.window.deletes.push(at),
             }
         }
         let Changes { inserts, updates, window, .. } = &mut changes;
@@ -192,9 +195,12 @@ impl Change {
         for (items, rows, placed) in lists {
             for item in items {
                 match item {
-                    Item::Row(row) => rows.push(row.0),
-                    Item::Placed { at, row } => {
-                        placed.push(Placed { at, row: row.map_or_else(|| [].into(), |row| row.0) });
+                    DeltaItem::Row(row) => rows.push(row.0),
+                    DeltaItem::Placed { at, row } => {
+                        placed.push(PositionedRow {
+                            at,
+                            row: row.map_or_else(|| [].into(), |row| row.0),
+                        });
                     }
                 }
             }
@@ -326,7 +332,10 @@ mod tests {
         let mut frame: Frame = serde_json::from_str(text).expect("it is read");
         let changes = frame.changes.remove(0).into_changes();
         assert_eq!(changes.window.deletes, [3]);
-        assert_eq!(changes.window.inserts, [Placed { at: 0, row: [Value::Integer(1)].into() }]);
+        assert_eq!(
+            changes.window.inserts,
+            [PositionedRow { at: 0, row: [Value::Integer(1)].into() }]
+        );
     }
 
     #[test]

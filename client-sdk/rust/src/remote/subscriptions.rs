@@ -18,23 +18,23 @@ use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal, Row, Seq};
 use tokio::time::Instant;
 
-use super::actor::Line;
+use super::actor::SocketConnection;
 use super::frame::{Change, Frame};
 use super::mailbox::Mailbox;
-use crate::backend::{Backoff, Event, Query, Start};
+use crate::backend::{Backoff, Event, Start, SubscriptionQuery};
 
 /// The id of one start of a subscription: each start has a new id, so that frames of an earlier one
 /// cannot be mistaken for it.
-type Name = u64;
+type SubscriptionId = u64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     all: BTreeMap<u64, Subscription>,
-    names: HashMap<Name, u64>,
-    next_name: Name,
+    names: HashMap<SubscriptionId, u64>,
+    next_name: SubscriptionId,
     /// Starts without an answer, in order, with their positions. It includes subscriptions that were
     /// dropped: their answers still arrive.
-    unanswered: VecDeque<(Name, Start)>,
+    unanswered: VecDeque<(SubscriptionId, Start)>,
     /// The connection received everything up to here; `None` before its first frame.
     told: Option<Seq>,
     /// When to restart the first of those that wait.
@@ -43,7 +43,7 @@ pub(crate) struct Subscriptions {
 
 #[derive(Debug)]
 struct Subscription {
-    query: Query,
+    query: SubscriptionQuery,
     mailbox: Arc<Mailbox>,
     state: State,
     /// Where it starts as long as the mailbox has received nothing.
@@ -62,9 +62,9 @@ enum State {
     /// There is no connection.
     Off,
     /// Started, not answered.
-    Begun(Name),
+    Begun(SubscriptionId),
     /// Receives every commit.
-    Live(Name),
+    Live(SubscriptionId),
     /// To be restarted at this time.
     Later(Instant),
     /// Its consumer does not read: to be restarted when it does.
@@ -82,10 +82,10 @@ impl Subscriptions {
     pub(crate) fn add(
         &mut self,
         key: u64,
-        query: Query,
+        query: SubscriptionQuery,
         start: Start,
         mailbox: Arc<Mailbox>,
-        line: Option<&mut Line<'_>>,
+        line: Option<&mut SocketConnection<'_>>,
     ) {
         let subscription = Subscription {
             query,
@@ -104,7 +104,12 @@ impl Subscriptions {
     }
 
     /// The consumer reads again, and has everything up to a seq, or nothing to resume from.
-    pub(crate) fn resume(&mut self, key: u64, start: Start, mut line: Option<&mut Line<'_>>) {
+    pub(crate) fn resume(
+        &mut self,
+        key: u64,
+        start: Start,
+        mut line: Option<&mut SocketConnection<'_>>,
+    ) {
         self.leave(key, line.as_deref_mut());
         let Some(subscription) = self.all.get_mut(&key) else { return };
         (subscription.start, subscription.seq) = (start, start.seq());
@@ -114,13 +119,13 @@ impl Subscriptions {
     }
 
     /// The consumer dropped it.
-    pub(crate) fn remove(&mut self, key: u64, line: Option<&mut Line<'_>>) {
+    pub(crate) fn remove(&mut self, key: u64, line: Option<&mut SocketConnection<'_>>) {
         self.leave(key, line);
         self.all.remove(&key);
     }
 
     /// Restarts all on a new connection.
-    pub(crate) fn begin_again(&mut self, line: &mut Line<'_>) {
+    pub(crate) fn begin_again(&mut self, line: &mut SocketConnection<'_>) {
         let told = self.told.take();
         self.names.clear();
         self.unanswered.clear();
@@ -147,7 +152,7 @@ impl Subscriptions {
     }
 
     /// Restarts those whose retry time has come.
-    pub(crate) fn retry(&mut self, line: &mut Line<'_>) {
+    pub(crate) fn retry(&mut self, line: &mut SocketConnection<'_>) {
         let now = Instant::now();
         self.retry_at = None;
         let mut due = Vec::new();
@@ -165,7 +170,7 @@ impl Subscriptions {
         }
     }
 
-    pub(crate) fn snapshot(&mut self, mut frame: Frame, line: &mut Line<'_>) {
+    pub(crate) fn snapshot(&mut self, mut frame: Frame, line: &mut SocketConnection<'_>) {
         let Some((name, key)) = self.find(frame.id.as_deref()) else { return };
         let Some(subscription) = self.all.get_mut(&key) else { return };
         subscription.parts.extend(frame.take_rows());
@@ -173,21 +178,21 @@ impl Subscriptions {
             return;
         }
         let (seq, checksum) = (frame.seq.unwrap_or(Seq::ZERO), frame.checksum);
-        let opening = Arc::new(frame.take_opening());
+        let info = Arc::new(frame.take_info());
         let rows = std::mem::take(&mut subscription.parts);
         (subscription.seq, subscription.stale) = (Some(seq), false);
         let more_to_come = self.past_was_told(name, seq);
         if !more_to_come {
             self.answered(name);
         }
-        self.deliver(key, Event::Snapshot { seq, opening, rows, checksum }, line);
+        self.deliver(key, Event::Snapshot { seq, info, rows, checksum }, line);
         if !more_to_come && self.told.is_some_and(|told| told > seq) {
             self.begin(key, line);
         }
     }
 
     /// Whether a snapshot is that of a past state, with the changes since still to follow.
-    fn past_was_told(&mut self, name: Name, seq: Seq) -> bool {
+    fn past_was_told(&mut self, name: SubscriptionId, seq: Seq) -> bool {
         let waiting = self.unanswered.iter_mut().find(|(other, _)| *other == name);
         match waiting {
             Some((_, start @ Start::AsOf(_))) => {
@@ -198,7 +203,7 @@ impl Subscriptions {
         }
     }
 
-    pub(crate) fn delta(&mut self, frame: Frame, line: &mut Line<'_>) {
+    pub(crate) fn delta(&mut self, frame: Frame, line: &mut SocketConnection<'_>) {
         let (Some(from), Some(to)) = (frame.from, frame.to) else { return };
         if let Some(name) = self.answer_of(from, &frame.changes) {
             let change = frame.changes.into_iter().next().unwrap_or_default();
@@ -231,7 +236,7 @@ impl Subscriptions {
         self.told = self.told.max(Some(to));
     }
 
-    pub(crate) fn rerun(&mut self, frame: Frame, line: &mut Line<'_>) {
+    pub(crate) fn rerun(&mut self, frame: Frame, line: &mut SocketConnection<'_>) {
         let Some(to) = frame.seq else { return };
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
@@ -301,7 +306,7 @@ impl Subscriptions {
     }
 
     /// The start that a delta answers, if it is an answer.
-    fn answer_of(&self, from: Seq, changes: &[Change]) -> Option<Name> {
+    fn answer_of(&self, from: Seq, changes: &[Change]) -> Option<SubscriptionId> {
         let named = match changes {
             [] => None,
             [change] => Some(name_of(&change.id)?),
@@ -315,7 +320,14 @@ impl Subscriptions {
         found.map(|(name, _)| *name)
     }
 
-    fn resumed(&mut self, key: u64, from: Seq, to: Seq, change: Change, line: &mut Line<'_>) {
+    fn resumed(
+        &mut self,
+        key: u64,
+        from: Seq,
+        to: Seq,
+        change: Change,
+        line: &mut SocketConnection<'_>,
+    ) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if Some(from) > subscription.seq || self.told.is_some_and(|told| told > to) {
             self.begin(key, line);
@@ -330,7 +342,7 @@ impl Subscriptions {
     }
 
     /// A frame begins after the end of the previous one: subscriptions behind it restart.
-    fn close_gap(&mut self, from: Seq, line: &mut Line<'_>) {
+    fn close_gap(&mut self, from: Seq, line: &mut SocketConnection<'_>) {
         let told = self.told;
         let behind = self.all.iter().filter(|(_, subscription)| {
             let at = subscription.at(told);
@@ -346,12 +358,12 @@ impl Subscriptions {
         }
     }
 
-    fn find(&self, id: Option<&str>) -> Option<(Name, u64)> {
+    fn find(&self, id: Option<&str>) -> Option<(SubscriptionId, u64)> {
         let name = name_of(id?)?;
         Some((name, *self.names.get(&name)?))
     }
 
-    fn begin(&mut self, key: u64, line: &mut Line<'_>) {
+    fn begin(&mut self, key: u64, line: &mut SocketConnection<'_>) {
         self.leave(key, Some(line));
         let Some(subscription) = self.all.get_mut(&key) else { return };
         self.next_name += 1;
@@ -362,7 +374,7 @@ impl Subscriptions {
             Start::After(seq) => (Some(seq), None),
             Start::AsOf(seq) => (None, Some(seq)),
         };
-        let Query { sql, params, checksum, explain } = subscription.query.clone();
+        let SubscriptionQuery { sql, params, checksum, explain } = subscription.query.clone();
         let id = format!("q{name}");
         let message = ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain };
         line.send(text(&message));
@@ -373,7 +385,7 @@ impl Subscriptions {
         self.unanswered.push_back((name, start));
     }
 
-    fn answered(&mut self, name: Name) {
+    fn answered(&mut self, name: SubscriptionId) {
         // Answers arrive in order: those before it will not arrive any more.
         if let Some(at) = self.unanswered.iter().position(|(other, _)| *other == name) {
             self.unanswered.drain(..=at);
@@ -386,7 +398,7 @@ impl Subscriptions {
     }
 
     /// Unsubscribes the current start of a subscription.
-    fn leave(&mut self, key: u64, line: Option<&mut Line<'_>>) {
+    fn leave(&mut self, key: u64, line: Option<&mut SocketConnection<'_>>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if let State::Begun(name) | State::Live(name) = subscription.state {
             self.names.remove(&name);
@@ -398,7 +410,7 @@ impl Subscriptions {
     }
 
     /// Puts an event into the mailbox; if that has no room, unsubscribes until the consumer reads again.
-    fn deliver(&mut self, key: u64, event: Event, line: &mut Line<'_>) {
+    fn deliver(&mut self, key: u64, event: Event, line: &mut SocketConnection<'_>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if subscription.mailbox.push(event).is_err() {
             self.leave(key, Some(line));
@@ -409,7 +421,7 @@ impl Subscriptions {
     }
 }
 
-fn name_of(id: &str) -> Option<Name> {
+fn name_of(id: &str) -> Option<SubscriptionId> {
     id.strip_prefix('q')?.parse().ok()
 }
 

@@ -188,10 +188,14 @@ fn requests_match_the_wire_types() {
     let call = BatchCall { reducer: "note".to_owned(), args: args.clone() };
     let params = Map::from_iter([("x".to_owned(), json!("y"))]);
     for ask in [
-        Ask::Call { reducer: "note".to_owned(), args, request_id: request_id.clone() },
-        Ask::Batch { calls: vec![call], request_id },
-        Ask::Sql { sql: "SELECT :x".to_owned(), params: params.clone(), as_of: Some(Seq(3)) },
-        Ask::Explain { sql: "SELECT :x".to_owned(), params },
+        BackendRequest::Call { reducer: "note".to_owned(), args, request_id: request_id.clone() },
+        BackendRequest::Batch { calls: vec![call], request_id },
+        BackendRequest::Sql {
+            sql: "SELECT :x".to_owned(),
+            params: params.clone(),
+            as_of: Some(Seq(3)),
+        },
+        BackendRequest::Explain { sql: "SELECT :x".to_owned(), params },
     ] {
         let text = message(7, &ask).expect("it is short");
         let read: wire::ClientMessage = serde_json::from_str(&text).expect("it is of the wire");
@@ -199,7 +203,8 @@ fn requests_match_the_wire_types() {
         assert_eq!(again, serde_json::from_str::<Json>(&text).expect("it is JSON"));
     }
     let args = Json::String("x".repeat(MESSAGE_BYTES));
-    let large = Ask::Call { reducer: "note".to_owned(), args, request_id: "r".to_owned() };
+    let large =
+        BackendRequest::Call { reducer: "note".to_owned(), args, request_id: "r".to_owned() };
     assert_eq!(message(7, &large).expect_err("too large").code(), Some(Code::LimitExceeded));
 }
 

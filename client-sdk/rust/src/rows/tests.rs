@@ -254,10 +254,10 @@ fn a_window_has_the_order_of_the_server() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Null]);
     let mut rows =
         Rows::new(&shape(true, None), [3, 1, 2].map(row).to_vec(), None).expect("it is a snapshot");
-    let window = Window {
+    let window = WindowDelta {
         deletes: vec![2, 0],
-        inserts: vec![Placed { at: 0, row: row(9) }, Placed { at: 2, row: row(8) }],
-        updates: vec![Placed { at: 1, row: row(7) }],
+        inserts: vec![PositionedRow { at: 0, row: row(9) }, PositionedRow { at: 2, row: row(8) }],
+        updates: vec![PositionedRow { at: 1, row: row(7) }],
     };
     let told = rows.apply(Changes { window, ..Changes::default() }, None).expect("it fits");
     assert_eq!(
@@ -280,7 +280,7 @@ fn inconsistent_changes_are_errors() {
         updates,
         ..Changes::default()
     };
-    let placed = Window { deletes: vec![1], ..Window::default() };
+    let placed = WindowDelta { deletes: vec![1], ..WindowDelta::default() };
     for wrong in [
         changes(vec![Row::from([Value::Integer(2)])], vec![], vec![]),
         changes(vec![], vec![row(1)], vec![]),
@@ -303,11 +303,10 @@ fn inconsistent_changes_are_errors() {
 fn a_checksum_detects_wrong_changes_that_apply() {
     let row = |id: i64, a: &str| Row::from([Value::Integer(id), Value::from(a), Value::Null]);
     let key = |id: i64| Row::from([Value::Integer(id)]);
-    let placed = |at: usize, row: Row| Placed { at, row };
+    let placed = |at: usize, row: Row| PositionedRow { at, row };
     let held = vec![row(1, "one"), row(2, "two"), row(3, "three")];
-    let window = |deletes: Vec<usize>, inserts: Vec<Placed>, updates: Vec<Placed>| Changes {
-        window: Window { deletes, inserts, updates },
-        ..Changes::default()
+    let window = |deletes: Vec<usize>, inserts: Vec<PositionedRow>, updates: Vec<PositionedRow>| {
+        Changes { window: WindowDelta { deletes, inserts, updates }, ..Changes::default() }
     };
     let rows = |deletes: Vec<Row>, inserts: Vec<Row>, updates: Vec<Row>| Changes {
         deletes,

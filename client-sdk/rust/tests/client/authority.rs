@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use abide_client::{
-    Abide, Allowance, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, Scope, Secret,
+    Abide, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, RateLimit, Scope, Secret,
 };
-use abide_server::Access;
+use abide_server::AccessConfig;
 
 use crate::world::{Server, World};
 
@@ -25,7 +25,7 @@ async fn connect(server: &Server, secret: &Secret) -> Result<Abide, Error> {
 #[tokio::test]
 async fn a_token_is_valid_until_it_is_revoked() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
     admin.create_identity(acme()).await.expect("it is made");
     let secret = Secret::new().expect("there is randomness");
@@ -57,14 +57,14 @@ async fn a_token_is_valid_until_it_is_revoked() {
 #[tokio::test]
 async fn a_client_waits_for_its_rate_limit() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
     let role = NewRole {
         name: "slow".to_owned(),
         reducers: ["create_session".to_owned()].into(),
         limits: Some(CallLimits {
-            rate: Some(Allowance { calls: 2, per_ms: 200 }),
-            quota: Some(Allowance { calls: 8, per_ms: 86_400_000 }),
+            rate: Some(RateLimit { calls: 2, per_ms: 200 }),
+            quota: Some(RateLimit { calls: 8, per_ms: 86_400_000 }),
         }),
         ..NewRole::default()
     };
@@ -89,7 +89,7 @@ async fn a_client_waits_for_its_rate_limit() {
 #[tokio::test]
 async fn a_remote_handle_acts_for_a_scope() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let admin = Abide::connect(&format!("http://{}", server.address)).await.expect("it connects");
     let scope = |tenant: &str| Scope::from([("tenant".to_owned(), tenant.to_owned())]);
     let acme = admin.acting_for(&scope("acme")).await.expect("it connects");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use abide_client::{Abide, Code, Error, Message, NewSession, Seq};
-use abide_server::Access;
+use abide_server::AccessConfig;
 use serde_json::json;
 
 use crate::world::{Server, World, connect};
@@ -22,7 +22,7 @@ async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 
 #[tokio::test]
 async fn clients_continue_after_a_server_restart() {
     let world = World::new();
-    let mut server = Some(world.serve(None, Access::loopback()).await);
+    let mut server = Some(world.serve(None, AccessConfig::loopback()).await);
     let address = server.as_ref().expect("it runs").address;
     let abide = connect(server.as_ref().expect("it runs")).await;
     let mut all = abide
@@ -41,7 +41,7 @@ async fn clients_continue_after_a_server_restart() {
                 assert!(!update.reset || round == 1, "a resume is a difference");
             }
             server.take().map(Server::stop).expect("it runs").await;
-            server = Some(world.serve(Some(address), Access::loopback()).await);
+            server = Some(world.serve(Some(address), AccessConfig::loopback()).await);
         }
         while abide.reconnects() < 3 {
             all.next().await.expect("an update");
@@ -72,7 +72,7 @@ async fn clients_continue_after_a_server_restart() {
 #[tokio::test]
 async fn concurrent_resumes_lose_no_updates() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let address = server.address;
     let abide = connect(&server).await;
     let mut subs = Vec::new();
@@ -83,7 +83,7 @@ async fn concurrent_resumes_lose_no_updates() {
         subs.push(sub);
     }
     server.stop().await;
-    let server = world.serve(Some(address), Access::loopback()).await;
+    let server = world.serve(Some(address), AccessConfig::loopback()).await;
     let writer = connect(&server).await;
     for n in 0..300 {
         writer.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
@@ -100,7 +100,7 @@ async fn concurrent_resumes_lose_no_updates() {
 #[tokio::test]
 async fn access_requires_a_token() {
     let world = World::new();
-    let access = Access::bearer("open-sesame").expect("a token");
+    let access = AccessConfig::bearer("open-sesame").expect("a token");
     let server = world.serve(None, access).await;
     let url = format!("http://{}", server.address);
     let stranger = Abide::connect(&url).await.expect_err("no token");
@@ -117,7 +117,7 @@ async fn access_requires_a_token() {
 #[tokio::test]
 async fn a_missing_server_is_reported_immediately() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let url = format!("http://{}", server.address);
     server.stop().await;
     let error = Abide::connect(&url).await.expect_err("no server listens");
@@ -128,7 +128,7 @@ async fn a_missing_server_is_reported_immediately() {
 #[tokio::test]
 async fn a_slow_consumer_gets_one_coalesced_update() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     for abide in [connect(&server).await, Abide::embed(server.engine.clone())] {
         let mut slow =
             abide.subscribe("SELECT id, name FROM samples").checksum().await.expect("it begins");
@@ -157,7 +157,7 @@ async fn a_slow_consumer_gets_one_coalesced_update() {
 #[tokio::test]
 async fn a_deadline_can_be_short() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let abide = Abide::builder(&format!("http://{}", server.address))
         .deadline(Duration::from_millis(200))
         .connect()
@@ -174,7 +174,7 @@ async fn a_deadline_can_be_short() {
 #[tokio::test]
 async fn the_connection_state_is_reported() {
     let world = World::new();
-    let server = world.serve(None, Access::loopback()).await;
+    let server = world.serve(None, AccessConfig::loopback()).await;
     let address = server.address;
     let abide = connect(&server).await;
     let mut link = abide.link();
@@ -182,7 +182,7 @@ async fn the_connection_state_is_reported() {
     server.stop().await;
     link.changed().await;
     assert!(!link.connected() && !abide.connected());
-    let server = world.serve(Some(address), Access::loopback()).await;
+    let server = world.serve(Some(address), AccessConfig::loopback()).await;
     link.changed().await;
     assert!(abide.connected());
     abide.close().await;

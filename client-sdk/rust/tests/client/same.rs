@@ -7,7 +7,7 @@ use abide_client::{
     NewSession, NewTool, NewToolCall, Seq, Session, SessionStatus, Tool, ToolCall, ToolCallStatus,
     Value,
 };
-use abide_server::Access;
+use abide_server::AccessConfig;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
@@ -32,7 +32,7 @@ macro_rules! stories {
             #[tokio::test]
             async fn remote() {
                 let world = World::new();
-                let server = world.serve(None, Access::loopback()).await;
+                let server = world.serve(None, AccessConfig::loopback()).await;
                 let abide = connect(&server).await;
                 super::$name(&abide).await;
                 assert_eq!(abide.mismatches(), 0, "rows that differ from the server's");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use abide_client::Abide;
 use abide_engine::{Config, Engine};
 use abide_schema::{Abort, Context, Module, Seq, reducer, table};
-use abide_server::Access;
+use abide_server::AccessConfig;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// A server, at the given address or at any free one.
-    pub(crate) async fn serve(&self, at: Option<SocketAddr>, access: Access) -> Server {
+    pub(crate) async fn serve(&self, at: Option<SocketAddr>, access: AccessConfig) -> Server {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = TcpListener::bind(at.unwrap_or(any)).await.expect("the port is free");
         let address = listener.local_addr().expect("it is bound");

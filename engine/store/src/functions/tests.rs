@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::interrupt::{Interrupt, Why};
+use crate::interrupt::{Interrupt, InterruptReason};
 use crate::reader::QueryLimits;
 
 /// A connection with the replacements.
@@ -199,7 +199,7 @@ fn no_call_exceeds_its_allowance() {
         let answer = told(&ours, expression, &[]);
         drop(running);
         let worked = interrupt.take_worked();
-        let interrupted = answer == "interrupted" && interrupt.why() == Why::Steps;
+        let interrupted = answer == "interrupted" && interrupt.why() == InterruptReason::Steps;
         assert!(ends != interrupted, "{expression}: {answer}, {worked} steps");
         // `json_patch` counts all of its work before it starts, and then does not run.
         let most = if expression.starts_with("json_patch") { u64::MAX } else { 2_500_000 };
@@ -215,7 +215,7 @@ fn the_time_limit_interrupts_a_call() {
     let running = interrupt.start(&limits);
     let answer = told(&ours, "instr(zeroblob(1000000), x'01')", &[]);
     drop(running);
-    assert_eq!((answer.as_str(), interrupt.why()), ("interrupted", Why::Time));
+    assert_eq!((answer.as_str(), interrupt.why()), ("interrupted", InterruptReason::Time));
     assert_eq!(told(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
 }
 

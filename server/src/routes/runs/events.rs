@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 
-use abide_engine::buffers::{Account, Hold};
-use abide_engine::{Change, Connection, Update, Wanted};
+use abide_engine::buffers::{Account, Reservation};
+use abide_engine::{Change, Connection, SubscribeRequest, Update};
 use abide_schema::{Code, Refusal, Row, Value};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -21,9 +21,9 @@ use serde_json::{Map, json};
 use tokio::time::timeout;
 
 use super::{find, path};
-use crate::life::{Life, Phase, Place};
+use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
-use crate::routes::{App, With, hidden};
+use crate::routes::{AppState, SessionExtension, hidden};
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
@@ -35,15 +35,15 @@ const WITHOUT_DATA: &str = "SELECT id, number, turn, kind, NULL AS data FROM run
 
 /// Streams a run's events until it ends, the client disconnects, or the server stops.
 pub(in crate::routes) async fn events(
-    State(app): State<App>,
-    Extension(pass): With,
-    Extension(place): Extension<Place>,
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
     let told = last_event_id(&headers)?;
-    let (_, run) = find(&app.engine, &pass.caller, &id).await?;
+    let (_, run) = find(&app.engine, &session.caller, &id).await?;
     // A policy may hide the number of events; then any value is accepted.
     let events = run["events"].as_i64().unwrap_or(i64::MAX);
     if told > events {
@@ -57,20 +57,21 @@ pub(in crate::routes) async fn events(
     }
     let params =
         Map::from_iter([("run".to_owned(), run["id"].clone()), ("told".to_owned(), json!(told))]);
-    let mut connection = app.engine.connect(&pass.caller);
-    let account = app.engine.buffers().account(&pass.caller);
-    let subscribed = connection.subscribe(&Wanted::new("run", SQL, &params)).await;
+    let mut connection = app.engine.connect(&session.caller);
+    let account = app.engine.buffers().account(&session.caller);
+    let subscribed = connection.subscribe(&SubscribeRequest::new("run", SQL, &params)).await;
     match subscribed {
         Err(refusal) if refusal.code == Code::BadSql => {
-            let without = Wanted::new("run", WITHOUT_DATA, &params);
+            let without = SubscribeRequest::new("run", WITHOUT_DATA, &params);
             connection.subscribe(&without).await.map_err(hidden)?;
         }
         subscribed => drop(subscribed?),
     }
-    let gate = app.gate.clone();
-    let void = Box::pin(async move { gate.until_void(pass).await });
-    let (life, ended, hold) = (app.life, false, None);
-    let events = Events { connection, life, account, hold, void, told, ended, _place: place };
+    let authenticator = app.authenticator.clone();
+    let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
+    let (lifecycle, ended, hold) = (app.lifecycle, false, None);
+    let events =
+        Events { connection, lifecycle, account, hold, invalid, told, ended, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let text = events.next().await?;
         Some((Ok::<_, Infallible>(text), events))
@@ -92,16 +93,16 @@ fn last_event_id(headers: &HeaderMap) -> Result<i64, Refusal> {
 /// The stream of one client. Polled only when the socket has room.
 struct Events {
     connection: Connection,
-    life: Life,
+    lifecycle: Lifecycle,
     account: Account,
     /// Counts the text that is being sent.
-    hold: Option<Hold>,
+    hold: Option<Reservation>,
     /// Done when the credentials do not count any more.
-    void: Pin<Box<dyn Future<Output = Refusal> + Send>>,
+    invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last sent event.
     told: i64,
     ended: bool,
-    _place: Place,
+    _place: ConnectionPermit,
 }
 
 impl Events {
@@ -109,11 +110,11 @@ impl Events {
         // The socket has room again, so the text before this has left.
         self.hold = None;
         while !self.ended {
-            let life = self.life.clone();
-            let mut draining = pin!(life.until(Phase::Draining));
+            let lifecycle = self.lifecycle.clone();
+            let mut draining = pin!(lifecycle.until(Phase::Draining));
             let update = tokio::select! {
                 () = &mut draining => return None,
-                refusal = &mut self.void => return Some(self.end_with(&refusal)),
+                refusal = &mut self.invalid => return Some(self.end_with(&refusal)),
                 update = timeout(limits::PING, self.connection.next()) => update,
             };
             let text = match update {
@@ -164,13 +165,13 @@ impl Events {
             if number(row) <= self.told {
                 continue;
             }
-            if let [Value::Integer(id), Value::Integer(number), turn, Value::Text(kind), data] =
+            if let [Value::Integer(id), Value::Integer(number), permit, Value::Text(kind), data] =
                 &**row
             {
-                let (turn, data) = (turn.to_json(), json_text(data));
+                let (permit, data) = (permit.to_json(), json_text(data));
                 text.push_str(&format!(
                     "event: {kind}\nid: {number}\ndata: {{\"id\":{id},\"number\":{number},\
-                     \"turn\":{turn},\"event\":\"{kind}\",\"data\":{data}}}\n\n"
+                     \"turn\":{permit},\"event\":\"{kind}\",\"data\":{data}}}\n\n"
                 ));
                 self.told = *number;
                 self.ended = matches!(kind.as_str(), "done" | "error");

@@ -8,7 +8,7 @@ use serde_json::Map;
 
 use super::Finding;
 use crate::history::History;
-use crate::rig::{Ask, Rig, Told};
+use crate::rig::{Rig, SimReply, SimRequest};
 
 const NAME: &str = "acknowledged is durable";
 
@@ -45,7 +45,7 @@ pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
     once_each(rig)
 }
 
-fn not_written(rig: &Rig, ask: &Ask) -> Result<(), Finding> {
+fn not_written(rig: &Rig, ask: &SimRequest) -> Result<(), Finding> {
     let sql = "SELECT seq FROM events WHERE request_id = :id";
     let id = Map::from_iter([("id".to_owned(), ask.request_id.as_str().into())]);
     let answer = rig.run(rig.engine().query(&Caller::local(), sql, &id, None));
@@ -60,7 +60,7 @@ fn not_written(rig: &Rig, ask: &Ask) -> Result<(), Finding> {
     }
 }
 
-fn lost(ask: &Ask, told: &Told, refusal: &Refusal) -> Finding {
+fn lost(ask: &SimRequest, told: &SimReply, refusal: &Refusal) -> Finding {
     let what = format!("{} got {told:?}, and on retry {refusal}", ask.request_id);
     Finding::new(NAME, what)
 }

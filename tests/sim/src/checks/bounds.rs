@@ -1,6 +1,6 @@
 //! All queues are bounded: those of the threads and those of the clients.
 
-use abide_engine::Waiting;
+use abide_engine::Backlog;
 use abide_schema::limits;
 
 use super::Finding;
@@ -13,7 +13,7 @@ pub const FRAMES: usize = 8;
 /// Checks the queues against their limits.
 ///
 /// # Errors The first exceeded limit.
-pub fn check(waiting: Waiting, backlog: usize, frames: usize) -> Result<(), Finding> {
+pub fn check(waiting: Backlog, backlog: usize, frames: usize) -> Result<(), Finding> {
     let bounds = [
         ("commits waiting for the sync", waiting.commits, limits::UNSYNCED_COMMITS + 1),
         // Between two publications with deltas there may be one without.

@@ -91,7 +91,7 @@ pub enum Fault {
 
 /// The counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct DiskCounts {
     /// Steps that change the disk.
     pub steps: u64,
     /// Calls by kind, in the order of [`Kind::ALL`].
@@ -102,7 +102,7 @@ pub struct Tally {
 
 /// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CallVerdict {
     /// It succeeds.
     Go,
     /// It fails; the machine continues.
@@ -137,7 +137,7 @@ struct Name {
 struct State {
     fault: Fault,
     down: bool,
-    tally: Tally,
+    tally: DiskCounts,
     grown: u64,
     random: Random,
     files: BTreeMap<u64, Image>,
@@ -159,7 +159,7 @@ impl Machine {
         Machine(Mutex::new(State {
             fault,
             down: false,
-            tally: Tally::default(),
+            tally: DiskCounts::default(),
             grown: 0,
             random: Random::new(seed),
             files: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Machine {
 
     /// The counts so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> DiskCounts {
         self.lock().tally.clone()
     }
 
@@ -225,7 +225,8 @@ impl Machine {
     /// Starts another process on a system that did not lose power. Calls count from 1 again.
     pub fn revive(&self, fault: Fault) {
         let mut state = self.lock();
-        (state.down, state.fault, state.grown, state.tally) = (false, fault, 0, Tally::default());
+        (state.down, state.fault, state.grown, state.tally) =
+            (false, fault, 0, DiskCounts::default());
     }
 
     /// Cuts the power, and writes the surviving content to another folder.
@@ -247,7 +248,7 @@ impl Machine {
     }
 
     /// Counts a call and returns its result.
-    pub(super) fn call(&self, kind: Kind) -> Verdict {
+    pub(super) fn call(&self, kind: Kind) -> CallVerdict {
         self.lock().call(kind)
     }
 
@@ -277,15 +278,15 @@ impl Machine {
     }
 
     /// Records a write, or the part that succeeds, and returns its result.
-    pub(super) fn write(&self, file: u64, offset: usize, data: &[u8]) -> (Verdict, usize) {
+    pub(super) fn write(&self, file: u64, offset: usize, data: &[u8]) -> (CallVerdict, usize) {
         let mut state = self.lock();
         let verdict = state.call(Kind::Write);
         let verdict = state.fit(verdict, data.len());
         let done = match verdict {
             // In the step of the power failure, the write may reach the disk in part.
-            Verdict::Go | Verdict::Crash => data.len(),
-            Verdict::Fail => data.len() / 2,
-            Verdict::Full | Verdict::Down => 0,
+            CallVerdict::Go | CallVerdict::Crash => data.len(),
+            CallVerdict::Fail => data.len() / 2,
+            CallVerdict::Full | CallVerdict::Down => 0,
         };
         if done > 0 {
             let op = Op::Write { offset, data: data[..done].to_vec() };
@@ -296,17 +297,17 @@ impl Machine {
 
     /// Counts an extension of the WAL index and returns its result. The index is not durable and
     /// has no image.
-    pub(super) fn extend(&self, bytes: usize) -> Verdict {
+    pub(super) fn extend(&self, bytes: usize) -> CallVerdict {
         let mut state = self.lock();
         let verdict = state.call(Kind::Extend);
         state.fit(verdict, bytes)
     }
 
     /// Records a truncation, and returns its result.
-    pub(super) fn truncate(&self, file: u64, bytes: usize) -> Verdict {
+    pub(super) fn truncate(&self, file: u64, bytes: usize) -> CallVerdict {
         let mut state = self.lock();
         let verdict = state.call(Kind::Truncate);
-        if matches!(verdict, Verdict::Go | Verdict::Crash) {
+        if matches!(verdict, CallVerdict::Go | CallVerdict::Crash) {
             state.image(file).note(Op::Truncate { bytes });
         }
         verdict
@@ -318,10 +319,12 @@ impl Machine {
         let verdict = state.call(Kind::Sync);
         let State { files, random, .. } = &mut *state;
         let image = files.get_mut(&file);
-        let (Some(image), Verdict::Go | Verdict::Fail | Verdict::Full) = (image, verdict) else {
-            return if verdict == Verdict::Go { Synced::Done } else { Synced::Failed };
+        let (Some(image), CallVerdict::Go | CallVerdict::Fail | CallVerdict::Full) =
+            (image, verdict)
+        else {
+            return if verdict == CallVerdict::Go { Synced::Done } else { Synced::Failed };
         };
-        if verdict != Verdict::Go {
+        if verdict != CallVerdict::Go {
             image.failures += 1;
             image.lose(random);
             *heard = image.failures;
@@ -369,9 +372,9 @@ impl Machine {
 }
 
 impl State {
-    fn call(&mut self, kind: Kind) -> Verdict {
+    fn call(&mut self, kind: Kind) -> CallVerdict {
         if self.down {
-            return Verdict::Down;
+            return CallVerdict::Down;
         }
         let calls = &mut self.tally.calls[kind as usize];
         *calls += 1;
@@ -382,27 +385,29 @@ impl State {
         match self.fault {
             Fault::Crash { step } if kind.changes() && self.tally.steps >= step => {
                 self.down = true;
-                Verdict::Crash
+                CallVerdict::Crash
             }
             Fault::Fail { kind: failing, nth, lasting }
                 if failing == kind && (calls == nth || (lasting && calls > nth)) =>
             {
                 self.tally.failed += 1;
-                Verdict::Fail
+                CallVerdict::Fail
             }
-            _ => Verdict::Go,
+            _ => CallVerdict::Go,
         }
     }
 
     /// Checks the space for a call that takes this many bytes.
-    fn fit(&mut self, verdict: Verdict, taken: usize) -> Verdict {
-        let (Verdict::Go, Fault::Full { bytes }) = (verdict, self.fault) else { return verdict };
+    fn fit(&mut self, verdict: CallVerdict, taken: usize) -> CallVerdict {
+        let (CallVerdict::Go, Fault::Full { bytes }) = (verdict, self.fault) else {
+            return verdict;
+        };
         self.grown += taken as u64;
         if self.grown <= bytes {
             return verdict;
         }
         self.tally.failed += 1;
-        Verdict::Full
+        CallVerdict::Full
     }
 
     fn image(&mut self, file: u64) -> &mut Image {

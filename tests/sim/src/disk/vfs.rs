@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 use rusqlite::ffi;
 
-use super::machine::{Kind, Machine, Synced, Verdict};
+use super::machine::{CallVerdict, Kind, Machine, Synced};
 
 /// A file in SQLite's memory: this struct, followed by that of the unix VFS.
 #[repr(C)]
@@ -136,11 +136,11 @@ impl File {
     }
 }
 
-fn told(verdict: Verdict, code: c_int) -> Result<(), c_int> {
+fn told(verdict: CallVerdict, code: c_int) -> Result<(), c_int> {
     match verdict {
-        Verdict::Go => Ok(()),
-        Verdict::Full => Err(ffi::SQLITE_FULL),
-        Verdict::Fail | Verdict::Crash | Verdict::Down => Err(code),
+        CallVerdict::Go => Ok(()),
+        CallVerdict::Full => Err(ffi::SQLITE_FULL),
+        CallVerdict::Fail | CallVerdict::Crash | CallVerdict::Down => Err(code),
     }
 }
 
@@ -392,7 +392,7 @@ unsafe extern "C" fn shm_map(
         }
         let longer = usize::try_from(bytes).expect("no region has a negative size");
         match ours.machine().extend(longer) {
-            Verdict::Go => inner!(inner, xShmMap, region, bytes, extend, out),
+            CallVerdict::Go => inner!(inner, xShmMap, region, bytes, extend, out),
             // The unix VFS returns the same code for any cause.
             _ => ffi::SQLITE_IOERR_SHMSIZE,
         }

@@ -7,18 +7,18 @@ use abide_schema::wire::{ClientMessage, ServerMessage};
 use abide_schema::{Code, Seq};
 use serde_json::Value as JsonValue;
 
-use super::door::{self, Work};
+use super::session::{self, PendingWork};
 use crate::checks::Finding;
 use crate::checks::subscribers::broken;
-use crate::rig::{self, Ask, Told};
+use crate::rig::{self, SimReply, SimRequest};
 
 /// One request, until its response is received.
 pub(super) struct Exchange {
-    pub(super) ask: Ask,
+    pub(super) ask: SimRequest,
     /// Copies in flight to the server.
     pub(super) sent: u32,
     /// Copies that the server processes.
-    running: Vec<Work<String>>,
+    running: Vec<PendingWork<String>>,
     /// Responses in flight.
     pub(super) answers: Vec<String>,
     /// How many polls passed without progress.
@@ -26,9 +26,9 @@ pub(super) struct Exchange {
 }
 
 /// The meaning of a response.
-pub(super) enum Said {
+pub(super) enum ParsedReply {
     /// Done.
-    Yes(Told, JsonValue),
+    Yes(SimReply, JsonValue),
     /// Refused for good.
     No,
     /// Unknown: retry.
@@ -36,7 +36,7 @@ pub(super) enum Said {
 }
 
 impl Exchange {
-    pub(super) fn new(ask: Ask) -> Exchange {
+    pub(super) fn new(ask: SimRequest) -> Exchange {
         Exchange { ask, sent: 1, running: Vec::new(), answers: Vec::new(), waited: 0 }
     }
 
@@ -62,7 +62,7 @@ impl Exchange {
     pub(super) fn arrive(&mut self, engine: &Engine) {
         self.sent -= 1;
         let caller = rig::caller(self.ask.caller);
-        self.running.push(Box::pin(door::answer(engine.clone(), caller, self.text())));
+        self.running.push(Box::pin(session::answer(engine.clone(), caller, self.text())));
     }
 
     /// Advances the server's work as far as possible.
@@ -85,7 +85,7 @@ impl Exchange {
     }
 
     /// Parses a response.
-    pub(super) fn read(text: &str) -> Result<Said, Finding> {
+    pub(super) fn read(text: &str) -> Result<ParsedReply, Finding> {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
         let text_of = |value: &JsonValue| value.to_string();
@@ -100,16 +100,16 @@ impl Exchange {
                 };
                 let first = calls.first().map(|(_, result)| result.clone()).unwrap_or_default();
                 let results = calls.iter().map(|(seq, result)| (*seq, text_of(result))).collect();
-                Ok(Said::Yes(Told { results, duplicate }, first))
+                Ok(ParsedReply::Yes(SimReply { results, duplicate }, first))
             }
             ServerMessage::Error {
                 code: Code::Overloaded | Code::DiskFull | Code::Poisoned,
                 ..
-            } => Ok(Said::Perhaps),
+            } => Ok(ParsedReply::Perhaps),
             ServerMessage::Error { code: Code::Internal, detail, .. } => {
                 Err(Finding::new("no internal errors", detail))
             }
-            ServerMessage::Error { .. } => Ok(Said::No),
+            ServerMessage::Error { .. } => Ok(ParsedReply::No),
             other => Err(broken(format!("{other:?} is not a response to a call"))),
         }
     }

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use abide_engine::Stage;
+use abide_engine::EngineThread;
 use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Row, Seq, Value, limits};
 use serde_json::Map;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use super::door::{self, Shared, Work};
-use super::exchange::{Exchange, Said};
-use super::people::People;
+use super::clients::SimClients;
+use super::exchange::{Exchange, ParsedReply};
+use super::session::{self, PendingWork, Shared};
 use super::watcher::{QUERIES, Watcher};
 use super::{ACTIONS, Report, Trace};
-use crate::checks::{Finding, acknowledged, bounds, leases, log, rows, sight, subscribers};
+use crate::checks::{Finding, acknowledged, bounds, leases, log, rows, subscribers, visibility};
 use crate::disk::{Fault, Kind, Machine};
 use crate::history::History;
 use crate::random::Random;
@@ -28,11 +28,11 @@ use crate::rig::{Rig, VirtualClock, folder};
 /// A subscriber's connection.
 struct Link {
     pipe: Shared,
-    session: Work<()>,
+    session: PendingWork<()>,
 }
 
 /// A subscriber, connected or not.
-struct Seat {
+struct WatcherSlot {
     watcher: Watcher,
     link: Option<Link>,
     /// Whether it reads rarely.
@@ -41,9 +41,9 @@ struct Seat {
     tenant: Option<usize>,
 }
 
-impl Seat {
+impl WatcherSlot {
     fn caller(&self) -> Caller {
-        self.tenant.map_or_else(|| Caller::new("watcher"), sight::caller)
+        self.tenant.map_or_else(|| Caller::new("watcher"), visibility::caller)
     }
 }
 
@@ -58,13 +58,13 @@ pub(super) struct World<'a> {
     machine: Arc<Machine>,
     clock: Arc<VirtualClock>,
     rig: Option<Rig>,
-    people: People,
+    clients: SimClients,
     exchanges: Vec<Exchange>,
-    seats: Vec<Seat>,
+    seats: Vec<WatcherSlot>,
     /// Pending timer processing.
-    due: Vec<Work<Result<(), Refusal>>>,
+    due: Vec<PendingWork<Result<(), Refusal>>>,
     /// Pending queries of an auditor.
-    audits: Vec<Work<String>>,
+    audits: Vec<PendingWork<String>>,
     history: History,
     report: Report,
     /// Whether the network is reliable, at the end of a run.
@@ -81,12 +81,12 @@ impl<'a> World<'a> {
         let (root, mut random) = (folder(), Random::new(seed));
         let seats = (0..3).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(1 + nth).collect();
-            Seat { watcher: Watcher::of(&queries), link: None, slow: nth == 1, tenant: None }
+            WatcherSlot { watcher: Watcher::of(&queries), link: None, slow: nth == 1, tenant: None }
         });
-        let bounded = (0..sight::TENANTS.len()).map(|nth| {
+        let bounded = (0..visibility::TENANTS.len()).map(|nth| {
             let queries: Vec<_> = QUERIES.into_iter().skip(nth).step_by(2).collect();
             let watcher = Watcher::of(&queries);
-            Seat { watcher, link: None, slow: nth == 1, tenant: Some(nth) }
+            WatcherSlot { watcher, link: None, slow: nth == 1, tenant: Some(nth) }
         });
         let mut world = World {
             folder: root.path().join("0"),
@@ -99,7 +99,7 @@ impl<'a> World<'a> {
             lives: 0,
             clock: VirtualClock::new(),
             rig: None,
-            people: People::default(),
+            clients: SimClients::default(),
             exchanges: Vec::new(),
             due: Vec::new(),
             audits: Vec::new(),
@@ -110,7 +110,7 @@ impl<'a> World<'a> {
         };
         make(&world.folder);
         world.open()?;
-        world.exchanges = world.people.begin().into_iter().map(Exchange::new).collect();
+        world.exchanges = world.clients.begin().into_iter().map(Exchange::new).collect();
         Ok(world)
     }
 
@@ -136,7 +136,7 @@ impl<'a> World<'a> {
             0..=46 => self.step(),
             47..=56 => {
                 if self.exchanges.len() < 24 {
-                    let ask = self.people.want(&mut self.random);
+                    let ask = self.clients.want(&mut self.random);
                     self.trace.note(&format!("ask {ask:?}"));
                     self.exchanges.push(Exchange::new(ask));
                 }
@@ -174,17 +174,17 @@ impl<'a> World<'a> {
         let mut able = Vec::new();
         // A thread whose successor's queue is full would block.
         if waiting.jobs > 0 && waiting.commits + 24 < limits::UNSYNCED_COMMITS {
-            able.push(Stage::Writer);
+            able.push(EngineThread::Writer);
         }
         if waiting.commits > 0 && waiting.publications + waiting.commits < limits::UNSYNCED_COMMITS
         {
-            able.push(Stage::Sync);
+            able.push(EngineThread::Sync);
         }
         if waiting.publications > 0 {
-            able.push(Stage::Publish);
+            able.push(EngineThread::Publish);
         }
         if waiting.reads > 0 {
-            able.push(Stage::Reader(self.random.below(limits::READERS)));
+            able.push(EngineThread::Reader(self.random.below(limits::READERS)));
         }
         if able.is_empty() {
             return Ok(());
@@ -204,7 +204,7 @@ impl<'a> World<'a> {
                 && let Some(text) = exchange.answers.last()
             {
                 self.trace.note(text);
-                if let Said::Yes(told, _) = Exchange::read(text)? {
+                if let ParsedReply::Yes(told, _) = Exchange::read(text)? {
                     let seq = told.results.iter().map(|(seq, _)| *seq).max().unwrap_or_default();
                     subscribers::check_durable("an answer", seq, durable)?;
                 }
@@ -271,18 +271,18 @@ impl<'a> World<'a> {
     fn hear(&mut self, at: usize, text: &str) -> Result<(), Finding> {
         self.trace.note(&format!("heard {text}"));
         match Exchange::read(text)? {
-            Said::Perhaps => Ok(()), // The client retries.
-            Said::No => {
+            ParsedReply::Perhaps => Ok(()), // The client retries.
+            ParsedReply::No => {
                 self.exchanges.remove(at);
                 Ok(())
             }
-            Said::Yes(told, first) => {
+            ParsedReply::Yes(told, first) => {
                 let exchange = self.exchanges.remove(at);
-                if let Some(tenant) = sight::tenant(exchange.ask.caller) {
+                if let Some(tenant) = visibility::tenant(exchange.ask.caller) {
                     let asked = exchange.ask.calls.iter().map(|call| &call.args);
-                    asked.chain([&first]).try_for_each(|told| sight::check(tenant, told))?;
+                    asked.chain([&first]).try_for_each(|told| visibility::check(tenant, told))?;
                 }
-                self.people.hear(&exchange.ask, &first);
+                self.clients.hear(&exchange.ask, &first);
                 self.history.told.push((exchange.ask, told));
                 Ok(())
             }
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
             self.trace.note(&format!("watcher {at} hears {text}"));
             let before = seat.watcher.furthest;
             if let Some(tenant) = seat.tenant {
-                sight::check(tenant, &serde_json::from_str(&text).unwrap_or_default())?;
+                visibility::check(tenant, &serde_json::from_str(&text).unwrap_or_default())?;
             }
             seat.watcher.hear(&text)?;
             if seat.watcher.furthest > before {
@@ -330,7 +330,7 @@ impl<'a> World<'a> {
         let seat = &mut self.seats[at];
         let pipe: Shared = Rc::default();
         pipe.borrow_mut().to_server.extend(seat.watcher.subscribe());
-        let session = Box::pin(door::serve(engine, seat.caller(), Rc::clone(&pipe)));
+        let session = Box::pin(session::serve(engine, seat.caller(), Rc::clone(&pipe)));
         seat.link = Some(Link { pipe, session });
         self.trace.note(&format!("watcher {at} connects"));
     }
@@ -357,7 +357,7 @@ impl<'a> World<'a> {
         let engine = self.rig().engine().clone();
         let sql = "SELECT count(*), coalesce(max(seq), 0) FROM events";
         let message = serde_json::json!({"op": "sql", "id": "a", "sql": sql}).to_string();
-        self.audits.push(Box::pin(door::answer(engine, Caller::new("auditor"), message)));
+        self.audits.push(Box::pin(session::answer(engine, Caller::new("auditor"), message)));
     }
 
     fn hear_audit(&mut self, text: &str) -> Result<(), Finding> {
@@ -378,8 +378,9 @@ impl<'a> World<'a> {
     /// After each action: checks the bounds, and whether the engine still runs.
     fn look(&mut self) -> Result<(), Finding> {
         let engine = self.rig().engine();
-        let waits =
-            |seat: &Seat| seat.link.as_ref().map_or(0, |link| link.pipe.borrow().to_client.len());
+        let waits = |seat: &WatcherSlot| {
+            seat.link.as_ref().map_or(0, |link| link.pipe.borrow().to_client.len())
+        };
         let frames = self.seats.iter().map(waits).max().unwrap_or_default();
         bounds::check(engine.waiting(), engine.backlog(), frames)?;
         let Err(why) = engine.ready() else { return Ok(()) };
@@ -512,14 +513,14 @@ impl<'a> World<'a> {
             }
             self.report.deltas += seat.watcher.deltas;
         }
-        self.people.effects.check()?;
+        self.clients.effects.check()?;
         leases::check(&self.lease_steps()?)?;
         self.seats.clear();
         let answers_read_again = History { told: Vec::new(), ..History::default() };
         acknowledged::check(self.rig(), &answers_read_again)?;
         self.check_survived()?;
         self.report.told = self.history.told.len();
-        self.report.effects = self.people.effects.count();
+        self.report.effects = self.clients.effects.count();
         self.rig.take().expect("an engine is open").close();
         let file = self.folder.join("abide.db");
         self.report.events = log::check(&file)?.events.0;

@@ -1,0 +1,47 @@
+//! Plans of foreign programs, in their own formats.
+
+use serde_json::{Value, json};
+
+use super::ProgramPlan;
+
+/// The kinds of the events, with their relevant fields.
+fn told(events: Vec<Value>) -> Vec<String> {
+    let told = events.into_iter().map(|event| match event["kind"].as_str() {
+        Some("planning") => format!("{} v{}", event["data"]["todos"], event["data"]["version"]),
+        _ => format!("done {} of {}", event["data"]["step_number"], event["data"]["total_steps"]),
+    });
+    told.collect()
+}
+
+#[test]
+fn claude_code_reports_todos_with_a_tool() {
+    let mut noted = ProgramPlan::default();
+    let todos = |first: &str, second: &str| {
+        json!({"todos": [{"content": "look", "status": first, "activeForm": "Looking"},
+            {"content": "pay", "status": second, "activeForm": "Paying"}]})
+    };
+    let first = noted.of_call("TodoWrite", &todos("in_progress", "pending"));
+    assert_eq!(told(first), [r#"["look","pay"] v1"#]);
+    let second = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    assert_eq!(told(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
+    let again = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
+    assert!(again.is_empty(), "the plan has not changed");
+    assert!(noted.of_call("Bash", &todos("completed", "completed")).is_empty());
+}
+
+/// The lines are copied from a recording.
+#[test]
+fn codex_reports_its_list_as_an_item() {
+    let mut noted = ProgramPlan::default();
+    let line = |kind: &str, done: bool| {
+        json!({"type": kind, "item": {"id": "item_0", "type": "todo_list", "items": [
+            {"text": "Inspect repo structure", "completed": done},
+            {"text": "Run tests", "completed": false}]}})
+    };
+    let started = noted.of_status(&line("item.started", false));
+    assert_eq!(told(started), [r#"["Inspect repo structure","Run tests"] v1"#]);
+    let updated = noted.of_status(&line("item.updated", true));
+    assert_eq!(told(updated), [r#"["Inspect repo structure","Run tests"] v2"#, "done 1 of 2"]);
+    assert!(noted.of_status(&line("item.completed", true)).is_empty());
+    assert!(noted.of_status(&json!({"item": {"type": "reasoning"}})).is_empty());
+}

@@ -1,0 +1,108 @@
+//! The folder of a runtime: `abide.yaml` with models and tools, and `agents/` with the definitions.
+
+use std::path::{Path, PathBuf};
+
+use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
+use abide_tools::{
+    Environment, HttpTool, HttpToolConfig, McpError, McpServer, McpServerConfig, SubprocessTool,
+    SubprocessToolConfig, Tools, ToolsError,
+};
+use serde::Deserialize;
+
+use crate::catalog::Catalog;
+
+/// The content of `abide.yaml`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ProjectConfig {
+    models: ModelsConfig,
+    http_tools: Vec<HttpToolConfig>,
+    programs: Vec<SubprocessToolConfig>,
+    mcp_servers: Vec<McpServerConfig>,
+}
+
+/// Models, tools and definitions, ready for use.
+pub struct AgentProject {
+    /// The models.
+    pub models: Models,
+    /// The tools.
+    pub tools: Tools,
+    /// The agents.
+    pub catalog: Catalog,
+    /// MCP servers. Dropping one removes its tools.
+    pub servers: Vec<McpServer>,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProjectError {
+    /// `abide.yaml` is invalid.
+    #[error("{}: {why}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The error, with the line.
+        why: String,
+    },
+    /// The configuration of a model provider is invalid.
+    #[error(transparent)]
+    Models(#[from] ConfigError),
+    /// The configuration of a tool is invalid.
+    #[error(transparent)]
+    Tool(#[from] abide_tools::ConfigError),
+    /// A tool has a duplicate or an empty name.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
+    /// A required MCP server cannot be reached.
+    #[error(transparent)]
+    Mcp(#[from] McpError),
+}
+
+impl AgentProject {
+    /// Opens a folder with the environment of this process. A missing folder, or one without `abide.yaml`, has no
+    /// models and no tools.
+    ///
+    /// # Errors
+    /// [`ProjectError`].
+    pub async fn open(folder: &Path) -> Result<AgentProject, ProjectError> {
+        AgentProject::open_in(folder, &Environment::of_process()).await
+    }
+
+    /// As [`AgentProject::open`], with the given environment variables for keys, tools and programs.
+    ///
+    /// # Errors
+    /// [`ProjectError`].
+    pub async fn open_in(
+        folder: &Path,
+        environment: &Environment,
+    ) -> Result<AgentProject, ProjectError> {
+        let config = read(&folder.join("abide.yaml"))?;
+        let variable = |name: &str| environment.value(name).map(str::to_owned);
+        let surroundings = Surroundings { environment: &variable, folder };
+        let models = Models::new(config.models, &surroundings)?;
+        let tools = Tools::new();
+        for http in config.http_tools {
+            tools.add(HttpTool::new(http, environment)?)?;
+        }
+        for program in config.programs {
+            tools.add(SubprocessTool::new(program, environment)?)?;
+        }
+        let mut servers = Vec::new();
+        for server in config.mcp_servers {
+            servers.push(McpServer::start(server, environment, &tools).await?);
+        }
+        let catalog = Catalog::new(folder, tools.clone());
+        Ok(AgentProject { models, tools, catalog, servers })
+    }
+}
+
+fn read(path: &Path) -> Result<ProjectConfig, ProjectError> {
+    let malformed = |why: String| ProjectError::Malformed { path: path.to_owned(), why };
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Ok(ProjectConfig::default()),
+        Ok(text) => serde_saphyr::from_str(&text).map_err(|why| malformed(why.to_string())),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(ProjectConfig::default()),
+        Err(why) => Err(malformed(why.to_string())),
+    }
+}

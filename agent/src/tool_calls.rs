@@ -1,0 +1,320 @@
+//! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
+
+use abide_client::{Abide, Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
+use abide_json_integers as integers;
+use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::delegate;
+use crate::drive::{Driver, Step, StepError, overtime};
+use crate::plan::{self, PlanUpdate};
+use crate::transcript::RequestedCall;
+
+/// The tools of the run's agent.
+pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
+    driver.shared.tools.view(driver.definition.selection()).ok()
+}
+
+/// Errors that the model can react to. They are returned to the model instead of ending the run.
+pub(crate) fn is_for_the_model(code: Code) -> bool {
+    matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
+}
+
+/// Parses a text as JSON arguments. Returns the text itself if it is not JSON or has integers that would lose
+/// digits.
+pub(crate) fn arguments_or_text(text: &str) -> Value {
+    let exact = integers::check(text).ok().and_then(|()| serde_json::from_str(text).ok());
+    exact.unwrap_or_else(|| json!(text))
+}
+
+/// The reducer call that requests a tool call, or the error text for the model.
+pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
+    let arguments = match asked.name.as_str() {
+        delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver, &asked.arguments)?,
+        name => {
+            let view = view(driver).ok_or("the tools of this agent are not available")?;
+            let admitted = view.admit(name, &asked.arguments);
+            admitted.map_err(|outcome| outcome.text)?.arguments
+        }
+    };
+    let request = NewToolCall {
+        call_id: asked.call_id.clone(),
+        session_id: driver.run.session_id.clone(),
+        tool_name: asked.name.clone(),
+        arguments,
+        provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
+        claim_lease_ms: None,
+        needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
+    };
+    Ok(driver.run_lease.request(&request))
+}
+
+/// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
+/// stop, and calls that are not claimed are cancelled.
+pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
+    let at_once = driver.definition.limits.parallel_tools();
+    let stop = driver.stop.child_token();
+    // Plan changes run sequentially, in the order of the calls.
+    let (plans, others): (Vec<_>, Vec<_>) =
+        ready.into_iter().partition(|call| call.tool_name == plan::TOOL);
+    for call in plans {
+        run(driver, session, call, &stop).await?;
+    }
+    let runs = others.into_iter().map(|call| run(driver, session, call, &stop));
+    let mut running = stream::iter(runs).buffer_unordered(at_once);
+    let mut deadline = std::pin::pin!(driver.until_deadline());
+    loop {
+        tokio::select! {
+            biased;
+            ran = running.next() => match ran {
+                Some(ran) => ran?,
+                None => break,
+            },
+            () = &mut deadline, if !stop.is_cancelled() => stop.cancel(),
+        }
+    }
+    match stop.is_cancelled() && !driver.stop.is_cancelled() {
+        true => Err(overtime()),
+        false => Ok(()),
+    }
+}
+
+/// Claims a call, runs it, and records the result.
+async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &CancellationToken) -> Step {
+    let (abide, settings) = (&driver.abide, &driver.shared.settings);
+    if stop.is_cancelled() {
+        return give_up(driver, &call).await;
+    }
+    let claim = abide.claim_tool_call(&call.call_id).lease(settings.lease).worker(&settings.driver);
+    let claimed: ToolCall = match claim.await {
+        Ok(claimed) => claimed.into_inner(),
+        // Another worker claimed it, or it has to wait. The next step reads its current state.
+        Err(error) if is_settled_elsewhere(&error) => return Ok(()),
+        Err(error) => return Err(StepError::Refused(error)),
+    };
+    if claimed.tool_name == plan::TOOL {
+        return plan(driver, &claimed).await;
+    }
+    let cancel = stop.child_token();
+    let outcome =
+        keep(driver, &claimed, invoke(driver, session, &claimed, &cancel), &cancel).await?;
+    report(driver, &claimed, outcome).await
+}
+
+/// Changes the plan and publishes the change, atomically.
+async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
+    let PlanUpdate { outcome, events } = plan::run(driver, claimed).await?;
+    if outcome.is_error {
+        return report(driver, claimed, outcome).await;
+    }
+    let done = driver.abide.complete_tool_call(claimed, result_of(&outcome));
+    match driver.record(&events, None, vec![Call::from(done)]).await {
+        // The next step reads the call's current state.
+        Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
+        recorded => recorded,
+    }
+}
+
+fn result_of(outcome: &ToolOutcome) -> Value {
+    json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
+}
+
+/// Cancels a call that is not claimed.
+async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
+    let cancel = driver.abide.cancel_tool_call(&call.call_id);
+    match cancel.reason("the run ended before the call started").await {
+        // An abort has already cancelled it, or another worker has claimed it.
+        Err(error) if error.code().is_some() => Ok(()),
+        cancelled => cancelled.map(drop).map_err(StepError::Refused),
+    }
+}
+
+fn is_settled_elsewhere(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(Code::Conflict | Code::LeaseLost | Code::LimitExceeded | Code::Overloaded)
+    )
+}
+
+async fn invoke(
+    driver: &Driver,
+    session: &Session,
+    claimed: &ToolCall,
+    cancel: &CancellationToken,
+) -> ToolOutcome {
+    let name = claimed.tool_name.as_str();
+    if name == delegate::TOOL {
+        return delegate::run(driver, claimed, cancel).await;
+    }
+    let admitted = match view(driver) {
+        Some(view) => view.admit_value(name, claimed.arguments.value()),
+        None => {
+            Err(ToolOutcome::failed(Failure::Unavailable, format!("tool {name} is not available")))
+        }
+    };
+    match admitted {
+        Ok(admitted) => {
+            let invocation = Invocation {
+                call_id: claimed.call_id.clone(),
+                arguments: admitted.arguments,
+                context: driver.context(session),
+                cancel: cancel.clone(),
+            };
+            admitted.tool.run(invocation).await
+        }
+        Err(outcome) => outcome,
+    }
+}
+
+/// Renews a call's lease while its tool runs. If the lease is lost or the call is cancelled, the tool is asked to
+/// stop.
+async fn keep(
+    driver: &Driver,
+    claimed: &ToolCall,
+    running: impl Future<Output = ToolOutcome>,
+    cancel: &CancellationToken,
+) -> Step<ToolOutcome> {
+    let lease = driver.shared.settings.lease;
+    let mut beat = tokio::time::interval(lease / 3);
+    beat.tick().await;
+    let mut running = std::pin::pin!(running);
+    let grace = driver.shared.settings.grace;
+    let mut too_late = std::pin::pin!(async {
+        cancel.cancelled().await;
+        tokio::time::sleep(grace).await;
+    });
+    loop {
+        tokio::select! {
+            outcome = &mut running => return Ok(outcome),
+            () = &mut too_late => {
+                let text = format!("{} did not stop when it was asked to", claimed.tool_name);
+                return Ok(ToolOutcome::failed(Failure::Lost, text));
+            }
+            _ = beat.tick() => {
+                match driver.abide.heartbeat_tool_call(claimed).lease(lease).await {
+                    Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
+                    Ok(_) => {}
+                    Err(error) if error.code().is_some() => cancel.cancel(),
+                    // The connection is down. The lease limits how long this can last.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+    let abide = &driver.abide;
+    let token = claimed.fencing_token.unwrap_or_default();
+    let call_id = claimed.call_id.as_str();
+    let (failure, effect) = (outcome.failure, effect(driver, claimed));
+    let sent = match failure {
+        None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
+        // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
+        // the call becomes `unknown`.
+        Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
+        // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
+        Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
+            let told = json!({"call_id": call_id, "fencing_token": token});
+            let acknowledge = Call::new("acknowledge_cancel", told);
+            // The run's deadline may have stopped the call, without a cancel request.
+            let cancel = Call::from(abide.cancel_tool_call(call_id));
+            abide.batch([cancel, acknowledge]).await.map(drop)
+        }
+        failure => {
+            let again = failure == Some(Failure::Unavailable);
+            let request = abide.fail_tool_call(claimed, beginning(&outcome.text));
+            if again { request.retryable().await.map(drop) } else { request.await.map(drop) }
+        }
+    };
+    match sent {
+        // The next step reads the call's current state; a lost lease is recorded.
+        Err(error) if error.code().is_some() => Ok(()),
+        sent => sent.map_err(StepError::Refused),
+    }
+}
+
+/// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
+/// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
+async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
+    let text = result.to_string();
+    if let Err(found) = integers::check(&text) {
+        let told = format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
+        return abide.fail_tool_call(claimed, &told).await.map(drop);
+    }
+    let bytes = text.len();
+    let completed = match bytes > RESULT_BYTES {
+        true => None,
+        false => Some(abide.complete_tool_call(claimed, result).await),
+    };
+    match completed {
+        Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
+        Some(completed) => return completed.map(drop),
+        None => {}
+    }
+    let told = format!(
+        "{} ran, but its result of {bytes} bytes is too large to store: ask for less",
+        claimed.tool_name
+    );
+    abide.fail_tool_call(claimed, &told).await.map(drop)
+}
+
+/// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
+/// `schema/src/limits.rs`), minus room for the other arguments.
+const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
+
+/// Maximum size of a stored error, in bytes.
+const ERROR_BYTES: usize = 256 << 10;
+
+/// The first [`ERROR_BYTES`] of an error.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(ERROR_BYTES)]
+}
+
+/// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.
+fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
+    match claimed.tool_name.as_str() {
+        delegate::TOOL => return Effect::Idempotent,
+        plan::TOOL => return Effect::ReadOnly,
+        _ => {}
+    }
+    let tool = driver.shared.tools.get(&claimed.tool_name);
+    tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)
+}
+
+/// The outcome of a finished call, for the model: text, whether it is an error, and exit code.
+pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
+    let (text, is_error, exit_code) = match call.status {
+        ToolCallStatus::Succeeded => {
+            let result = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+            let exit_code = result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+            let text = match &result {
+                // The result comes from an external worker and may have any shape.
+                Value::Object(object) if object.contains_key("text") => text_of(&object["text"]),
+                other => text_of(other),
+            };
+            (text, false, exit_code.unwrap_or(0))
+        }
+        ToolCallStatus::Rejected => {
+            (format!("Rejected: {}", call.error.as_deref().unwrap_or("no reason given")), true, 1)
+        }
+        ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
+        _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
+    };
+    let cut = match driver.definition.config.tool_token_limit_before_evict {
+        Some(most) => Truncation { max_chars: usize::MAX, max_tokens: Some(most) },
+        None => Truncation::default(),
+    };
+    (cut.apply(&text, &call.call_id).text, is_error, exit_code)
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,238 @@
+//! The test fixture: one database file, a runtime, a scripted model, and three tools that record their calls in a
+//! ledger.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_agent::{AgentEvent, Catalog, Events, Problem, Runtime, Settings};
+use abide_client::{Abide, AgentState, Json, NewRun, NewSession, Run, RunEventKind};
+use abide_models::{ModelProvider, Models, ModelsConfig, Script, Surroundings};
+use abide_tools::{Effect, Function, ToolContext, Tools};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The arguments of a tool.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Order {
+    /// The order's id.
+    order: String,
+}
+
+/// The tools: `look` is read-only, `note` is idempotent, `pay` must run at most once.
+pub(crate) fn tools(ledger: PathBuf) -> Tools {
+    let tools = Tools::new();
+    for (name, effect) in
+        [("look", Effect::ReadOnly), ("note", Effect::Idempotent), ("pay", Effect::AtMostOnce)]
+    {
+        let ledger = ledger.clone();
+        let run = move |order: Order, _: ToolContext| {
+            let ledger = ledger.clone();
+            async move {
+                enter(&ledger, &format!("{name} {}", order.order));
+                Ok::<_, String>(format!("{name} {} is done", order.order))
+            }
+        };
+        let function = Function::new(name, "Does something with an order.", run).effect(effect);
+        tools.add(function).expect("the tool is valid");
+    }
+    tools
+}
+
+/// Appends an entry to the ledger on disk.
+fn enter(ledger: &Path, what: &str) {
+    let file = OpenOptions::new().create(true).append(true).open(ledger);
+    let mut file = file.expect("the ledger can be opened");
+    writeln!(file, "{what}").expect("the ledger can be written");
+    file.sync_all().expect("the ledger can be synced");
+}
+
+/// The entries of the ledger.
+pub(crate) fn ledger(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A runtime over a file, in its own task.
+pub(crate) struct RuntimeFixture {
+    pub(crate) folder: TempDir,
+    pub(crate) abide: Abide,
+    /// The invalid files.
+    pub(crate) problems: watch::Receiver<Vec<Problem>>,
+    stop: CancellationToken,
+    runtime: Option<JoinHandle<()>>,
+}
+
+/// The settings that differ between tests.
+pub(crate) struct FixtureOptions {
+    pub(crate) folder: TempDir,
+    pub(crate) models: Models,
+    pub(crate) tools: Tools,
+    pub(crate) settings: Settings,
+}
+
+/// Models with one scripted provider.
+pub(crate) fn scripted(script: &str) -> Models {
+    answering(Script::from_text(script).expect("the script is valid").named("script"))
+}
+
+/// Models with one provider.
+pub(crate) fn answering(provider: impl ModelProvider) -> Models {
+    let surroundings = Surroundings::of_process();
+    let mut models =
+        Models::new(ModelsConfig::default(), &surroundings).expect("the configuration is valid");
+    models.add(Arc::new(provider), vec!["scripted".to_owned()], 0).expect("the id is unique");
+    models
+}
+
+/// The lease of runtimes that are killed; it is short, so that the next runtime does not wait long.
+pub(crate) const LEASE: Duration = Duration::from_millis(200);
+
+/// The runtime that all tests use.
+pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
+    let tools = tools(folder.join("ledger"));
+    let catalog = Catalog::new(folder, tools.clone());
+    let settings = Settings { lease, ..Settings::named("house") };
+    Runtime::new(abide.clone(), scripted(script), tools, catalog, settings)
+}
+
+impl FixtureOptions {
+    /// A plan with one agent, `clerk`, the three tools, and the model's script.
+    pub(crate) fn of(definition: &str, script: &str) -> FixtureOptions {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let tools = tools(folder.path().join("ledger"));
+        let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("house") };
+        let plan = FixtureOptions { folder, models: scripted(script), tools, settings };
+        plan.define("clerk.yaml", &format!("name: clerk\n{definition}"));
+        plan
+    }
+
+    /// Writes a definition.
+    pub(crate) fn define(&self, file: &str, text: &str) {
+        define(self.folder.path(), file, text);
+    }
+
+    /// Opens the file, registers definitions and tools, and starts the runtime.
+    pub(crate) async fn open(self) -> RuntimeFixture {
+        let FixtureOptions { folder, models, tools, settings } = self;
+        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+        let catalog = Catalog::new(folder.path(), tools.clone());
+        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
+        let problems = runtime.problems();
+        runtime.register().await.expect("it is registered");
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            runtime.run(stopped).await.expect("the runtime runs");
+        });
+        RuntimeFixture { folder, abide, problems, stop, runtime: Some(task) }
+    }
+}
+
+/// Writes a definition into an agent folder atomically.
+pub(crate) fn define(folder: &Path, file: &str, text: &str) {
+    let agents = folder.join("agents");
+    std::fs::create_dir_all(&agents).expect("the folder can be created");
+    let beside = folder.join("being-written");
+    std::fs::write(&beside, text).expect("the file can be written");
+    std::fs::rename(&beside, agents.join(file)).expect("the file can be written");
+}
+
+impl RuntimeFixture {
+    /// Starts a runtime with one agent, `clerk`, and the model's script.
+    pub(crate) async fn of(definition: &str, script: &str) -> RuntimeFixture {
+        let fixture = FixtureOptions::of(definition, script).open().await;
+        assert_eq!(*fixture.problems.borrow(), [], "every file is valid");
+        fixture
+    }
+
+    /// Starts a run in a new session.
+    pub(crate) async fn begin(&self, input: &str) -> Run {
+        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
+        self.abide.create_session(session).await.expect("it is created");
+        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input(input) };
+        self.abide.start_run(run).await.expect("the run starts").into_inner()
+    }
+
+    /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
+    /// timing, so they are joined.
+    pub(crate) async fn told(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
+        let mut events =
+            Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
+        let (mut told, mut said) = (String::new(), String::new());
+        loop {
+            let event =
+                events.next().await.expect("the stream continues").expect("the turn has an end");
+            if event.kind == RunEventKind::Token {
+                said.push_str(event.data["content"].as_str().expect("it is text"));
+                continue;
+            }
+            if !said.is_empty() {
+                writeln!(told, "{} says {said:?}", event.turn)
+                    .expect("writing to a string succeeds");
+                said.clear();
+            }
+            writeln!(told, "{} {} {}", event.turn, event.kind, event.data)
+                .expect("writing to a string succeeds");
+            if event.ends_turn() {
+                return (told, event);
+            }
+        }
+    }
+
+    /// The session's messages, one per line.
+    pub(crate) async fn transcript(&self) -> String {
+        transcript(&self.abide).await
+    }
+
+    /// Waits until a query has a row.
+    pub(crate) async fn until(&self, sql: &str) {
+        let mut rows = self.abide.subscribe(sql).await.expect("the subscription starts");
+        while rows.next().await.is_some() {
+            if rows.rows().len() > 0 {
+                return;
+            }
+        }
+        panic!("the database was closed before a row appeared: {sql}");
+    }
+
+    pub(crate) fn ledger(&self) -> Vec<String> {
+        ledger(&self.folder.path().join("ledger"))
+    }
+
+    /// Stops the runtime and closes the file.
+    pub(crate) async fn close(mut self) {
+        self.stop.cancel();
+        let runtime = self.runtime.take().expect("the runtime runs");
+        runtime.await.expect("the task succeeds");
+        self.abide.close().await;
+    }
+}
+
+/// The messages of session `s1`, one per line.
+pub(crate) async fn transcript(abide: &Abide) -> String {
+    let sql = "SELECT * FROM agent_state WHERE session_id = 's1' ORDER BY id";
+    let entries: Vec<AgentState> = abide.sql(sql).fetch().await.expect("the query succeeds");
+    let mut text = String::new();
+    for entry in entries {
+        let data = entry.data.as_ref().map(Json::value).unwrap_or_default();
+        let calls: Vec<String> = data["calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|call| format!("{} {}", call["call_id"], call["name"]))
+            .collect();
+        let content = entry.content.unwrap_or_default();
+        let answers = data["call_id"].as_str().map(|id| format!(" [{id}]")).unwrap_or_default();
+        writeln!(text, "{}{answers}: {content} {}", entry.role, calls.join(", "))
+            .expect("writing to a string succeeds");
+    }
+    text
+}

@@ -1,0 +1,131 @@
+//! The fixture: a file, a runtime, and an agent with one tool that does nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use abide_agent::{Catalog, Runtime, Settings};
+use abide_client::{Abide, Call, NewRun, NewSession};
+use abide_engine::{Config, Engine};
+use abide_models::{Models, ModelsConfig, Surroundings};
+use abide_tools::{Effect, Function, ToolContext, Tools};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::model::{Model, Notes, Pace};
+
+#[derive(Deserialize, JsonSchema)]
+struct Order {
+    /// The order's id.
+    order: String,
+}
+
+/// The fixture of one measurement.
+pub(crate) struct AgentFixture {
+    pub(crate) engine: Engine,
+    pub(crate) abide: Abide,
+    pub(crate) notes: Arc<Notes>,
+    stop: CancellationToken,
+    runtime: Option<Runtime>,
+    running: Option<JoinHandle<()>>,
+    _folder: TempDir,
+}
+
+/// Number of runs that are started in one transaction.
+const BEGUN_TOGETHER: usize = 100;
+
+impl AgentFixture {
+    /// A new file, without a driver.
+    pub(crate) async fn new(dir: &Path, pace: Pace) -> AgentFixture {
+        let folder = TempDir::new_in(dir).expect("a folder for the files");
+        std::fs::create_dir_all(folder.path().join("agents")).expect("the folder can be created");
+        let definition =
+            "tools: [look]\nlimits: { tool_calls: 1000 }\nconfig: { recursion_limit: 1000 }\n";
+        std::fs::write(folder.path().join("agents/clerk.yaml"), definition)
+            .expect("the file can be written");
+        let config = Config::new(abide_reducers::modules());
+        let engine =
+            Engine::open(folder.path().join("abide.db"), config).expect("the engine opens");
+        let abide = Abide::embed(engine.clone());
+        let notes = Arc::new(Notes::new());
+        let mut models = Models::new(ModelsConfig::default(), &Surroundings::of_process())
+            .expect("the configuration is valid");
+        let model = Model { pace, notes: Arc::clone(&notes) };
+        models.add(Arc::new(model), vec!["bench".to_owned()], 0).expect("the id is unique");
+        let tools = Tools::new();
+        let look = |order: Order, _: ToolContext| async move {
+            Ok::<_, String>(format!("{} is there", order.order))
+        };
+        let look = Function::new("look", "Looks an order up.", look).effect(Effect::ReadOnly);
+        tools.add(look).expect("the tool is valid");
+        let catalog = Catalog::new(folder.path(), tools.clone());
+        let runtime = Runtime::new(abide.clone(), models, tools, catalog, Settings::named("bench"));
+        assert_eq!(runtime.register().await.expect("it is registered"), []);
+        let (stop, running) = (CancellationToken::new(), None);
+        AgentFixture {
+            engine,
+            abide,
+            notes,
+            stop,
+            runtime: Some(runtime),
+            running,
+            _folder: folder,
+        }
+    }
+
+    /// Starts runs `r0`, `r1` …, each in its own session, with the run's id as the user's message.
+    pub(crate) async fn begin(&self, from: usize, runs: usize) {
+        let ids: Vec<String> = (from..from + runs).map(|number| format!("r{number}")).collect();
+        for some in ids.chunks(BEGUN_TOGETHER) {
+            let calls = some.iter().flat_map(|id| {
+                let session = NewSession { id: Some(format!("s{id}")), ..NewSession::of("clerk") };
+                let run = NewRun { id: Some(id.clone()), ..NewRun::of(format!("s{id}")).input(id) };
+                [
+                    Call::from(self.abide.create_session(session)),
+                    Call::from(self.abide.start_run(run)),
+                ]
+            });
+            self.abide.batch(calls).await.expect("the runs start");
+        }
+    }
+
+    /// Starts the driver.
+    pub(crate) fn drive(&mut self) {
+        let runtime = self.runtime.take().expect("once");
+        let stop = self.stop.clone();
+        self.running =
+            Some(tokio::spawn(async move { runtime.run(stop).await.expect("the runtime runs") }));
+    }
+
+    /// Waits until every run has ended, and checks that all succeeded.
+    pub(crate) async fn all_done(&self) {
+        let open = "SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')";
+        let mut open = self.abide.subscribe(open).await.expect("the subscription starts");
+        while open.next().await.is_some() {
+            let left: Vec<i64> = open.typed_rows().expect("it is a count");
+            if left == [0] {
+                break;
+            }
+        }
+        let badly = "SELECT count(*) FROM runs WHERE status <> 'done'";
+        let badly: Vec<i64> = self.abide.sql(badly).fetch().await.expect("it is a count");
+        assert_eq!(badly, [0], "failed runs");
+    }
+
+    /// Number of transactions so far.
+    pub(crate) fn commits(&self) -> f64 {
+        self.engine.metrics().commits_total.get() as f64
+    }
+
+    pub(crate) async fn close(mut self) {
+        self.stop.cancel();
+        if let Some(running) = self.running.take() {
+            running.await.expect("the task succeeds");
+        }
+        self.abide.close().await;
+        let engine = self.engine.clone();
+        tokio::task::spawn_blocking(move || engine.close()).await.expect("the engine closes");
+    }
+}

@@ -1,0 +1,50 @@
+//! What a server's doors ask of its agents: the catalog's word on definitions that are posted.
+
+use std::fmt;
+use std::path::Path;
+
+use abide_agent::{Catalog, DefinitionError, Tools};
+use abide_schema::{Code, Refusal};
+use abide_server::AgentRegistry;
+use serde_json::{Value, json};
+
+/// The workshop of a server, seen from its doors.
+pub(super) struct CatalogRegistry {
+    catalog: Catalog,
+    tools: Tools,
+}
+
+impl CatalogRegistry {
+    pub(super) fn new(folder: &Path, tools: Tools) -> CatalogRegistry {
+        CatalogRegistry { catalog: Catalog::new(folder, tools.clone()), tools }
+    }
+}
+
+impl fmt::Debug for CatalogRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doors").field("tools", &self.tools.names()).finish_non_exhaustive()
+    }
+}
+
+impl AgentRegistry for CatalogRegistry {
+    fn registrations(&self, definition: Value) -> Result<Vec<Value>, Refusal> {
+        let name = definition["name"].as_str().unwrap_or_default().to_owned();
+        let refused = |error: DefinitionError| refused(&name, &error);
+        let agents = self.catalog.posted(&definition).map_err(refused)?;
+        let as_json = |agent| serde_json::to_value(agent);
+        agents.iter().map(as_json).collect::<Result<_, _>>().map_err(|why| {
+            Refusal::new(Code::Internal, format!("the definition cannot be written: {why}"))
+        })
+    }
+
+    fn capabilities(&self) -> Value {
+        json!({"tools": self.tools.names(), "middleware": ["guardrail"]})
+    }
+}
+
+/// Names what is wrong, with the catalog's own code, which programs may look for.
+fn refused(name: &str, error: &DefinitionError) -> Refusal {
+    let detail = format!("no definition of agent {name}: {}: {error}", error.code());
+    Refusal::new(Code::BadArguments, detail)
+        .hint("GET /capabilities tells which tools and middleware there are")
+}

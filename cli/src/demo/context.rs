@@ -1,0 +1,140 @@
+//! What every player shares: the script, the ledger, and the way to the server.
+
+use std::sync::{Mutex, PoisonError};
+
+use abide_client::{Abide, Error, Subscription, Update};
+use serde::de::DeserializeOwned;
+use serde_json::Value as JsonValue;
+use tokio::sync::watch;
+
+use super::ledger::Ledger;
+use super::script::Script;
+use crate::failure::Failure;
+
+/// The stage.
+#[derive(Debug)]
+pub(crate) struct DemoContext {
+    /// What is played.
+    pub(crate) script: Script,
+    /// What is noted.
+    pub(crate) ledger: Ledger,
+    url: String,
+    /// How often the server was started.
+    starts: watch::Sender<u64>,
+    clients: Mutex<Vec<Abide>>,
+}
+
+impl DemoContext {
+    /// Over a server that runs.
+    pub(crate) fn new(script: Script, url: String) -> DemoContext {
+        let (starts, ledger) = (watch::Sender::new(1), Ledger::default());
+        DemoContext { script, ledger, url, starts, clients: Mutex::default() }
+    }
+
+    /// The server runs again.
+    pub(crate) fn started_again(&self) {
+        self.starts.send_modify(|starts| *starts += 1);
+    }
+
+    /// A client of its own for one player. While the server is away, this waits for it.
+    pub(crate) async fn connect(&self) -> Result<Client<'_>, Failure> {
+        let mut starts = self.starts.subscribe();
+        loop {
+            let tried = *starts.borrow_and_update();
+            match Abide::connect(&self.url).await {
+                Ok(abide) => {
+                    self.clients().push(abide.clone());
+                    return Ok(Client { abide, ledger: &self.ledger });
+                }
+                Err(Error::Unreachable { .. }) => {
+                    // The stage itself holds the sender.
+                    let _ = starts.wait_for(|starts| *starts > tried).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// How many clients there were, and how many of them lost their connection and made it again.
+    pub(crate) fn clients_resumed(&self) -> (u64, u64) {
+        let clients = self.clients();
+        let resumed = clients.iter().filter(|client| client.reconnects() > 0).count();
+        (clients.len() as u64, resumed as u64)
+    }
+
+    /// Closes all clients that are still there.
+    pub(crate) async fn close(&self) {
+        let clients = std::mem::take(&mut *self.clients());
+        for client in clients {
+            client.close().await;
+        }
+    }
+
+    fn clients(&self) -> std::sync::MutexGuard<'_, Vec<Abide>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One player's client. Every acknowledged write goes into the ledger.
+#[derive(Debug)]
+pub(crate) struct Client<'a> {
+    abide: Abide,
+    ledger: &'a Ledger,
+}
+
+impl<'a> Client<'a> {
+    /// Calls a reducer.
+    pub(crate) async fn call<T: DeserializeOwned>(
+        &self,
+        reducer: &'static str,
+        arguments: JsonValue,
+    ) -> Result<T, Error> {
+        let called = self.abide.call(reducer, &arguments).returning::<T>().send().await?;
+        self.ledger.acknowledge(called.seq, reducer, arguments);
+        Ok(called.value)
+    }
+
+    /// Subscribes to a query, whose `:session`, if it has one, is this.
+    pub(crate) async fn watch(&self, sql: &str, session: Option<&str>) -> Result<Live<'a>, Error> {
+        let mut subscribe = self.abide.subscribe(sql);
+        if let Some(session) = session {
+            subscribe = subscribe.param("session", session);
+        }
+        Ok(Live { subscription: subscribe.await?, ledger: self.ledger })
+    }
+
+    /// Hangs up.
+    pub(crate) async fn close(self) {
+        self.abide.close().await;
+    }
+}
+
+/// A query's result that is kept up to date.
+#[derive(Debug)]
+pub(crate) struct Live<'a> {
+    subscription: Subscription,
+    ledger: &'a Ledger,
+}
+
+impl Live<'_> {
+    /// Waits for the next change; the first is all that is there.
+    pub(crate) async fn next(&mut self) -> Result<Update, Error> {
+        match self.subscription.next().await {
+            Some(update) => {
+                self.ledger.count(|counts| counts.deltas += 1);
+                Ok(update)
+            }
+            None => Err(self.subscription.error().cloned().unwrap_or(Error::Closed)),
+        }
+    }
+
+    /// The rows as they are now.
+    pub(crate) fn rows<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
+        self.subscription.typed_rows()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.subscription.rows().len()
+    }
+}

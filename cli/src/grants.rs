@@ -1,0 +1,90 @@
+//! The rights of an identity: options of `abide identity` and `abide token`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_client::{CallLimits, NewIdentity, RateLimit};
+use clap::Args;
+
+use crate::duration;
+
+/// The rights of an identity.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct GrantOptions {
+    /// Its capabilities, repeated or separated by commas; '*' is all
+    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
+    pub(crate) can: Vec<String>,
+
+    /// Its scope: it reaches rows of this scope only; repeat it for several keys
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) scope: Vec<(String, String)>,
+
+    /// Its rate limit: 100/1s is a burst of 100 and then 100 a second
+    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    pub(crate) rate: Option<RateLimit>,
+
+    /// Its quota in each period: 10000/1d
+    #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
+    pub(crate) quota: Option<RateLimit>,
+}
+
+impl GrantOptions {
+    pub(crate) fn capabilities(&self) -> BTreeSet<String> {
+        self.can.iter().cloned().collect()
+    }
+
+    pub(crate) fn scope(&self) -> BTreeMap<String, String> {
+        self.scope.iter().cloned().collect()
+    }
+
+    pub(crate) fn limits(&self) -> Option<CallLimits> {
+        let limits = CallLimits { rate: self.rate, quota: self.quota };
+        (limits != CallLimits::default()).then_some(limits)
+    }
+
+    pub(crate) fn identity(&self, id: &str, role: &str) -> NewIdentity {
+        NewIdentity {
+            id: id.to_owned(),
+            role: role.to_owned(),
+            capabilities: self.capabilities(),
+            scope: self.scope(),
+            limits: self.limits(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.can.is_empty() && self.scope.is_empty() && self.limits().is_none()
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected KEY=VALUE, such as tenant=acme".to_owned()),
+    }
+}
+
+/// So many calls in a length of time.
+pub(crate) fn allowance(text: &str) -> Result<RateLimit, String> {
+    let wrong = || "expected CALLS/TIME, such as 100/1s".to_owned();
+    let (calls, span) = text.split_once('/').ok_or_else(wrong)?;
+    let calls = calls.parse().map_err(|_| wrong())?;
+    let per_ms = i64::try_from(duration::parse(span)?.as_millis()).map_err(|_| wrong())?;
+    Ok(RateLimit { calls, per_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_print_as_they_are_written() {
+        assert_eq!(pair("tenant=a=b"), Ok(("tenant".to_owned(), "a=b".to_owned())));
+        assert_eq!(allowance("100/1s"), Ok(RateLimit { calls: 100, per_ms: 1_000 }));
+        for wrong in ["100", "100/", "x/1s", "/1s", "100/1x"] {
+            assert!(allowance(wrong).is_err(), "{wrong}");
+        }
+        assert!(pair("tenant").is_err() && pair("=acme").is_err() && pair("tenant=").is_err());
+    }
+}

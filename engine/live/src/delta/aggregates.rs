@@ -1,0 +1,624 @@
+//! Aggregates by accumulators: a commit costs as much as the rows that it changed, however large
+//! their groups are.
+//!
+//! SQLite evaluates the group, the arguments and the filters of every changed row, and the outputs
+//! from the accumulators. This module only adds up the arguments. Sums that cannot be added exactly
+//! as SQLite would (REAL sums, whose last bits depend on the order of rows, and sums that could
+//! overflow on the way) are evaluated over the whole group for as long as that holds.
+
+use std::collections::HashMap;
+
+use abide_schema::table::Kind;
+use abide_schema::{Row, Value};
+
+use crate::catalog::Catalog;
+use crate::delta::exact::{self, ExactRow};
+use crate::delta::rule::{EvaluationExtent, RuleContext, Show, Term, restricted_to_group, terms};
+use crate::delta::state::{RuleState, row_bytes};
+use crate::delta::{Delta, Weights};
+use crate::plan::fragment::{Aggregate, Fragment, Mark, Piece, PlainExpr, Renderer, Statement};
+use crate::plan::select::Query;
+use crate::plan::select_core::{ExtraConditions, SelectCore};
+use crate::sql::LiveError;
+
+/// How a query's groups are maintained as accumulators.
+#[derive(Debug)]
+pub(crate) struct AggregateRule {
+    aggregates: Vec<AggregateCall>,
+    /// Return the group and the arguments of every changed row, with its weight.
+    terms: Vec<Term>,
+    /// Returns the accumulators of a given group.
+    fill: Statement,
+    shown: GroupOutput,
+    /// Whether there is a GROUP BY. Without one there is always one group.
+    grouped: bool,
+}
+
+/// Rows added to a group (positive weight) or removed from it, each as its group's values and its
+/// arguments.
+type GroupChanges = Vec<(Row, i64)>;
+
+/// One aggregate.
+#[derive(Debug)]
+struct AggregateCall {
+    aggregate: Aggregate,
+    /// Returns the extremum of a given group, by an index seek if there is one.
+    seek: Option<Statement>,
+}
+
+/// How a group's row is built from its values, followed by those of the aggregates.
+#[derive(Debug)]
+enum GroupOutput {
+    /// It consists of them.
+    Picked(Vec<usize>),
+    /// SQLite evaluates it.
+    Evaluated(Statement),
+}
+
+/// The accumulators of a group, filled by a reader.
+#[derive(Debug)]
+pub struct BackfilledGroup(pub(crate) Group);
+
+/// The cached state of a group.
+#[derive(Debug)]
+pub(crate) enum GroupState {
+    /// Its accumulators.
+    Group(Group),
+    /// They are too expensive to fill here; a reader is about to fill them.
+    AwaitingBackfill,
+}
+
+/// The accumulators of one group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// The number of rows.
+    rows: i64,
+    sums: Vec<Accumulator>,
+    /// The output row; `None` if HAVING does not hold or there are no rows.
+    shown: Option<Row>,
+}
+
+/// The accumulator of one aggregate.
+#[derive(Clone, Debug, Default)]
+struct Accumulator {
+    /// The number of non-NULL arguments.
+    count: i64,
+    /// The sum of the integer arguments.
+    sum: i128,
+    /// A bound on the sum of their magnitudes, in units of 2³². While it fits, no partial sum
+    /// overflows, in any order.
+    reach: i128,
+    /// The number of arguments that are neither integers nor NULL.
+    odd: i64,
+    extremum: Option<Value>,
+    /// Whether the extremum was removed.
+    lost: bool,
+}
+
+impl AggregateRule {
+    /// A tally for an aggregation of plain joins that is grouped by plain columns and outputs only
+    /// these and aggregates that can be added up.
+    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<AggregateRule> {
+        let groups = core.group.clone().unwrap_or_default();
+        let plain = |by: &Fragment| matches!(by.pieces.as_slice(), [Piece::Column(..)]);
+        if !groups.iter().all(plain) {
+            return None;
+        }
+        let mut found = Vec::new();
+        let outputs = core.outputs.iter().map(|output| &output.value);
+        let shown: Option<Vec<Fragment>> = outputs
+            .chain(&core.having)
+            .map(|value| from_given(catalog, query, &groups, value, &mut found))
+            .collect();
+        let mut shown = shown?;
+        let having = core.having.is_some().then(|| shown.pop()).flatten();
+        let mut values = groups.clone();
+        values.extend(found.iter().map(AggregateTerm::value));
+        let terms = terms(catalog, query, &core.dependency_path(), None, &values, Show::Weighted);
+        let render = |fragment: &Fragment| {
+            let mut out = Renderer::new(catalog, &query.sources);
+            out.fragment(fragment);
+            out.finish()
+        };
+        let restricted = restricted_to_group(query);
+        let fill = render(&fill(core, &found, &restricted));
+        let aggregates = found.iter().map(|found| {
+            let seek = found.seek(core, &restricted).map(|seek| render(&seek));
+            AggregateCall { aggregate: found.aggregate, seek }
+        });
+        let shown = match picked(&shown, groups.len()).filter(|_| having.is_none()) {
+            Some(picked) => GroupOutput::Picked(picked),
+            None => GroupOutput::Evaluated(render(&evaluated(&shown, having.as_ref()))),
+        };
+        let grouped = core.group.is_some();
+        Some(AggregateRule { aggregates: aggregates.collect(), terms, fill, shown, grouped })
+    }
+
+    /// All statements of the tally.
+    pub(crate) fn statements(&self) -> Vec<Statement> {
+        let mut statements: Vec<Statement> = self.terms().cloned().collect();
+        statements.push(self.fill.clone());
+        statements.extend(self.aggregates.iter().filter_map(|call| call.seek.clone()));
+        if let GroupOutput::Evaluated(shown) = &self.shown {
+            statements.push(shown.clone());
+        }
+        statements
+    }
+
+    /// The statements that join changed rows.
+    fn terms(&self) -> impl Iterator<Item = &Statement> {
+        self.terms.iter().map(Term::statement)
+    }
+
+    /// The delta from changes in the temporary tables; updates the cached state. Groups that are
+    /// too expensive to fill become wanted; the whole delta is then unknown, but the other groups
+    /// stay correct. After any other error the cached state is empty.
+    pub(crate) fn delta(
+        &self,
+        run: &mut RuleContext,
+        state: &mut RuleState,
+    ) -> Result<Delta, LiveError> {
+        let (mut weights, mut dear) = (Weights::default(), false);
+        let changed = self.changed(run).inspect_err(|_| state.forget())?;
+        for (group, rows) in changed {
+            let outcome = match state.take_group(&group) {
+                None => self.begin(run, &group),
+                Some(GroupState::Group(known)) => self.advance(run, &group, known, &rows),
+                Some(GroupState::AwaitingBackfill) => {
+                    state.keep_group(group, GroupState::AwaitingBackfill);
+                    dear = true;
+                    continue;
+                }
+            };
+            match (outcome, &mut run.dear) {
+                (Ok((old, new)), _) => {
+                    old.into_iter().for_each(|row| weights.add(row, -1));
+                    new.shown.iter().for_each(|row| weights.add(row.clone(), 1));
+                    self.keep(state, group, new);
+                }
+                (Err(LiveError::OverBudget), Some(wanted)) => {
+                    wanted.push(group.clone());
+                    state.keep_group(group, GroupState::AwaitingBackfill);
+                    dear = true;
+                }
+                (Err(error), _) => {
+                    state.forget();
+                    return Err(error);
+                }
+            }
+        }
+        if dear {
+            return Err(LiveError::OverBudget);
+        }
+        Ok(Delta::of_weights(&run.query.key, weights))
+    }
+
+    /// The groups and arguments of the changed rows, by group, with their weights.
+    fn changed(&self, run: &mut RuleContext) -> Result<Vec<(Row, GroupChanges)>, LiveError> {
+        let mut changed = Weights::default();
+        let width = run.query.cores[0].1.group.as_ref().map_or(0, Vec::len);
+        run.terms(&self.terms, &mut |row, weight| changed.add(row, weight))?;
+        let mut groups: Vec<(Row, GroupChanges)> = Vec::new();
+        let mut places = HashMap::new();
+        for (row, weight) in changed.rows().filter(|(_, weight)| *weight != 0) {
+            let group: Row = row[..width].into();
+            let at = *places.entry(ExactRow(group.clone())).or_insert(groups.len());
+            if at == groups.len() {
+                groups.push((group, Vec::new()));
+            }
+            groups[at].1.push((row, weight));
+        }
+        Ok(groups)
+    }
+
+    fn keep(&self, state: &mut RuleState, group: Row, known: Group) {
+        if known.rows > 0 || !self.grouped {
+            state.keep_group(group, GroupState::Group(known));
+        }
+    }
+
+    /// Adopts accumulators that were filled on the state before these changes, replacing the wanted
+    /// mark.
+    pub(crate) fn apply_backfill(
+        &self,
+        run: &mut RuleContext,
+        state: &mut RuleState,
+        group: &Row,
+        filled: Option<BackfilledGroup>,
+    ) -> Result<(), LiveError> {
+        match state.take_group(group) {
+            Some(GroupState::AwaitingBackfill) => {}
+            Some(known) => state.keep_group(group.clone(), known),
+            None => return Ok(()),
+        }
+        let Some(BackfilledGroup(filled)) = filled else { return Ok(()) };
+        let changed =
+            self.changed(run)?.into_iter().find(|(changed, _)| exact::same(changed, group));
+        let rows = changed.map_or_else(Vec::new, |(_, rows)| rows);
+        let (_, known) = self.advance(run, group, filled, &rows)?;
+        self.keep(state, group.clone(), known);
+        Ok(())
+    }
+
+    /// The previous output of a group and its accumulators, when it is first touched.
+    fn begin(&self, run: &mut RuleContext, group: &Row) -> Result<(Option<Row>, Group), LiveError> {
+        let mut old = None;
+        run.evaluate(EvaluationExtent::Group, group, true, &mut |row| old = Some(row))?;
+        let mut new = self.fill(run, group)?;
+        new.shown = self.show(run, group, &new)?;
+        Ok((old, new))
+    }
+
+    /// The previous output of a group, and its accumulators after more rows.
+    fn advance(
+        &self,
+        run: &mut RuleContext,
+        group: &Row,
+        mut known: Group,
+        rows: &[(Row, i64)],
+    ) -> Result<(Option<Row>, Group), LiveError> {
+        for (row, weight) in rows {
+            known.rows += weight;
+            for (call, sum, value) in self.each(&mut known.sums, &row[group.len()..]) {
+                sum.add(call.aggregate, value, *weight);
+            }
+        }
+        for (call, sum) in self.aggregates.iter().zip(&mut known.sums) {
+            let (true, Some(seek)) = (sum.lost, &call.seek) else { continue };
+            (sum.lost, sum.extremum) = (false, None);
+            run.rows(seek, group, &mut |row| {
+                sum.extremum = row.first().filter(|value| **value != Value::Null).cloned();
+            })?;
+        }
+        let old = known.shown.take();
+        known.shown = self.show(run, group, &known)?;
+        Ok((old, known))
+    }
+
+    fn each<'s>(
+        &'s self,
+        sums: &'s mut [Accumulator],
+        values: &'s [Value],
+    ) -> impl Iterator<Item = (&'s AggregateCall, &'s mut Accumulator, &'s Value)> {
+        let sums = self.aggregates.iter().zip(sums).zip(values);
+        sums.map(|((call, sum), value)| (call, sum, value))
+    }
+
+    /// The current accumulators of a group.
+    pub(crate) fn fill(&self, run: &mut RuleContext, group: &Row) -> Result<Group, LiveError> {
+        let mut filled = Group { rows: 0, sums: Vec::new(), shown: None };
+        run.rows(&self.fill, group, &mut |row| {
+            let mut cells = row.iter();
+            let mut next = || cells.next().expect("the statement shows every accumulator");
+            filled.rows = crate::delta::integer(next());
+            filled.sums =
+                self.aggregates.iter().map(|call| Accumulator::read(call, &mut next)).collect();
+        })?;
+        Ok(filled)
+    }
+
+    /// The output row of a group.
+    fn show(
+        &self,
+        run: &mut RuleContext,
+        group: &Row,
+        known: &Group,
+    ) -> Result<Option<Row>, LiveError> {
+        if known.rows == 0 && self.grouped {
+            return Ok(None);
+        }
+        let sums = self.aggregates.iter().zip(&known.sums);
+        let values = sums.map(|(call, sum)| sum.value(call.aggregate, known.rows));
+        let Some(values) = values.collect::<Option<Vec<Value>>>() else {
+            let mut shown = None;
+            run.evaluate(EvaluationExtent::Group, group, false, &mut |row| shown = Some(row))?;
+            return Ok(shown);
+        };
+        let given: Vec<Value> = group.iter().cloned().chain(values).collect();
+        match &self.shown {
+            GroupOutput::Picked(picked) => {
+                Ok(Some(picked.iter().map(|at| given[*at].clone()).collect()))
+            }
+            GroupOutput::Evaluated(statement) => {
+                let mut shown = None;
+                run.rows(statement, &given, &mut |row| shown = Some(row.into()))?;
+                Ok(shown)
+            }
+        }
+    }
+}
+
+impl GroupState {
+    /// Its approximate size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            GroupState::Group(group) => group.bytes(),
+            GroupState::AwaitingBackfill => 0,
+        }
+    }
+}
+
+impl Group {
+    /// Its approximate size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let extrema = self.sums.iter().filter_map(|sum| sum.extremum.as_ref());
+        self.sums.len() * size_of::<Accumulator>()
+            + extrema.map(Value::size).sum::<usize>()
+            + self.shown.as_ref().map_or(0, |row| row_bytes(row))
+    }
+}
+
+impl Accumulator {
+    /// Reads the output of [`AggregateTerm::filled`].
+    fn read<'v>(call: &AggregateCall, next: &mut dyn FnMut() -> &'v Value) -> Accumulator {
+        let number = crate::delta::integer;
+        let mut sum = Accumulator::default();
+        match call.aggregate {
+            Aggregate::Rows | Aggregate::Other => {}
+            Aggregate::Count => sum.count = number(next()),
+            Aggregate::Sum | Aggregate::Total | Aggregate::Average => {
+                sum.count = number(next());
+                sum.sum = i128::from(number(next())) << 32;
+                sum.sum += i128::from(number(next()));
+                sum.reach = i128::from(number(next()));
+                sum.odd = number(next());
+            }
+            Aggregate::Min | Aggregate::Max => {
+                sum.extremum = Some(next().clone()).filter(|value| *value != Value::Null);
+            }
+        }
+        sum
+    }
+
+    fn add(&mut self, aggregate: Aggregate, value: &Value, weight: i64) {
+        if *value == Value::Null {
+            return;
+        }
+        self.count += weight;
+        match aggregate {
+            Aggregate::Min | Aggregate::Max => self.compare(aggregate, value, weight),
+            Aggregate::Sum | Aggregate::Total | Aggregate::Average => match value {
+                Value::Integer(n) => {
+                    self.sum += i128::from(*n) * i128::from(weight);
+                    self.reach += reach(*n) * i128::from(weight);
+                }
+                _ => self.odd += weight,
+            },
+            Aggregate::Rows | Aggregate::Count | Aggregate::Other => {}
+        }
+    }
+
+    /// Compares values of one column, and so of one type.
+    fn compare(&mut self, aggregate: Aggregate, value: &Value, weight: i64) {
+        let Some(extremum) = &self.extremum else {
+            // NULL so far, or lost: only added rows can set it.
+            self.lost |= weight < 0;
+            self.extremum = Some(value.clone()).filter(|_| weight > 0);
+            return;
+        };
+        if weight < 0 {
+            self.lost |= exact::same(std::slice::from_ref(extremum), std::slice::from_ref(value));
+            return;
+        }
+        let order = match (value, extremum) {
+            (Value::Integer(value), Value::Integer(known)) => value.cmp(known),
+            (Value::Real(value), Value::Real(known)) => value.total_cmp(known),
+            (Value::Text(value), Value::Text(known)) => value.as_bytes().cmp(known.as_bytes()),
+            (Value::Blob(value), Value::Blob(known)) => value.cmp(known),
+            _ => {
+                self.lost = true;
+                return;
+            }
+        };
+        let better = if aggregate == Aggregate::Min { order.is_lt() } else { order.is_gt() };
+        if better {
+            self.extremum = Some(value.clone());
+        }
+    }
+
+    /// The value that SQLite would compute; `None` if not certain.
+    fn value(&self, aggregate: Aggregate, rows: i64) -> Option<Value> {
+        // As in SQLite: the sum as the nearest double, then the division.
+        #[expect(clippy::cast_precision_loss, reason = "SQLite rounds here too")]
+        let real = |n: i64| n as f64;
+        let sum = || {
+            let small = self.odd == 0 && self.reach < 1 << 31;
+            i64::try_from(self.sum).ok().filter(|_| small)
+        };
+        Some(match aggregate {
+            Aggregate::Rows => Value::Integer(rows),
+            Aggregate::Count => Value::Integer(self.count),
+            Aggregate::Sum if self.count == 0 => Value::Null,
+            Aggregate::Sum => Value::Integer(sum()?),
+            Aggregate::Total => Value::Real(real(sum()?)),
+            Aggregate::Average if self.count == 0 => Value::Null,
+            Aggregate::Average => Value::Real(real(sum()?) / real(self.count)),
+            Aggregate::Min | Aggregate::Max => self.extremum.clone().unwrap_or(Value::Null),
+            Aggregate::Other => return None,
+        })
+    }
+}
+
+/// The magnitude of an integer in units of 2³², rounded up.
+fn reach(n: i64) -> i128 {
+    i128::from((n >> 32).abs() + 1)
+}
+
+/// An aggregate found in a fragment.
+#[derive(Clone, Debug, PartialEq)]
+struct AggregateTerm {
+    aggregate: Aggregate,
+    argument: Fragment,
+    filter: Option<Fragment>,
+}
+
+impl AggregateTerm {
+    /// Parses the pieces between its marks.
+    fn of(aggregate: Aggregate, pieces: &[Piece]) -> AggregateTerm {
+        let between = |from: Mark, to: Mark| {
+            let at = |mark: Mark| pieces.iter().position(|piece| *piece == Piece::Mark(mark));
+            let (from, to) = (at(from)?, at(to)?);
+            let mut fragment = Fragment::new();
+            fragment.pieces.extend_from_slice(&pieces[from + 1..to]);
+            Some(fragment)
+        };
+        AggregateTerm {
+            aggregate,
+            argument: between(Mark::Argument, Mark::ArgumentEnd).unwrap_or_else(Fragment::new),
+            filter: between(Mark::Filter, Mark::FilterEnd),
+        }
+    }
+
+    /// The contribution of a row: its argument, or NULL if the filter excludes it.
+    fn value(&self) -> Fragment {
+        let mut argument = self.argument.clone();
+        if argument.pieces.is_empty() {
+            argument.push_text("1");
+        }
+        let Some(filter) = &self.filter else { return argument };
+        let mut out = Fragment::text("CASE WHEN (");
+        out.push(filter);
+        out.push_text(") THEN (");
+        out.push(&argument);
+        out.push_text(") END");
+        out
+    }
+
+    /// The initial value of the accumulator as SQL, over a value of this name. [`Accumulator::read`] reads
+    /// it.
+    fn filled(&self, value: &str) -> Vec<String> {
+        let count = format!("count({value})");
+        let integers = |what: &str| {
+            format!("coalesce(sum(CASE typeof({value}) WHEN 'integer' THEN {what} END), 0)")
+        };
+        match self.aggregate {
+            Aggregate::Rows | Aggregate::Other => Vec::new(),
+            Aggregate::Count => vec![count],
+            Aggregate::Sum | Aggregate::Total | Aggregate::Average => vec![
+                count,
+                integers(&format!("{value} >> 32")),
+                integers(&format!("{value} & 4294967295")),
+                integers(&format!("abs({value} >> 32) + 1")),
+                format!("coalesce(sum(typeof({value}) NOT IN ('integer', 'null')), 0)"),
+            ],
+            Aggregate::Min => vec![format!("min({value})")],
+            Aggregate::Max => vec![format!("max({value})")],
+        }
+    }
+
+    fn seek(&self, core: &SelectCore, restricted: &[Fragment]) -> Option<Fragment> {
+        let mut out = Fragment::text(match self.aggregate {
+            Aggregate::Min => "SELECT min(",
+            Aggregate::Max => "SELECT max(",
+            _ => return None,
+        });
+        out.push(&self.argument);
+        out.push_text(")");
+        core.write_from(&ExtraConditions::new(), &mut out);
+        let filter = self.filter.iter().map(|filter| core.shielded(filter, filter.clone()));
+        let restricted: Vec<Fragment> = restricted.iter().cloned().chain(filter).collect();
+        core.write_where(&restricted, &mut out);
+        Some(out)
+    }
+}
+
+/// An expression in terms of the given values of the group and the aggregates. New aggregates are
+/// added to the list. `None` if it needs anything else.
+fn from_given(
+    catalog: &Catalog,
+    query: &Query,
+    groups: &[Fragment],
+    value: &Fragment,
+    found: &mut Vec<AggregateTerm>,
+) -> Option<Fragment> {
+    let mut out = Fragment::new();
+    let mut pieces = value.pieces.iter().enumerate();
+    while let Some((at, piece)) = pieces.next() {
+        match piece {
+            Piece::Mark(Mark::Aggregate(Aggregate::Other)) => return None,
+            Piece::Mark(Mark::Aggregate(aggregate)) => {
+                let end = Piece::Mark(Mark::End);
+                let length = value.pieces[at..].iter().position(|piece| *piece == end)?;
+                let call = AggregateTerm::of(*aggregate, &value.pieces[at + 1..at + length]);
+                let known = found.iter().position(|known| *known == call);
+                let number = known.unwrap_or_else(|| {
+                    found.push(call);
+                    found.len() - 1
+                });
+                out.pieces.push(Piece::Given(groups.len() + number));
+                pieces.nth(length - 1);
+            }
+            Piece::Column(source, column) => {
+                let column_of = Fragment::column(*source, *column);
+                let number = groups.iter().position(|by| *by == column_of)?;
+                let kind: Kind = catalog.table(query.sources[*source].table).columns[*column].kind;
+                // A bare parameter has no affinity; the CAST has that of the column.
+                out.push_text("CAST(");
+                out.pieces.push(Piece::Given(number));
+                out.push_text(&format!("AS {})", kind.sql()));
+            }
+            Piece::Text(_) | Piece::Param(_) => out.pieces.push(piece.clone()),
+            Piece::Hint(_) => {}
+            Piece::Source(_) | Piece::Given(_) | Piece::Mark(_) | Piece::Derived(..) => {
+                return None;
+            }
+        }
+    }
+    out.plain =
+        if matches!(value.plain, PlainExpr::Column(..)) { value.plain } else { PlainExpr::Other };
+    Some(out)
+}
+
+/// The given value of each output, if every output is one.
+fn picked(shown: &[Fragment], groups: usize) -> Option<Vec<usize>> {
+    let one = |value: &Fragment| match value.pieces.as_slice() {
+        [Piece::Given(at)] => Some(*at),
+        // A group's column, cast to its own type.
+        [Piece::Text(_), Piece::Given(at), Piece::Text(_)]
+            if *at < groups && matches!(value.plain, PlainExpr::Column(..)) =>
+        {
+            Some(*at)
+        }
+        _ => None,
+    };
+    shown.iter().map(one).collect()
+}
+
+/// `SELECT outputs WHERE having`, over given values.
+fn evaluated(shown: &[Fragment], having: Option<&Fragment>) -> Fragment {
+    let mut out = Fragment::text("SELECT");
+    for (at, value) in shown.iter().enumerate() {
+        out.push_text(if at > 0 { "," } else { "" });
+        out.push(value);
+    }
+    if let Some(having) = having {
+        out.push_text("WHERE");
+        out.push(having);
+    }
+    out
+}
+
+/// `SELECT count(*), … FROM (the arguments of the group's rows)`.
+fn fill(core: &SelectCore, found: &[AggregateTerm], restricted: &[Fragment]) -> Fragment {
+    let mut shown = vec!["count(*)".to_owned()];
+    let mut rows = Fragment::text("SELECT");
+    for (at, call) in found.iter().enumerate() {
+        shown.extend(call.filled(&format!("v{at}")));
+        rows.push_text(if at > 0 { "," } else { "" });
+        rows.push(&call.value());
+        rows.push_text(&format!("AS v{at}"));
+    }
+    let mut out = Fragment::text(&format!("SELECT {}", shown.join(", ")));
+    if shown.len() == 1 {
+        // For a plain row count SQLite is faster without a subquery.
+        core.write_from(&ExtraConditions::new(), &mut out);
+        core.write_where(restricted, &mut out);
+        return out;
+    }
+    core.write_from(&ExtraConditions::new(), &mut rows);
+    core.write_where(restricted, &mut rows);
+    out.push_text("FROM (");
+    out.push(&rows);
+    out.push_text(")");
+    out
+}

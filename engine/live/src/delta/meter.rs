@@ -1,0 +1,217 @@
+//! The cost of each template's live queries to commits, in counted work, and which templates exceed
+//! their budget.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Work done for live queries. It is counted, not timed, so it is the same on every machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Statements run.
+    pub statements: u64,
+    /// Steps of SQLite's virtual machine, about ten for each visited row.
+    pub steps: u64,
+}
+
+impl Cost {
+    /// Adds other work.
+    pub(crate) fn add(&mut self, other: Cost) {
+        self.statements += other.statements;
+        self.steps += other.steps;
+    }
+}
+
+impl std::ops::Sub for Cost {
+    type Output = Cost;
+
+    fn sub(self, earlier: Cost) -> Cost {
+        Cost { statements: self.statements - earlier.statements, steps: self.steps - earlier.steps }
+    }
+}
+
+/// What live queries may cost a commit, in steps of SQLite's virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The average cost of one binding's delta, over the last deltas of a template.
+    pub average: u64,
+    /// The maximum of a single delta. It is interrupted there.
+    pub most: u64,
+    /// The maximum of all deltas of one commit. Beyond it no further delta is computed.
+    pub commit: u64,
+}
+
+/// The work of one template so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateWork {
+    /// The template, as its snapshot's SQL.
+    pub sql: Arc<str>,
+    /// The number of attached bindings.
+    pub bindings: usize,
+    /// The number of requested deltas.
+    pub deltas: u64,
+    /// The number of deltas not computed because of the budget.
+    pub over_budget: u64,
+    /// The cost of the deltas.
+    pub spent: Cost,
+}
+
+/// Deltas in the moving average.
+const WINDOW: u64 = 8;
+
+/// Deltas within the budget after which earlier excesses are forgotten.
+const CALM: u64 = 1 << 10;
+/// The longest pause, in deltas.
+const PAUSE: u64 = 1 << 16;
+
+/// The cost of one template.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) work: TemplateWork,
+    /// Decaying average of the steps of a delta.
+    average: u64,
+    /// Deltas until another attempt, while the template is over budget.
+    paused: u64,
+    /// The length of the next pause.
+    pause: u64,
+    /// Deltas within the budget since the last pause.
+    calm: u64,
+}
+
+impl Meter {
+    /// Nothing spent yet.
+    pub(crate) fn new(sql: &Arc<str>) -> Meter {
+        let spent = Cost::default();
+        let sql = Arc::clone(sql);
+        let work = TemplateWork { sql, bindings: 0, deltas: 0, over_budget: 0, spent };
+        Meter { work, average: 0, paused: 0, pause: 1, calm: 0 }
+    }
+
+    /// Whether the next delta may be computed. Each refusal counts down to another attempt, because
+    /// a one-time cost (filling accumulators, a span of many changes) need not recur.
+    pub(crate) fn may_run(&mut self) -> bool {
+        self.work.deltas += 1;
+        if self.paused == 0 {
+            return true;
+        }
+        self.paused -= 1;
+        self.work.over_budget += 1;
+        false
+    }
+
+    /// Records the cost of a delta. `exceeded` if it was interrupted.
+    pub(crate) fn spend(&mut self, spent: Cost, exceeded: bool, budget: Option<Budget>) {
+        self.work.spent.add(spent);
+        self.average = (self.average * (WINDOW - 1) + spent.steps) / WINDOW;
+        let Some(budget) = budget else { return };
+        if exceeded {
+            self.work.over_budget += 1;
+        }
+        if exceeded || self.average > budget.average {
+            self.paused = self.pause;
+            self.pause = (self.pause * 2).min(PAUSE);
+            (self.average, self.calm) = (0, 0);
+            return;
+        }
+        self.calm += 1;
+        if self.calm > CALM {
+            self.pause = 1;
+        }
+    }
+}
+
+/// The meters of all attached templates.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    meters: Vec<Option<Meter>>,
+    places: HashMap<Arc<str>, usize>,
+    free: Vec<usize>,
+}
+
+impl Meters {
+    /// Adds a binding of a template. Returns the index of its meter.
+    pub(crate) fn enter(&mut self, sql: &Arc<str>) -> usize {
+        let (meters, free) = (&mut self.meters, &mut self.free);
+        let at = *self.places.entry(Arc::clone(sql)).or_insert_with(|| {
+            let meter = Some(Meter::new(sql));
+            match free.pop() {
+                Some(at) => {
+                    meters[at] = meter;
+                    at
+                }
+                None => {
+                    meters.push(meter);
+                    meters.len() - 1
+                }
+            }
+        });
+        self.of(at).work.bindings += 1;
+        at
+    }
+
+    /// Removes a binding.
+    pub(crate) fn leave(&mut self, at: usize) {
+        let work = &mut self.of(at).work;
+        work.bindings -= 1;
+        if work.bindings == 0 {
+            let sql = Arc::clone(&work.sql);
+            self.places.remove(&sql);
+            self.meters[at] = None;
+            self.free.push(at);
+        }
+    }
+
+    /// The meter of an attached binding.
+    pub(crate) fn of(&mut self, at: usize) -> &mut Meter {
+        self.meters[at].as_mut().expect("the meter of an attached binding")
+    }
+
+    /// Records work for all bindings of a template together.
+    pub(crate) fn spend_on(&mut self, sql: &Arc<str>, spent: Cost) {
+        if let Some(at) = self.places.get(sql).copied() {
+            self.of(at).work.spent.add(spent);
+        }
+    }
+
+    /// The work of all templates, the most expensive first.
+    pub(crate) fn read(&self) -> Vec<TemplateWork> {
+        let mut all: Vec<TemplateWork> =
+            self.meters.iter().flatten().map(|meter| meter.work.clone()).collect();
+        all.sort_by_key(|work| std::cmp::Reverse(work.spent.steps));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Option<Budget> = Some(Budget { average: 100, most: 1_000, commit: u64::MAX });
+
+    fn steps(steps: u64) -> Cost {
+        Cost { statements: 1, steps }
+    }
+
+    #[test]
+    fn an_expensive_template_is_tried_less_and_less_often() {
+        let mut meter = Meter::new(&Arc::from("SELECT 1"));
+        let mut attempts = 0;
+        for _ in 0..1_000 {
+            if meter.may_run() {
+                attempts += 1;
+                meter.spend(steps(1_000), true, BUDGET);
+            }
+        }
+        assert_eq!(attempts, 10);
+        assert_eq!(meter.work.over_budget, 1_000);
+    }
+
+    #[test]
+    fn one_expensive_delta_among_cheap_ones_does_not_stop_a_template() {
+        let mut meter = Meter::new(&Arc::from("SELECT 1"));
+        for at in 0..1_000 {
+            assert!(meter.may_run());
+            meter.spend(steps(if at % 100 == 0 { 700 } else { 10 }), false, BUDGET);
+        }
+        assert_eq!(meter.work.over_budget, 0);
+    }
+}

@@ -1,0 +1,769 @@
+//! The delta rules: how the change of a query's result follows from the changes of its tables.
+//!
+//! `ChangeImages`: filter and project the old and new images of the changed rows. `Join`: with R' the
+//! tables after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j
+//! (DBSP's rule, over the later state only). `Groups`: find the touched groups by the same terms,
+//! and evaluate each of them over the tables after and before. `Touched`: find the rows of the
+//! outermost inner tables that a change may affect, and evaluate the query for each of them, after
+//! and before. `Whole`: evaluate the whole query over both states.
+
+mod groups;
+mod partitions;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_schema::{Row, TableSpec, Value};
+use sqlite3_parser::ast::CompoundOperator;
+
+use crate::catalog::{Catalog, IMAGE, WEIGHT};
+use crate::delta::aggregates::{AggregateRule, BackfilledGroup};
+use crate::delta::changes::{Changes, NEW, OLD, RowChange, image_number};
+use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
+use crate::delta::exact::{self, ExactRow};
+use crate::delta::meter::Cost;
+use crate::delta::state::RuleState;
+use crate::delta::window::WindowRule;
+use crate::delta::{Delta, Weights, integer, key_of};
+use crate::plan::fragment::{Arg, Fragment, Piece, PlainExpr, Renderer, SourceForm, Statement};
+use crate::plan::select::Query;
+use crate::plan::select_core::SelectCore;
+use crate::sql::{LiveError, Sql};
+
+use groups::groups_of;
+pub(crate) use partitions::Partitions;
+
+/// The maximum number of joined tables. Beyond it the 2^n − 1 terms are too many.
+pub(crate) const JOINED: usize = 5;
+
+/// The maximum number of groups or rows evaluated one by one. Beyond it the whole query is
+/// evaluated: a resume over a long span touches most of a result anyway.
+const PARTS: usize = 1_000;
+
+/// How a query's result is maintained.
+#[derive(Debug)]
+pub(crate) enum DeltaRule {
+    /// One table, filtered and projected.
+    Images(Statement),
+    /// An inner join.
+    Join(Vec<Term>),
+    /// Aggregates maintained as accumulators.
+    Aggregates(Box<AggregateRule>, Vec<Term>),
+    /// Other aggregates: the terms return the group of every changed row.
+    Groups(Vec<Term>),
+    /// Outer joins and subqueries: the terms return the rows that a change may affect.
+    Touched(Vec<Term>),
+    /// LIMIT of plain joins.
+    Window(WindowRule),
+    /// The terms check whether any changed row matters; if so, the whole query is evaluated.
+    OnAnyChange(Vec<Term>),
+    /// A partitioned result: the terms return the touched parts.
+    Partitions(Partitions),
+    /// Any query: evaluated over both states.
+    Whole,
+}
+
+/// One summand of a join's delta: some sources stand for their changes.
+#[derive(Debug)]
+pub(crate) struct Term {
+    /// The tables (catalog positions) whose changes it reads.
+    changed: Vec<usize>,
+    sign: i64,
+    pub(crate) statement: Statement,
+}
+
+impl Term {
+    /// The statement of the term.
+    pub(crate) fn statement(&self) -> &Statement {
+        &self.statement
+    }
+}
+
+/// The inputs of a rule.
+pub(crate) struct RuleContext<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) query: &'a Query,
+    pub(crate) params: &'a [Value],
+    pub(crate) changes: &'a Changes,
+    pub(crate) sql: &'a mut dyn Sql,
+    pub(crate) evaluations: &'a Evaluations,
+    /// The cached state of the result before the changes, updated by the rule; `None` if the
+    /// changes are not those of the next commit.
+    pub(crate) state: Option<&'a mut RuleState>,
+    /// Receives the groups that are too expensive to fill here, if a reader may fill them.
+    pub(crate) dear: Option<&'a mut Vec<Row>>,
+    /// The cost so far.
+    pub(crate) spent: &'a mut Cost,
+}
+
+impl DeltaRule {
+    /// The cheapest correct rule for a query.
+    pub(crate) fn choose(catalog: &Catalog, query: &Query) -> DeltaRule {
+        let [(_, core)] = query.cores.as_slice() else {
+            let joined = all_joined(catalog, query).map(DeltaRule::Join);
+            return joined.unwrap_or_else(|| DeltaRule::choose_else(catalog, query));
+        };
+        let plain = core.is_plain_join() && core.from.len() <= JOINED && !core.distinct;
+        if !plain || core.windows() {
+            return DeltaRule::choose_else(catalog, query);
+        }
+        let dependency = core.dependency_path();
+        if query.limit.is_some() && core.aggregates() {
+            return DeltaRule::OnAnyChange(terms(
+                catalog,
+                query,
+                &dependency,
+                None,
+                &[],
+                Show::Distinct,
+            ));
+        }
+        if query.limit.is_some() {
+            return DeltaRule::Window(WindowRule::of(catalog, query, core));
+        }
+        if core.aggregates() {
+            let groups = core.group.clone().unwrap_or_default();
+            let terms = terms(catalog, query, &dependency, None, &groups, Show::Distinct);
+            return match AggregateRule::of(catalog, query, core) {
+                Some(tally) => DeltaRule::Aggregates(Box::new(tally), terms),
+                None => DeltaRule::Groups(terms),
+            };
+        }
+        let shown = core.shown();
+        if core.from.len() == 1 {
+            return DeltaRule::Images(images(catalog, query, core, &shown));
+        }
+        DeltaRule::Join(terms(catalog, query, &dependency, None, &shown, Show::Weighted))
+    }
+
+    /// The name of the rule.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            DeltaRule::Images(_) => "images",
+            DeltaRule::Join(_) => "join",
+            DeltaRule::Aggregates(..) => "tally",
+            DeltaRule::Groups(_) => "groups",
+            DeltaRule::Touched(_) => "touched",
+            DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) => "window",
+            DeltaRule::Partitions(_) => "parts",
+            DeltaRule::Whole => "whole",
+        }
+    }
+
+    /// The terms that join changed rows with other tables.
+    pub(crate) fn terms(&self) -> Vec<&Term> {
+        match self {
+            DeltaRule::Images(_) | DeltaRule::Whole => Vec::new(),
+            DeltaRule::Join(terms)
+            | DeltaRule::Aggregates(_, terms)
+            | DeltaRule::Groups(terms)
+            | DeltaRule::Touched(terms)
+            | DeltaRule::OnAnyChange(terms) => terms.iter().collect(),
+            DeltaRule::Window(cut) => cut.terms.iter().collect(),
+            DeltaRule::Partitions(parts) => parts.terms().collect(),
+        }
+    }
+
+    /// The rule for all but plain joins and their groups.
+    fn choose_else(catalog: &Catalog, query: &Query) -> DeltaRule {
+        if query.limit.is_some() {
+            return Partitions::gate(catalog, query)
+                .map_or(DeltaRule::Whole, DeltaRule::OnAnyChange);
+        }
+        if let [(_, core)] = query.cores.as_slice()
+            && !core.distinct
+            && !core.windows()
+        {
+            if let Some(parts) = Partitions::of_full_join(catalog, query, core) {
+                return DeltaRule::Partitions(parts);
+            }
+            if let Some(terms) = touched(catalog, query, core) {
+                return DeltaRule::Touched(terms);
+            }
+        }
+        Partitions::by_values(catalog, query).map_or(DeltaRule::Whole, DeltaRule::Partitions)
+    }
+
+    /// All statements of the rule.
+    pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
+        let (terms, extent) = match self {
+            DeltaRule::Images(statement) => return vec![statement.clone()],
+            DeltaRule::Join(terms) => (terms.as_slice(), None),
+            DeltaRule::Aggregates(_, terms) | DeltaRule::Groups(terms) => {
+                (terms.as_slice(), Some(EvaluationExtent::Group))
+            }
+            DeltaRule::Touched(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
+            DeltaRule::Window(cut) => (cut.terms.as_slice(), Some(EvaluationExtent::Whole)),
+            DeltaRule::OnAnyChange(terms) => (terms.as_slice(), Some(EvaluationExtent::Whole)),
+            DeltaRule::Partitions(parts) => return parts.statements(catalog, query),
+            DeltaRule::Whole => (&[][..], Some(EvaluationExtent::Whole)),
+        };
+        let mut statements = match self {
+            DeltaRule::Aggregates(tally, _) => tally.statements(),
+            _ => Vec::new(),
+        };
+        statements.extend(terms.iter().map(|term| term.statement.clone()));
+        for before in [false, true] {
+            let before = vec![before; query.sources.len()];
+            statements.extend(extent.map(|extent| evaluate(catalog, query, extent, &before)));
+        }
+        statements
+    }
+
+    /// The accumulators of a group in the state of the run; `None` if the rule has none.
+    pub(crate) fn fill(
+        &self,
+        run: &mut RuleContext,
+        group: &Row,
+    ) -> Result<Option<BackfilledGroup>, LiveError> {
+        match self {
+            DeltaRule::Aggregates(tally, _) => Ok(Some(BackfilledGroup(tally.fill(run, group)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adopts the result of [`DeltaRule::fill`] on the state before these changes.
+    pub(crate) fn apply_backfill(
+        &self,
+        run: &mut RuleContext,
+        state: &mut RuleState,
+        group: &Row,
+        filled: Option<BackfilledGroup>,
+    ) -> Result<(), LiveError> {
+        match self {
+            DeltaRule::Aggregates(tally, _) => tally.apply_backfill(run, state, group, filled),
+            _ => Ok(()),
+        }
+    }
+
+    /// The columns of a source that partition the evaluation.
+    pub(crate) fn part_columns(&self, query: &Query, source: usize) -> Vec<usize> {
+        let own = |value: &Fragment| match value.plain {
+            PlainExpr::Column(known, column) if known == source => Some(column),
+            _ => None,
+        };
+        match self {
+            DeltaRule::Partitions(parts) => parts.values().filter_map(own).collect(),
+            DeltaRule::Aggregates(..) | DeltaRule::Groups(_) => {
+                query.cores[0].1.group.iter().flatten().filter_map(own).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The delta from changes in the temporary tables. `numbers` are the changes that can affect
+    /// the query.
+    pub(crate) fn delta(
+        &self,
+        run: &mut RuleContext,
+        numbers: Option<&[usize]>,
+    ) -> Result<Delta, LiveError> {
+        match self {
+            DeltaRule::Images(statement) => run.images(statement, numbers),
+            DeltaRule::Join(terms) => {
+                let mut weights = Weights::default();
+                run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
+                Ok(Delta::of_weights(&run.query.key, weights))
+            }
+            DeltaRule::Aggregates(tally, terms) => match run.state.take() {
+                Some(state) => tally.delta(run, state),
+                None => run.groups(terms),
+            },
+            DeltaRule::Groups(terms) => run.groups(terms),
+            DeltaRule::Touched(terms) => run.touched(terms),
+            DeltaRule::Window(cut) => cut.delta(run),
+            DeltaRule::Partitions(parts) => run.parts(parts),
+            DeltaRule::OnAnyChange(terms) => {
+                let mut met = false;
+                run.terms(terms, &mut |_, _| met = true)?;
+                if met { run.whole() } else { Ok(Delta::default()) }
+            }
+            DeltaRule::Whole => run.whole(),
+        }
+    }
+}
+
+impl RuleContext<'_> {
+    /// (absent, present) is an insert, (present, absent) a delete, (present, present) an update or
+    /// no change.
+    fn images(
+        &mut self,
+        statement: &Statement,
+        numbers: Option<&[usize]>,
+    ) -> Result<Delta, LiveError> {
+        let source = self.query.cores[0].1.from[0].source.expect("the rule is for one table");
+        let table = self.catalog.table(self.query.sources[source].table);
+        let mut images: Vec<(i64, Row)> = Vec::new();
+        for (low, high) in spans(numbers, self.changes.of(table.name).len()) {
+            let given = [image_number(low, OLD), image_number(high, NEW)];
+            self.rows(statement, &given, &mut |row| {
+                images.push((integer(&row[0]), row[1..].into()));
+            })?;
+        }
+        let key = &self.query.key;
+        let mut delta = Delta::default();
+        let mut images = images.into_iter().peekable();
+        while let Some((number, first)) = images.next() {
+            let second = images.next_if(|(next, _)| next / 2 == number / 2).map(|(_, row)| row);
+            let (old, new) =
+                if number % 2 == 0 { (Some(first), second) } else { (None, Some(first)) };
+            match (old, new) {
+                (Some(old), Some(new)) if exact::same(&old, &new) => {}
+                (Some(old), Some(new))
+                    if !key.is_empty() && exact::same(&key_of(key, &old), &key_of(key, &new)) =>
+                {
+                    delta.update(old, new);
+                }
+                (old, new) => {
+                    old.into_iter().for_each(|old| delta.delete(key, old));
+                    new.into_iter().for_each(|new| delta.insert(new));
+                }
+            }
+        }
+        Ok(delta)
+    }
+
+    /// Calls `each` with the rows and weights of every term whose tables changed.
+    pub(crate) fn terms(
+        &mut self,
+        terms: &[Term],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
+        self.terms_given(terms, &[], each)
+    }
+
+    /// The same for terms with given values.
+    pub(crate) fn terms_given(
+        &mut self,
+        terms: &[Term],
+        given: &[Value],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
+        for term in terms {
+            let changed =
+                |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
+            if !term.changed.iter().all(changed) {
+                continue;
+            }
+            self.rows(&term.statement, given, &mut |row| {
+                let (weight, row) = row.split_first().expect("a term shows its weight first");
+                each(row.into(), term.sign * integer(weight));
+            })?;
+        }
+        Ok(())
+    }
+
+    fn groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+        let mut touched = Weights::default();
+        self.terms(terms, &mut |group, _| touched.add(group, 1))?;
+        let mut weights = Weights::default();
+        let Some(groups) = groups_of(self.query, touched).filter(|groups| groups.len() <= PARTS)
+        else {
+            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        };
+        for group in groups {
+            self.add_difference(EvaluationExtent::Group, &group, (true, true), &mut weights)?;
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+
+    fn touched(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
+        let mut touched = Weights::default();
+        self.terms(terms, &mut |rows, _| touched.add(rows, 1))?;
+        let given = self.query.blocks[0].inner().map(|source| {
+            let table = self.catalog.table(self.query.sources[source].table);
+            ChangeImages::new(table, self.changes.of(table.name))
+        });
+        let given: Vec<ChangeImages> = given.collect();
+        let mut weights = Weights::default();
+        if touched.len() > PARTS {
+            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        }
+        for (rows, _) in touched.rows() {
+            let mut first = 0;
+            let (mut was, mut is) = (true, true);
+            for images in &given {
+                let (row_was, row_is) = images.was_and_is(&rows[first..first + images.width]);
+                first += images.width;
+                (was, is) = (was && row_was, is && row_is);
+            }
+            self.add_difference(EvaluationExtent::Row, &rows, (was, is), &mut weights)?;
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+
+    /// Adds the rows after the changes and subtracts those before.
+    fn add_difference(
+        &mut self,
+        extent: EvaluationExtent,
+        given: &[Value],
+        (was, is): (bool, bool),
+        weights: &mut Weights,
+    ) -> Result<(), LiveError> {
+        if was {
+            self.evaluate(extent, given, true, &mut |row| weights.add(row, -1))?;
+        }
+        if is {
+            self.evaluate(extent, given, false, &mut |row| weights.add(row, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates the whole query and compares it with the previous result, which is cached or
+    /// evaluated too.
+    pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
+        let remembered = self.state.as_mut().and_then(|state| state.take_rows());
+        let old = match remembered {
+            Some(rows) => rows,
+            None => self.evaluated(true)?,
+        };
+        let new = self.evaluated(false)?;
+        let delta = Delta::between(self.query.limit.is_some(), &self.query.key, &old, &new);
+        if let Some(state) = &mut self.state {
+            state.keep_rows(new);
+        }
+        Ok(delta)
+    }
+
+    fn evaluated(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
+        let mut rows = Vec::new();
+        self.evaluate(EvaluationExtent::Whole, &[], before, &mut |row| rows.push(row))?;
+        Ok(rows)
+    }
+
+    /// Calls `each` with the rows before or after the changes.
+    pub(crate) fn evaluate(
+        &mut self,
+        extent: EvaluationExtent,
+        given: &[Value],
+        before: bool,
+        each: &mut dyn FnMut(Row),
+    ) -> Result<(), LiveError> {
+        let changed = self.query.sources.iter().map(|source| {
+            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
+        });
+        let before = changed.collect();
+        let statement = self.evaluations.get(self.catalog, self.query, extent, before);
+        self.rows(&statement, given, &mut |row| each(row.into()))
+    }
+
+    /// Runs a statement.
+    pub(crate) fn rows(
+        &mut self,
+        statement: &Statement,
+        given: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), LiveError> {
+        let value = |arg: &Arg| match arg {
+            Arg::Slot(slot) => self.params[*slot].clone(),
+            Arg::Given(at) => given[*at].clone(),
+        };
+        let params: Vec<Value> = statement.args.iter().map(value).collect();
+        self.spent.statements += 1;
+        self.spent.steps += self.sql.run(&statement.sql, &params, each)?;
+        Ok(())
+    }
+}
+
+impl SelectCore {
+    /// All its sources and conditions.
+    pub(crate) fn dependency_path(&self) -> DependencyPath {
+        let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
+        DependencyPath {
+            sources: self.sources().unwrap_or_default(),
+            conditions: conditions.collect(),
+        }
+    }
+
+    /// Its outputs.
+    fn shown(&self) -> Vec<Fragment> {
+        self.outputs.iter().map(|output| output.value.clone()).collect()
+    }
+}
+
+/// The part of a query to evaluate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum EvaluationExtent {
+    /// All of it.
+    Whole,
+    /// One group, given by the values of its expressions.
+    Group,
+    /// One row of each of the outermost inner tables, given by their cells. A condition between
+    /// tables becomes one with a constant, for which SQLite uses an index even when it reads a
+    /// table as it was before.
+    Row,
+}
+
+/// Statements that evaluate a query, by extent and by which sources are read as they were before.
+/// Rendered on first use.
+#[derive(Debug, Default)]
+pub(crate) struct Evaluations(Mutex<HashMap<Evaluation, Arc<Statement>>>);
+
+/// An extent, and which sources are read as they were before.
+type Evaluation = (EvaluationExtent, Vec<bool>);
+
+impl Evaluations {
+    fn get(
+        &self,
+        catalog: &Catalog,
+        query: &Query,
+        extent: EvaluationExtent,
+        before: Vec<bool>,
+    ) -> Arc<Statement> {
+        // Rendering again after a panic in another thread is harmless.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = known
+            .entry((extent, before))
+            .or_insert_with_key(|(_, before)| Arc::new(evaluate(catalog, query, extent, before)));
+        Arc::clone(statement)
+    }
+}
+
+fn evaluate(
+    catalog: &Catalog,
+    query: &Query,
+    extent: EvaluationExtent,
+    before: &[bool],
+) -> Statement {
+    let mut out = Renderer::new(catalog, &query.sources);
+    for (form, before) in out.forms.iter_mut().zip(before) {
+        *form = if *before { SourceForm::Before } else { SourceForm::After };
+    }
+    match extent {
+        EvaluationExtent::Whole if query.limit.is_some() => out.fragment(&query.text()),
+        EvaluationExtent::Whole => out.fragment(&query.body(&[])),
+        EvaluationExtent::Group => out.fragment(&query.body(&restricted_to_group(query))),
+        EvaluationExtent::Row => {
+            let mut first = 0;
+            for source in query.blocks[0].inner() {
+                out.forms[source] = SourceForm::Given(first);
+                first += catalog.table(query.sources[source].table).columns.len();
+            }
+            out.fragment(&query.body(&[]));
+        }
+    }
+    out.finish()
+}
+
+/// The conditions that fix each group expression to a given value.
+pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
+    let (_, core) = &query.cores[0];
+    let groups = core.group.iter().flatten();
+    groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
+}
+
+/// The images of changed rows in the query's result, between two numbers.
+fn images(catalog: &Catalog, query: &Query, core: &SelectCore, shown: &[Fragment]) -> Statement {
+    let source = core.from[0].source.expect("the rule is for one table");
+    let mut out = Renderer::new(catalog, &query.sources);
+    out.forms[source] = SourceForm::Changed;
+    let image = format!("{}.{IMAGE}", out.alias(source));
+    let mut between = Fragment::text(&format!("{image} BETWEEN"));
+    between.pieces.push(Piece::Given(0));
+    between.push_text("AND");
+    between.pieces.push(Piece::Given(1));
+    out.text(&format!("SELECT {image}"));
+    for value in shown {
+        out.text(",");
+        out.fragment(value);
+    }
+    out.text("FROM");
+    out.source(source);
+    let conditions = core.filter.iter().map(|conjunct| &conjunct.condition).chain([&between]);
+    write_conditions(&mut out, conditions);
+    out.text(&format!("ORDER BY {image}"));
+    out.finish()
+}
+
+/// The terms that return which rows of the outermost inner tables a change of any source may
+/// affect. `None` if the query cannot be evaluated row by row.
+fn touched(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<Vec<Term>> {
+    let given: Vec<usize> = query.blocks[0].inner().collect();
+    if given.is_empty() || core.from.iter().any(|term| term.join.keeps_right()) {
+        return None;
+    }
+    if core.aggregates() {
+        let groups = core.group.as_ref()?;
+        let grouped = |source: &usize| {
+            let key = catalog.table(query.sources[*source].table).key.iter();
+            key.clone().all(|column| groups.contains(&Fragment::column(*source, *column)))
+        };
+        if !given.iter().all(grouped)
+            || !groups.iter().all(|by| matches!(by.plain, PlainExpr::Column(..)))
+        {
+            return None;
+        }
+    }
+    let shown = given.iter().flat_map(|source| {
+        let columns = 0..catalog.table(query.sources[*source].table).columns.len();
+        columns.map(|column| Fragment::column(*source, column))
+    });
+    let shown: Vec<Fragment> = shown.collect();
+    let mut all = Vec::new();
+    for source in 0..query.sources.len() {
+        let source_path = source_path(&query.blocks, source)?;
+        let leads = |source_path: &SourcePath| {
+            source_path.dependency.connected().sources.len() == source_path.dependency.sources.len()
+        };
+        let derived = source_path.path.iter().any(|at| query.blocks[*at].shown.is_some());
+        let listed = core.from.iter().any(|term| term.source.is_none() && term.derived.is_none());
+        if source_path.dependency.sources.len() > JOINED
+            || ((derived || listed) && !leads(&source_path))
+        {
+            return None;
+        }
+        let dependency = source_path.dependency;
+        all.extend(terms(catalog, query, &dependency, Some(source), &shown, Show::Distinct));
+    }
+    Some(all)
+}
+
+/// The terms of UNION ALL of joins: those of each join.
+fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
+    let mut all = Vec::new();
+    for (operator, core) in &query.cores {
+        let joined = matches!(operator, None | Some(CompoundOperator::UnionAll))
+            && core.is_plain_join()
+            && core.from.len() <= JOINED
+            && !core.aggregates()
+            && !core.distinct;
+        if !joined || query.limit.is_some() {
+            return None;
+        }
+        all.extend(terms(
+            catalog,
+            query,
+            &core.dependency_path(),
+            None,
+            &core.shown(),
+            Show::Weighted,
+        ));
+    }
+    Some(all)
+}
+
+/// The rows of a term.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// Summands of a Z-set.
+    Weighted,
+    /// Only whether there are any rows.
+    Distinct,
+}
+
+/// The old and new images of one table's changes, by primary key.
+struct ChangeImages<'a> {
+    width: usize,
+    key: &'a [usize],
+    changes: HashMap<ExactRow, &'a RowChange>,
+}
+
+impl<'a> ChangeImages<'a> {
+    fn new(table: &'static TableSpec, changes: &'a [RowChange]) -> ChangeImages<'a> {
+        let by_key = changes.iter().filter_map(|change| {
+            let row = change.old.as_ref().or(change.new.as_ref())?;
+            Some((ExactRow(table.key_of(row).into()), change))
+        });
+        ChangeImages { width: table.columns.len(), key: table.key, changes: by_key.collect() }
+    }
+
+    /// Whether a row is in the table before the commit, and after it.
+    fn was_and_is(&self, row: &[Value]) -> (bool, bool) {
+        let key: Row = self.key.iter().map(|at| row[*at].clone()).collect();
+        let Some(change) = self.changes.get(&ExactRow(key)) else { return (true, true) };
+        let is = |image: &Option<Row>| image.as_ref().is_some_and(|image| exact::same(image, row));
+        (is(&change.old), is(&change.new))
+    }
+}
+
+/// The summands of a join's delta, with these outputs: one for each set of its sources that may
+/// have changed, or of those sets that contain one source.
+pub(crate) fn terms(
+    catalog: &Catalog,
+    query: &Query,
+    dependency: &DependencyPath,
+    always: Option<usize>,
+    shown: &[Fragment],
+    show: Show,
+) -> Vec<Term> {
+    let mut terms = Vec::new();
+    for subset in 1_usize..1 << dependency.sources.len() {
+        let (mut changed, mut rest) = (Vec::new(), Vec::new());
+        for (at, source) in dependency.sources.iter().enumerate() {
+            if subset & (1 << at) == 0 { rest.push(*source) } else { changed.push(*source) }
+        }
+        if always.is_some_and(|source| !changed.contains(&source)) {
+            continue;
+        }
+        let mut out = Renderer::new(catalog, &query.sources);
+        changed.iter().for_each(|source| out.forms[*source] = SourceForm::Changed);
+        let weights: Vec<String> =
+            changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();
+        match show {
+            Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
+            Show::Distinct => out.text("SELECT DISTINCT 1"),
+        }
+        for value in shown {
+            out.text(",");
+            out.fragment(value);
+        }
+        for (at, source) in join_order(dependency, &changed, &rest).into_iter().enumerate() {
+            out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
+            out.source(source);
+        }
+        write_conditions(&mut out, dependency.conditions.iter());
+        terms.push(Term {
+            changed: changed.iter().map(|source| query.sources[*source].table).collect(),
+            sign: if changed.len() % 2 == 1 { 1 } else { -1 },
+            statement: out.finish(),
+        });
+    }
+    terms
+}
+
+/// The join order: the changes first, then always a table connected with the preceding ones. CROSS
+/// JOIN makes SQLite keep that order; its planner does not know how small the changes are.
+fn join_order(dependency: &DependencyPath, changed: &[usize], rest: &[usize]) -> Vec<usize> {
+    let connects = |placed: &[usize], source: usize| {
+        dependency.conditions.iter().any(|condition| {
+            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
+            named.contains(&source)
+                && named.iter().any(|other| placed.contains(other))
+                && named.iter().all(|other| *other == source || placed.contains(other))
+        })
+    };
+    let mut order: Vec<usize> = changed[..1].to_vec();
+    let mut left: Vec<usize> = changed[1..].iter().chain(rest).copied().collect();
+    while !left.is_empty() {
+        let next = left.iter().position(|source| connects(&order, *source)).unwrap_or(0);
+        order.push(left.remove(next));
+    }
+    order
+}
+
+fn write_conditions<'f>(out: &mut Renderer, conditions: impl Iterator<Item = &'f Fragment>) {
+    for (at, condition) in conditions.enumerate() {
+        out.text(if at > 0 { "AND (" } else { "WHERE (" });
+        out.fragment(condition);
+        out.text(")");
+    }
+}
+
+/// The spans of change numbers to read: one if that wastes little, otherwise one for each run.
+fn spans(numbers: Option<&[usize]>, all: usize) -> Vec<(usize, usize)> {
+    /// Reading this many irrelevant rows is cheaper than another statement.
+    const GAP: usize = 8;
+    let Some(numbers) = numbers else {
+        return if all == 0 { Vec::new() } else { vec![(0, all - 1)] };
+    };
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for number in numbers {
+        match spans.last_mut() {
+            Some((_, high)) if *number <= *high + GAP => *high = (*high).max(*number),
+            _ => spans.push((*number, *number)),
+        }
+    }
+    spans
+}

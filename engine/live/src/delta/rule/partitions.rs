@@ -1,0 +1,529 @@
+//! The rule of parts. Some expressions partition a result: the columns of a compound, the partition
+//! of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects only its own
+//! parts. The touched parts are found as groups are, and each is evaluated after and before.
+//! Without such expressions the whole result is one part, evaluated when a changed row matters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_schema::Value;
+use abide_schema::table::Kind;
+use sqlite3_parser::ast::CompoundOperator;
+
+use super::{JOINED, PARTS, RuleContext, Show, Term, terms};
+use crate::catalog::Catalog;
+use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
+use crate::delta::{Delta, Weights};
+use crate::plan::fragment::{
+    Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement, quoted,
+};
+use crate::plan::from::{FromTerm, Join};
+use crate::plan::kind::{common, form_of};
+use crate::plan::lower::EqualColumns;
+use crate::plan::select::Query;
+use crate::plan::select_core::{ExtraConditions, SelectCore};
+use crate::sql::LiveError;
+
+/// How a result is partitioned.
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    parts: Vec<Partition>,
+    /// The cost of a commit, in words.
+    pub(crate) cost: &'static str,
+}
+
+/// Parts of one kind.
+#[derive(Debug)]
+struct Partition {
+    /// Return the values of every part that contains a changed row.
+    terms: Vec<Term>,
+    body: PartitionBody,
+    /// The body as SQL, rendered on first use.
+    rendered: Mutex<HashMap<StatementVariant, Arc<Statement>>>,
+}
+
+/// The query restricted to the part with the given values.
+#[derive(Debug)]
+enum PartitionBody {
+    /// The same for all values.
+    Fixed(Fragment),
+    /// Each key equals its value, or is NULL. Rendered as `=` or `IS NULL`, not IS with a
+    /// parameter, so that an index that excludes NULL also applies.
+    Keyed(Box<Query>, Vec<PartitionKey>),
+}
+
+/// Which sources are read as they were before, and which of the given values are NULL.
+type StatementVariant = (Vec<bool>, Vec<bool>);
+
+/// An expression that partitions a result: its form in each of the SELECTs that are evaluated for a
+/// part, by block.
+#[derive(Clone, Debug)]
+struct PartitionKey(Vec<(usize, Fragment)>);
+
+impl Partitions {
+    /// Partitioned by the values of expressions. `None` if it is not known which rows a change
+    /// affects.
+    pub(crate) fn by_values(catalog: &Catalog, query: &Query) -> Option<Partitions> {
+        let ways = ways(query)?;
+        let to_all = |operator: &CompoundOperator| *operator == CompoundOperator::UnionAll;
+        if query.cores.len() > 1
+            && query.cores[1..].iter().all(|(by, _)| by.is_some_and(|by| to_all(&by)))
+        {
+            let arm = |core: &SelectCore| {
+                Partition::of(catalog, query, &Query::of(core.clone()), &ways).0
+            };
+            let parts = query.cores.iter().map(|(_, core)| arm(core)).collect();
+            return Some(Partitions {
+                parts,
+                cost: "the touched rows and groups of each SELECT, twice",
+            });
+        }
+        let (part, falls_apart) = Partition::of(catalog, query, query, &ways);
+        let cost = match falls_apart {
+            false => "the whole query, twice, if a changed row matches",
+            true if query.cores.len() > 1 => "the rows equal to the touched ones, twice",
+            true if has_windows(query) => "the touched partitions, twice",
+            true => "the rows of the touched groups, twice",
+        };
+        Some(Partitions { parts: vec![part], cost })
+    }
+
+    /// The terms that check whether any changed row matters.
+    pub(crate) fn gate(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
+        let ways = ways(query)?;
+        Some(terms_on(catalog, query, &ways.iter().enumerate().collect::<Vec<_>>(), &[]))
+    }
+
+    /// Partitioned by the key of a FULL JOIN of two tables: a row matches only rows of the same
+    /// key, and a row with a NULL key matches none.
+    pub(crate) fn of_full_join(
+        catalog: &Catalog,
+        query: &Query,
+        core: &SelectCore,
+    ) -> Option<Partitions> {
+        let [left, right] = core.from.as_slice() else { return None };
+        let sources = [left.source?, right.source?];
+        let flat = |fragment: &Fragment| !fragment.has_subquery();
+        if right.join != Join::Full
+            || core.aggregates()
+            || core.windows()
+            || !core.outputs.iter().all(|output| flat(&output.value))
+            || !core.filter.iter().all(|conjunct| flat(&conjunct.condition))
+            || !right.on.iter().all(|conjunct| flat(&conjunct.condition))
+        {
+            return None;
+        }
+        let kind = |(source, column): (usize, usize)| -> Kind {
+            catalog.table(query.sources[source].table).columns[column].kind
+        };
+        let mut equal = right.on.iter().filter_map(|conjunct| conjunct.equal);
+        let (first, second) = equal.find(|(first, second)| {
+            let both = [first.0, second.0];
+            (both == sources || both == [sources[1], sources[0]]) && kind(*first) == kind(*second)
+        })?;
+        let columns = if first.0 == sources[0] { [first.1, second.1] } else { [second.1, first.1] };
+        let join = FullJoin { catalog, query, core, sources, columns };
+        let parts = vec![join.matched(), join.unmatched(0, left)?, join.unmatched(1, right)?];
+        Some(Partitions { parts, cost: "the rows of the touched join keys, twice" })
+    }
+
+    /// The partitioning expressions.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Fragment> {
+        let keys = self.parts.iter().flat_map(|part| match &part.body {
+            PartitionBody::Keyed(_, keys) => keys.as_slice(),
+            PartitionBody::Fixed(_) => &[],
+        });
+        keys.flat_map(|key| key.0.iter().map(|(_, value)| value))
+    }
+
+    /// The terms that join changed rows.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = &Term> {
+        self.parts.iter().flat_map(|part| &part.terms)
+    }
+
+    /// All statements of the rule.
+    pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
+        let mut statements = Vec::new();
+        for part in &self.parts {
+            statements.extend(part.terms.iter().map(|term| term.statement.clone()));
+            let nulls = part.body.may_be_null(catalog, query);
+            for nulls in std::iter::once(Vec::new()).chain(nulls) {
+                for before in [false, true] {
+                    let variant = (vec![before; query.sources.len()], nulls.clone());
+                    statements.push(part.body.render(catalog, query, &variant));
+                }
+            }
+        }
+        statements
+    }
+}
+
+impl Partition {
+    /// The parts of a query, or of one SELECT of it, and whether there is more than one.
+    fn of(catalog: &Catalog, query: &Query, one: &Query, ways: &[SourcePath]) -> (Partition, bool) {
+        let blocks: Vec<usize> = one.cores.iter().map(|(_, core)| core.block).collect();
+        let leads = |source_path: &SourcePath| {
+            source_path.path.last().is_some_and(|last| blocks.contains(last))
+        };
+        let ways: Vec<(usize, &SourcePath)> =
+            ways.iter().enumerate().filter(|(_, source_path)| leads(source_path)).collect();
+        let scheme = PartitionScheme { catalog, sources: &query.sources };
+        let mut keys = scheme.keys_of(one);
+        keys.retain(|key| {
+            ways.iter().all(|(_, source_path)| scheme.shown_on(key, source_path).is_some())
+        });
+        let (terms, falls_apart) = (terms_on(catalog, query, &ways, &keys), !keys.is_empty());
+        (Partition::new(terms, PartitionBody::Keyed(Box::new(one.clone()), keys)), falls_apart)
+    }
+
+    fn new(terms: Vec<Term>, body: PartitionBody) -> Partition {
+        Partition { terms, body, rendered: Mutex::default() }
+    }
+
+    fn statement(
+        &self,
+        catalog: &Catalog,
+        query: &Query,
+        variant: StatementVariant,
+    ) -> Arc<Statement> {
+        // Rendering again after a panic in another thread is harmless.
+        let mut known = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = known
+            .entry(variant)
+            .or_insert_with_key(|variant| Arc::new(self.body.render(catalog, query, variant)));
+        Arc::clone(statement)
+    }
+}
+
+impl PartitionKey {
+    /// Whether it is the value of a column in some SELECT.
+    fn is(&self, column: (usize, usize)) -> bool {
+        self.0.iter().any(|(_, value)| column_of(value) == Some(column))
+    }
+}
+
+impl PartitionBody {
+    /// Which keys may be NULL; `None` if none may.
+    fn may_be_null(&self, catalog: &Catalog, query: &Query) -> Option<Vec<bool>> {
+        let PartitionBody::Keyed(_, keys) = self else { return None };
+        let nullable = |(_, value): &(usize, Fragment)| {
+            column_of(value).is_none_or(|(source, column)| {
+                catalog.table(query.sources[source].table).columns[column].nullable
+            })
+        };
+        let nulls: Vec<bool> = keys.iter().map(|key| key.0.iter().any(nullable)).collect();
+        nulls.contains(&true).then_some(nulls)
+    }
+
+    fn render(
+        &self,
+        catalog: &Catalog,
+        query: &Query,
+        (before, nulls): &StatementVariant,
+    ) -> Statement {
+        let mut out = Renderer::new(catalog, &query.sources);
+        for (form, before) in out.forms.iter_mut().zip(before) {
+            *form = if *before { SourceForm::Before } else { SourceForm::After };
+        }
+        match self {
+            PartitionBody::Fixed(body) => out.fragment(body),
+            PartitionBody::Keyed(one, keys) => {
+                let mut added = ExtraConditions::new();
+                for (at, key) in keys.iter().enumerate() {
+                    let is_null = nulls.get(at).copied().unwrap_or(false);
+                    for (block, value) in &key.0 {
+                        let equal = value.equals_given(at, is_null);
+                        let equal = match one.core_of(*block) {
+                            Some(core) => core.shielded(value, equal),
+                            None => equal,
+                        };
+                        added.entry(*block).or_default().push(equal);
+                    }
+                }
+                out.fragment(&one.body_with(&added));
+            }
+        }
+        out.finish()
+    }
+}
+
+impl RuleContext<'_> {
+    /// The delta of a partitioned result.
+    pub(crate) fn parts(&mut self, parts: &Partitions) -> Result<Delta, LiveError> {
+        let mut touched = Vec::new();
+        for part in &parts.parts {
+            let mut keys = Weights::default();
+            self.terms(&part.terms, &mut |key, _| keys.add(key, 1))?;
+            touched.push(keys);
+        }
+        let mut weights = Weights::default();
+        if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
+            self.add_difference(super::EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            return Ok(Delta::of_weights(&self.query.key, weights));
+        }
+        let changed = self
+            .query
+            .sources
+            .iter()
+            .map(|source| !self.changes.of(self.catalog.table(source.table).name).is_empty());
+        let changed: Vec<bool> = changed.collect();
+        for (part, keys) in parts.parts.iter().zip(&touched) {
+            for (key, _) in keys.rows() {
+                let nulls: Vec<bool> = key.iter().map(|value| *value == Value::Null).collect();
+                for (before, weight) in [(changed.clone(), -1), (vec![false; changed.len()], 1)] {
+                    let variant = (before, nulls.clone());
+                    let statement = part.statement(self.catalog, self.query, variant);
+                    let given: &[Value] = &key;
+                    self.rows(&statement, given, &mut |row| weights.add(row.into(), weight))?;
+                }
+            }
+        }
+        Ok(Delta::of_weights(&self.query.key, weights))
+    }
+}
+
+/// Whether it, or a subquery of its FROM, contains window functions.
+fn has_windows(query: &Query) -> bool {
+    query.cores.iter().any(|(_, core)| {
+        let mut derived = core.from.iter().filter_map(|term| term.derived.as_ref());
+        core.windows() || derived.any(|derived| has_windows(&derived.query))
+    })
+}
+
+/// The path of each source, as far as conditions lead.
+fn ways(query: &Query) -> Option<Vec<SourcePath>> {
+    let ways = (0..query.sources.len()).map(|source| {
+        let mut source_path = source_path(&query.blocks, source)?;
+        source_path.dependency = source_path.dependency.connected();
+        (source_path.dependency.sources.len() <= JOINED).then_some(source_path)
+    });
+    ways.collect()
+}
+
+fn terms_on(
+    catalog: &Catalog,
+    query: &Query,
+    ways: &[(usize, &SourcePath)],
+    keys: &[PartitionKey],
+) -> Vec<Term> {
+    let scheme = PartitionScheme { catalog, sources: &query.sources };
+    let mut all = Vec::new();
+    for (source, source_path) in ways {
+        let shown: Vec<Fragment> =
+            keys.iter().filter_map(|key| scheme.shown_on(key, source_path)).collect();
+        all.extend(terms(
+            catalog,
+            query,
+            &source_path.dependency,
+            Some(*source),
+            &shown,
+            Show::Distinct,
+        ));
+    }
+    all
+}
+
+/// The partitioning of a query.
+struct PartitionScheme<'a> {
+    catalog: &'a Catalog,
+    sources: &'a [Source],
+}
+
+impl PartitionScheme<'_> {
+    /// The form of a key on the rows that a source reaches; `None` if unknown or not connected.
+    fn shown_on(&self, key: &PartitionKey, source_path: &SourcePath) -> Option<Fragment> {
+        if let Some((_, value)) = key.0.iter().find(|(block, _)| source_path.path.contains(block)) {
+            let value = source_path.of_certain(value)?;
+            let met =
+                value.columns().all(|(source, _)| source_path.dependency.sources.contains(&source));
+            return met.then_some(value);
+        }
+        source_path.equal.iter().find_map(|(left, right)| {
+            let other = if key.is(*left) { right } else { left };
+            let linked = key.is(*left) || key.is(*right);
+            let of_one_kind = self.kind(*left) == self.kind(*right);
+            let known = linked && of_one_kind && source_path.dependency.sources.contains(&other.0);
+            known.then(|| Fragment::column(other.0, other.1))
+        })
+    }
+
+    fn kind(&self, (source, column): (usize, usize)) -> Kind {
+        self.catalog.table(self.sources[source].table).columns[column].kind
+    }
+
+    fn form(&self, value: &Fragment) -> Option<Kind> {
+        form_of(self.catalog, self.sources, value).filter(|_| !value.has_subquery())
+    }
+
+    /// The expressions that may partition a query.
+    fn keys_of(&self, query: &Query) -> Vec<PartitionKey> {
+        if query.limit.is_some() {
+            return Vec::new();
+        }
+        let [(_, core)] = query.cores.as_slice() else { return self.keys_of_compound(query) };
+        let key = |by: Fragment| PartitionKey(vec![(core.block, by)]);
+        let keys = match core.parts() {
+            Some(parts) => {
+                let shown = |by: &Fragment| core.outputs.iter().any(|output| output.value == *by);
+                let shown = |by: &Fragment| !core.distinct || shown(by);
+                let usable = |by: &Fragment| {
+                    self.form(by).is_some() && shown(by) && (by.is_column() || !core.opaque)
+                };
+                parts.into_iter().filter(usable).map(key).collect()
+            }
+            None => {
+                let inner = || core.from.iter().filter(|term| term.join == Join::Inner);
+                let tables = inner().filter(|term| term.source.is_some());
+                let rows = tables.flat_map(|term| term.key.iter().flatten().cloned());
+                let rows: Vec<PartitionKey> = rows.map(key).collect();
+                let derived = inner().find_map(|term| term.derived.as_ref());
+                match derived {
+                    Some(derived) if rows.is_empty() => self.keys_of(&derived.query),
+                    _ => rows,
+                }
+            }
+        };
+        self.with_linked(core, keys)
+    }
+
+    /// Adds the forms of keys in subqueries of FROM, found through column equalities.
+    fn with_linked(&self, core: &SelectCore, mut keys: Vec<PartitionKey>) -> Vec<PartitionKey> {
+        for term in &core.from {
+            let Some(derived) = &term.derived else { continue };
+            let conjuncts = core.filter.iter().chain(&term.on);
+            let equal = conjuncts.filter_map(|conjunct| conjunct.equal);
+            let equal: Vec<EqualColumns> =
+                equal.filter(|(left, right)| self.kind(*left) == self.kind(*right)).collect();
+            let others = self.keys_of(&derived.query);
+            for key in &mut keys {
+                let links = |other: &&PartitionKey| {
+                    equal.iter().any(|(left, right)| {
+                        (key.is(*left) && other.is(*right)) || (key.is(*right) && other.is(*left))
+                    })
+                };
+                let linked = others.iter().find(links).map_or(&[][..], |linked| &linked.0);
+                for (block, value) in linked {
+                    if key.0.iter().all(|(known, _)| known != block) {
+                        key.0.push((*block, value.clone()));
+                    }
+                }
+            }
+        }
+        keys
+    }
+
+    /// For a compound: the columns with one form in all of its SELECTs.
+    fn keys_of_compound(&self, query: &Query) -> Vec<PartitionKey> {
+        let splits = |core: &SelectCore, value: &Fragment| {
+            let is_text = |piece: &Piece| matches!(piece, Piece::Text(_));
+            let constant = value.pieces.iter().all(is_text) && !value.aggregates && !value.windows;
+            match core.parts() {
+                None => true,
+                Some(parts) => parts.contains(value) || (constant && core.group.is_some()),
+            }
+        };
+        let columns = (0..query.outputs().len()).filter_map(|at| {
+            let values = || query.cores.iter().map(|(_, core)| (core, &core.outputs[at].value));
+            let forms = values().map(|(_, value)| self.form(value));
+            let known = |(core, value): (&SelectCore, &Fragment)| value.is_column() || !core.opaque;
+            let splits = common(forms).is_some()
+                && values().all(|(core, value)| splits(core, value))
+                && values().all(known);
+            let key = values().map(|(core, value)| (core.block, value.clone()));
+            splits.then(|| PartitionKey(key.collect()))
+        });
+        columns.collect()
+    }
+}
+
+fn column_of(value: &Fragment) -> Option<(usize, usize)> {
+    match value.plain {
+        PlainExpr::Column(source, column) if value.collation.is_none() => Some((source, column)),
+        _ => None,
+    }
+}
+
+/// A FULL JOIN of two tables by the equality of two columns of one kind.
+struct FullJoin<'a> {
+    catalog: &'a Catalog,
+    query: &'a Query,
+    core: &'a SelectCore,
+    sources: [usize; 2],
+    columns: [usize; 2],
+}
+
+impl FullJoin<'_> {
+    /// The rows of one non-NULL key.
+    fn matched(&self) -> Partition {
+        let mut all = Vec::new();
+        let restricted = [0, 1].map(|side| {
+            let column = self.column(side);
+            let mut some = column.clone();
+            some.push_text("NOTNULL");
+            all.extend(self.terms(side, some, std::slice::from_ref(&column)));
+            let mut equal = column;
+            equal.push_text("=");
+            equal.pieces.push(Piece::Given(0));
+            equal
+        });
+        Partition::new(all, PartitionBody::Fixed(self.body(restricted)))
+    }
+
+    /// One row of one side, with a NULL key.
+    fn unmatched(&self, side: usize, term: &FromTerm) -> Option<Partition> {
+        let key = term.key.as_ref()?;
+        let mut none = self.column(side);
+        none.push_text("ISNULL");
+        let terms = self.terms(side, none.clone(), key);
+        for (at, column) in key.iter().enumerate() {
+            none.push_text("AND");
+            none.push(&column.is_given(at));
+        }
+        // An empty read of the other side through its index, so that a query plan shows no scan.
+        let nothing = [0, 1].map(|side| {
+            let mut nothing = self.column(side);
+            nothing.push_text("= NULL");
+            nothing
+        });
+        let mut restricted = nothing;
+        restricted[side] = none;
+        Some(Partition::new(terms, PartitionBody::Fixed(self.body(restricted))))
+    }
+
+    fn column(&self, side: usize) -> Fragment {
+        Fragment::column(self.sources[side], self.columns[side])
+    }
+
+    fn terms(&self, side: usize, condition: Fragment, shown: &[Fragment]) -> Vec<Term> {
+        let (sources, conditions) = (vec![self.sources[side]], vec![condition]);
+        let dependency = DependencyPath { sources, conditions };
+        terms(self.catalog, self.query, &dependency, None, shown, Show::Distinct)
+    }
+
+    /// The query over those rows of either table that meet a condition. They have aliases of their
+    /// own, so that a query plan shows what is read of the tables themselves.
+    fn body(&self, restricted: [Fragment; 2]) -> Fragment {
+        let mut query = Query::of(self.core.clone());
+        let core = &mut query.cores[0].1;
+        core.fragments().for_each(|fragment| {
+            fragment.replace_columns(&|source, column| {
+                let table = self.catalog.table(self.query.sources[source].table);
+                format!("{}.{}", self.name(source), quoted(table.columns[column].name))
+            });
+        });
+        for ((term, source), condition) in core.from.iter_mut().zip(self.sources).zip(&restricted) {
+            let mut item = Fragment::text("(SELECT * FROM");
+            item.push(&Fragment::source(source));
+            item.push_text("WHERE");
+            item.push(condition);
+            item.push_text(&format!(") AS {}", self.name(source)));
+            term.item = item;
+        }
+        query.body(&[])
+    }
+
+    fn name(&self, source: usize) -> String {
+        let [left, right] = self.sources.map(|source| self.query.sources[source].alias.as_str());
+        quoted(&format!("{} of {left}, {right}", self.query.sources[source].alias))
+    }
+}

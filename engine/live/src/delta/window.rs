@@ -1,0 +1,132 @@
+//! ORDER BY with LIMIT: a window on an ordered result.
+//!
+//! The last rows of the window are cached. Changes of rows that all sort after the last row of a
+//! full window have no effect. Otherwise the window is read again and compared with the cached one;
+//! with an index in its order this costs as much as the window is long.
+
+use abide_schema::{Row, Value};
+
+use crate::catalog::Catalog;
+use crate::delta::Delta;
+use crate::delta::dependency::DependencyPath;
+use crate::delta::rule::{RuleContext, Show, Term, terms};
+use crate::delta::state::RememberedRows;
+use crate::plan::fragment::{Fragment, Piece, PlainExpr};
+use crate::plan::select::Query;
+use crate::plan::select_core::SelectCore;
+use crate::sql::LiveError;
+
+/// How a window is maintained.
+#[derive(Debug)]
+pub(crate) struct WindowRule {
+    /// Check whether any changed row meets the conditions.
+    pub(crate) terms: Vec<Term>,
+    /// Check whether any of those rows sorts before a given row or equal to it.
+    pub(crate) up_to: Vec<Term>,
+    /// Which outputs of the given row are used.
+    given: Vec<usize>,
+    most: WindowSize,
+}
+
+/// The number of rows in a full window.
+#[derive(Debug)]
+enum WindowSize {
+    Rows(usize),
+    /// The value of a parameter.
+    Param(usize),
+    Unknown,
+}
+
+impl WindowRule {
+    /// A rule for a window on a plain join.
+    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> WindowRule {
+        let dependency = core.dependency_path();
+        let total = query.total_order();
+        let mut conditions = dependency.conditions.clone();
+        let values = total.iter().map(|term| &query.outputs()[term.output].value);
+        let computed = values.clone().find(|value| !value.is_column());
+        let not_after = not_after(query, &total);
+        conditions.push(match computed {
+            Some(value) => core.shielded(value, not_after),
+            None => not_after,
+        });
+        let up_to = DependencyPath { sources: dependency.sources.clone(), conditions };
+        WindowRule {
+            terms: terms(catalog, query, &dependency, None, &[], Show::Distinct),
+            up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),
+            given: total.iter().map(|term| term.output).collect(),
+            most: WindowSize::of(query),
+        }
+    }
+
+    /// The delta from changes in the temporary tables.
+    pub(crate) fn delta(&self, run: &mut RuleContext) -> Result<Delta, LiveError> {
+        let mut met = false;
+        match self.last(run) {
+            Some(last) => run.terms_given(&self.up_to, &last, &mut |_, _| met = true)?,
+            None => run.terms(&self.terms, &mut |_, _| met = true)?,
+        }
+        if met { run.whole() } else { Ok(Delta::default()) }
+    }
+
+    /// The last row of a full window, if cached.
+    fn last(&self, run: &RuleContext) -> Option<Vec<Value>> {
+        let RememberedRows::Rows(rows) = &run.state.as_ref()?.memory else { return None };
+        let last: &Row = rows.last()?;
+        let full = match self.most {
+            WindowSize::Rows(most) => rows.len() >= most,
+            WindowSize::Param(slot) => match run.params[slot] {
+                Value::Integer(most) => usize::try_from(most).is_ok_and(|most| rows.len() >= most),
+                _ => false,
+            },
+            WindowSize::Unknown => false,
+        };
+        full.then(|| self.given.iter().map(|output| last[*output].clone()).collect())
+    }
+}
+
+impl WindowSize {
+    fn of(query: &Query) -> WindowSize {
+        let Some((limit, _)) = &query.limit else { return WindowSize::Unknown };
+        match (limit.plain, limit.pieces.as_slice()) {
+            (PlainExpr::Param(slot), _) => WindowSize::Param(slot),
+            (_, [Piece::Text(text)]) => text.parse().map_or(WindowSize::Unknown, WindowSize::Rows),
+            _ => WindowSize::Unknown,
+        }
+    }
+}
+
+/// The condition that a row sorts before a given one or equal to it: `a < ?1 OR a IS ?1 AND (b < ?2
+/// OR …)`.
+fn not_after(query: &Query, total: &[crate::plan::order::Order]) -> Fragment {
+    let mut out = Fragment::new();
+    for (at, term) in total.iter().enumerate() {
+        let value = &query.outputs()[term.output].value;
+        let mut collated = Fragment::text("(");
+        collated.push(value);
+        collated.push_text(&format!(") COLLATE {}", term.collation.sql()));
+        let given = |out: &mut Fragment, text: &str| {
+            out.pieces.push(Piece::Given(at));
+            out.push_text(text);
+        };
+        out.push_text("((");
+        // With NULLS FIRST, NULL sorts before any other value; with NULLS LAST it never does.
+        if term.nulls_last {
+            out.push(value);
+            out.push_text("IS NOT NULL AND (");
+            given(&mut out, "IS NULL OR");
+        } else {
+            given(&mut out, "IS NOT NULL AND (");
+            out.push(value);
+            out.push_text("IS NULL OR");
+        }
+        out.push(&collated);
+        out.push_text(if term.desc { ">" } else { "<" });
+        given(&mut out, ")) OR");
+        out.push(&collated);
+        out.push_text("IS");
+        given(&mut out, if at + 1 < total.len() { "AND" } else { "" });
+    }
+    out.push_text(&")".repeat(total.len()));
+    out
+}

@@ -1,0 +1,169 @@
+//! The row condition of a policy: SQL over the row's columns and the caller's identity. This module
+//! checks the text and renders it with numbered parameters to evaluate it for one row.
+//! [`crate::AuthorizedViews`] plans the rows that it makes visible.
+
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::dialect::TokenType::{TK_LP, TK_RP, TK_SELECT, TK_SEMI, TK_VARIABLE};
+use sqlite3_parser::lexer::Scanner;
+use sqlite3_parser::lexer::sql::Tokenizer;
+
+use crate::plan::lex;
+
+/// The caller parameters that a row condition may name, without the sigil. `scope_` is the prefix
+/// of a scope key.
+const CALLER: [&str; 4] = ["caller_id", "caller_role", "caller_scope", "caller_capabilities"];
+
+/// The prefix of a caller parameter for its value before the caller narrowed its scope.
+pub const OWN: &str = "own_";
+
+/// Whether the SELECT that replaces a table may name this parameter.
+pub(crate) fn is_of_caller(name: &str) -> bool {
+    may_be_named(name.strip_prefix(OWN).unwrap_or(name))
+}
+
+/// Whether a row condition may name this parameter.
+fn may_be_named(name: &str) -> bool {
+    CALLER.contains(&name) || name.strip_prefix("scope_").is_some_and(|key| !key.is_empty())
+}
+
+/// Checks that a text, put in parentheses, is one expression that cannot close them.
+///
+/// # Errors
+/// `bad_sql`.
+pub fn check_condition(text: &str) -> Result<(), Refusal> {
+    lex::check_no_nul(text)?;
+    let bad = |what: &str| Err(Refusal::new(Code::BadSql, what).hint("write one SQL condition"));
+    let (mut depth, mut any) = (0_i64, false);
+    let mut scanner = Scanner::new(Tokenizer::new());
+    while let (start, Some((_, token)), end) =
+        scanner.scan(text.as_bytes()).map_err(|error| lex::refusal(text, &error))?
+    {
+        any = true;
+        match token {
+            TK_LP => depth += 1,
+            TK_RP => depth -= 1,
+            TK_SEMI => return bad("the condition contains a semicolon"),
+            TK_VARIABLE => {
+                let written = text.get(start..end).unwrap_or_default();
+                let name = lex::parameter_name(written);
+                if !written.starts_with(':') || !may_be_named(name) {
+                    let detail = format!("a condition has no parameter {written}");
+                    return Err(Refusal::new(Code::BadSql, detail).hint(
+                        "use :caller_id, :caller_role, :caller_scope, :caller_capabilities \
+                         or :scope_<key>",
+                    ));
+                }
+            }
+            _ => {}
+        }
+        if depth < 0 {
+            return bad("the condition has an unmatched closing parenthesis");
+        }
+    }
+    if depth > 0 || !any {
+        return bad("the condition is incomplete");
+    }
+    Ok(())
+}
+
+/// A condition as pieces of text, separated by its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// A piece of the text, and the index in `parameters` of the parameter after it.
+    pieces: Vec<(String, Option<usize>)>,
+    parameters: Vec<String>,
+    asks_tables: bool,
+}
+
+impl Condition {
+    /// Parses a text that [`check_condition`] accepts.
+    ///
+    /// # Errors
+    /// `bad_sql`.
+    pub fn parse(text: &str) -> Result<Condition, Refusal> {
+        check_condition(text)?;
+        let (mut pieces, mut parameters, mut copied) = (Vec::new(), Vec::new(), 0);
+        let mut asks_tables = false;
+        let piece = |from: usize, to: usize| text.get(from..to).unwrap_or_default().to_owned();
+        let mut scanner = Scanner::new(Tokenizer::new());
+        while let (start, Some((_, token)), end) =
+            scanner.scan(text.as_bytes()).map_err(|error| lex::refusal(text, &error))?
+        {
+            asks_tables |= token == TK_SELECT;
+            if token != TK_VARIABLE {
+                continue;
+            }
+            let name = lex::parameter_name(text.get(start..end).unwrap_or_default());
+            let known = parameters.iter().position(|known: &String| known == name);
+            let at = known.unwrap_or_else(|| {
+                parameters.push(name.to_owned());
+                parameters.len() - 1
+            });
+            pieces.push((piece(copied, start), Some(at)));
+            copied = end;
+        }
+        pieces.push((piece(copied, text.len()), None));
+        Ok(Condition { pieces, parameters, asks_tables })
+    }
+
+    /// The same condition over the caller's scope before narrowing; see [`OWN`].
+    #[must_use]
+    pub fn of_own_scope(&self) -> String {
+        let mut sql = String::new();
+        for (piece, parameter) in &self.pieces {
+            sql.push_str(piece);
+            if let Some(at) = parameter {
+                sql.push_str(&format!(":{OWN}{}", self.parameters[*at]));
+            }
+        }
+        sql
+    }
+
+    /// The parameters, without the sigil, in the order of their numbers.
+    #[must_use]
+    pub fn parameters(&self) -> &[String] {
+        &self.parameters
+    }
+
+    /// Whether the condition reads tables, not only the row.
+    #[must_use]
+    pub fn asks_tables(&self) -> bool {
+        self.asks_tables
+    }
+
+    /// The text in parentheses, its parameters numbered from `first`.
+    #[must_use]
+    pub fn sql(&self, first: usize) -> String {
+        let mut sql = String::from("(");
+        for (text, parameter) in &self.pieces {
+            sql.push_str(text);
+            if let Some(at) = parameter {
+                sql.push_str(&format!("?{}", first + at));
+            }
+        }
+        // The newline ends a trailing `--` comment.
+        sql.push_str("\n)");
+        sql
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_replaced_by_numbers() {
+        let text = "owner = :caller_id OR ':scope_x' = a /* :no */ AND t = :scope_x -- :caller_id";
+        let condition = Condition::parse(text).expect("the condition is valid");
+        assert_eq!(condition.parameters(), ["caller_id", "scope_x"]);
+        let sql = "(owner = ?4 OR ':scope_x' = a /* :no */ AND t = ?5 -- :caller_id\n)";
+        assert_eq!(condition.sql(4), sql);
+        assert!(!condition.asks_tables());
+        let member = Condition::parse("a IN (select b FROM c WHERE d = :caller_id AND :caller_id)");
+        let member = member.expect("the condition is valid");
+        assert_eq!(member.sql(1), "(a IN (select b FROM c WHERE d = ?1 AND ?1)\n)");
+        assert!(member.asks_tables());
+        assert!(Condition::parse("a = :whom").is_err() && Condition::parse("a) OR (b").is_err());
+        assert!(Condition::parse("a = 'x\0y'").is_err());
+    }
+}

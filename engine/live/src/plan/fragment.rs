@@ -1,0 +1,620 @@
+//! Resolved SQL: text in which columns, tables and parameters are references. One query can be
+//! rendered over the tables after a commit, before it, or over its changes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use abide_schema::table::Kind;
+
+use crate::catalog::{Catalog, WEIGHT, delta_name};
+
+/// A table in one FROM clause.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// Its position in the catalog.
+    pub(crate) table: usize,
+    /// The alias that qualifies its columns; unique within a query.
+    pub(crate) alias: String,
+}
+
+/// The rows that a source stands for in one rendering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceForm {
+    /// The table after the commit.
+    After,
+    /// The table before the commit: the unchanged rows and the old images.
+    Before,
+    /// The old and new images of the rows that changed.
+    Changed,
+    /// One given row; its cells are given values from this number on.
+    Given(usize),
+}
+
+/// The built-in collations of SQLite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Collation {
+    /// Byte by byte.
+    Binary,
+    /// ASCII letters without case.
+    NoCase,
+    /// Trailing spaces ignored.
+    RightTrim,
+}
+
+impl Collation {
+    /// Parses the name of a collation.
+    pub(crate) fn parse(name: &str) -> Option<Collation> {
+        let all = [Collation::Binary, Collation::NoCase, Collation::RightTrim];
+        all.into_iter().find(|collation| collation.sql().eq_ignore_ascii_case(name))
+    }
+
+    /// The name in SQL.
+    pub(crate) fn sql(self) -> &'static str {
+        match self {
+            Collation::Binary => "BINARY",
+            Collation::NoCase => "NOCASE",
+            Collation::RightTrim => "RTRIM",
+        }
+    }
+}
+
+/// A part of a fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Literal text.
+    Text(String),
+    /// A column (second) of a source (first).
+    Column(usize, usize),
+    /// A parameter, by its slot.
+    Param(usize),
+    /// A source in a FROM clause.
+    Source(usize),
+    /// The n-th value that the rule supplies.
+    Given(usize),
+    /// The start or end of a part that some rule extracts. Not rendered.
+    Mark(Mark),
+    /// A column (third) of a subquery in FROM (second), as text (first).
+    Derived(Arc<str>, usize, usize),
+    /// A redundant condition (second) that lets SQLite use an index if the columns of a value
+    /// (first) are given. Omitted otherwise.
+    Hint(Box<(Fragment, Fragment)>),
+}
+
+/// What a [`Piece::Mark`] marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    /// An aggregate begins.
+    Aggregate(Aggregate),
+    /// Its argument begins.
+    Argument,
+    /// Its argument ended.
+    ArgumentEnd,
+    /// The condition of its FILTER begins.
+    Filter,
+    /// The condition of its FILTER ended.
+    FilterEnd,
+    /// The aggregate ended.
+    End,
+}
+
+/// Aggregates, by how they can be maintained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Aggregate {
+    /// `count(*)`, all rows.
+    Rows,
+    /// `count(x)`.
+    Count,
+    /// `sum(x)`.
+    Sum,
+    /// `total(x)`.
+    Total,
+    /// `avg(x)`.
+    Average,
+    /// `min(column)`.
+    Min,
+    /// `max(column)`.
+    Max,
+    /// Maintained only by reading all rows again.
+    Other,
+}
+
+/// What a fragment is inside its parentheses, if routing and shape depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainExpr {
+    /// A column (second) of a source (first).
+    Column(usize, usize),
+    /// A column (second) of a subquery in FROM (first).
+    Derived(usize, usize),
+    /// A parameter, by its slot.
+    Param(usize),
+    /// Anything else.
+    Other,
+}
+
+/// The conversion that SQLite applies to the other side of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Affinity {
+    /// None.
+    #[default]
+    None,
+    /// Conversion to the type of this name, if possible.
+    To(&'static str),
+    /// Not defined: a column of a compound whose SELECTs differ in affinity.
+    Open,
+}
+
+impl Affinity {
+    /// The affinity of a column of a compound, from those of its SELECTs.
+    pub(crate) fn common(arms: impl IntoIterator<Item = Affinity>) -> Affinity {
+        let mut arms = arms.into_iter();
+        let first = arms.next().unwrap_or_default();
+        if arms.all(|arm| arm == first) { first } else { Affinity::Open }
+    }
+
+    /// The affinity of a type name, by the rules of SQLite's documentation, "Determination Of
+    /// Column Affinity".
+    pub(crate) fn of_type(name: &str) -> Affinity {
+        let name = name.to_ascii_uppercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        match () {
+            () if has(&["INT"]) => Affinity::To("INTEGER"),
+            () if has(&["CHAR", "CLOB", "TEXT"]) => Affinity::To("TEXT"),
+            () if has(&["BLOB"]) || name.is_empty() => Affinity::None,
+            () if has(&["REAL", "FLOA", "DOUB"]) => Affinity::To("REAL"),
+            () => Affinity::To("NUMERIC"),
+        }
+    }
+}
+
+/// The values of columns of subqueries in FROM, by subquery and column.
+pub(crate) type DerivedColumns = HashMap<(usize, usize), Fragment>;
+
+/// A piece of resolved SQL, mostly an expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Fragment {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) plain: PlainExpr,
+    /// The COLLATE at its end.
+    pub(crate) collation: Option<Collation>,
+    /// Whether there is a COLLATE inside, which SQLite may ignore.
+    pub(crate) collates_within: bool,
+    /// Whether it contains an aggregate.
+    pub(crate) aggregates: bool,
+    /// Whether it names a column of a subquery in FROM.
+    pub(crate) derived: bool,
+    /// Whether it contains a window function.
+    pub(crate) windows: bool,
+    /// Whether it may be evaluated on rows that a restricted caller may not see: an indexed column,
+    /// a constant, or comparisons of these. Appending anything clears the flag.
+    pub(crate) harmless: bool,
+    /// The kind of all its non-NULL values, if certain and not given by a column.
+    pub(crate) kind: Option<Kind>,
+    /// Its affinity in comparisons, if not given by a column.
+    pub(crate) affinity: Affinity,
+    /// Whether it is an output or group expression that names no column of its own SELECT, so that
+    /// it has one value for all rows.
+    pub(crate) fixed: bool,
+}
+
+impl PartialEq for Fragment {
+    fn eq(&self, other: &Fragment) -> bool {
+        self.pieces == other.pieces
+    }
+}
+
+impl Eq for Fragment {}
+
+impl Fragment {
+    /// An empty fragment.
+    pub(crate) fn new() -> Fragment {
+        let plain = PlainExpr::Other;
+        Fragment {
+            pieces: Vec::new(),
+            plain,
+            collation: None,
+            collates_within: false,
+            aggregates: false,
+            derived: false,
+            windows: false,
+            harmless: false,
+            kind: None,
+            affinity: Affinity::None,
+            fixed: false,
+        }
+    }
+
+    /// A text.
+    pub(crate) fn text(text: &str) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.push_text(text);
+        fragment
+    }
+
+    /// A column.
+    pub(crate) fn column(source: usize, column: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Column(source, column));
+        fragment.plain = PlainExpr::Column(source, column);
+        fragment
+    }
+
+    /// A parameter.
+    pub(crate) fn param(slot: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Param(slot));
+        fragment.plain = PlainExpr::Param(slot);
+        fragment.harmless = true;
+        fragment
+    }
+
+    /// Appends a text, separated by a space if necessary. Ignores an empty text.
+    pub(crate) fn push_text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(Piece::Text(last)) = self.pieces.last_mut() {
+            append(last, text);
+        } else {
+            self.pieces.push(Piece::Text(text.to_owned()));
+        }
+        self.grows();
+    }
+
+    /// A table of a FROM clause.
+    pub(crate) fn source(source: usize) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Source(source));
+        fragment
+    }
+
+    /// A column of a subquery in FROM.
+    pub(crate) fn derived(alias: &str, name: &str, (subquery, column): (usize, usize)) -> Fragment {
+        let mut fragment = Fragment::new();
+        let text = format!("{}.{}", quoted(alias), quoted(name));
+        fragment.pieces.push(Piece::Derived(text.into(), subquery, column));
+        fragment.plain = PlainExpr::Derived(subquery, column);
+        fragment.derived = true;
+        fragment
+    }
+
+    /// Nothing but a hint: a condition that lets SQLite use an index if the columns of a value are
+    /// given.
+    pub(crate) fn hint(value: &Fragment, condition: Fragment) -> Fragment {
+        let mut fragment = Fragment::new();
+        fragment.pieces.push(Piece::Hint(Box::new((value.clone(), condition))));
+        fragment
+    }
+
+    /// The same fragment with this kind.
+    pub(crate) fn of_kind(mut self, kind: Option<Kind>) -> Fragment {
+        self.kind = kind;
+        self
+    }
+
+    /// `this IS ?`, with a value that the rule supplies.
+    pub(crate) fn is_given(&self, at: usize) -> Fragment {
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(") IS");
+        fragment.pieces.push(Piece::Given(at));
+        fragment
+    }
+
+    /// `this = ?` with a value that the rule supplies, or `this IS NULL`.
+    pub(crate) fn equals_given(&self, at: usize, is_null: bool) -> Fragment {
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(if is_null { ") ISNULL" } else { ") =" });
+        fragment.pieces.extend((!is_null).then_some(Piece::Given(at)));
+        fragment
+    }
+
+    /// The approximate length as text.
+    pub(crate) fn bytes(&self) -> usize {
+        let pieces = self.pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => text.len(),
+            Piece::Hint(hint) => hint.0.bytes() + hint.1.bytes(),
+            // An alias and a name.
+            _ => 16,
+        });
+        pieces.sum()
+    }
+
+    /// Appends another fragment.
+    pub(crate) fn push(&mut self, other: &Fragment) {
+        for piece in &other.pieces {
+            match piece {
+                Piece::Text(text) => self.push_text(text),
+                piece => self.pieces.push(piece.clone()),
+            }
+        }
+        self.grows();
+        self.collates_within |= other.collates_within || other.collation.is_some();
+        self.aggregates |= other.aggregates;
+        self.derived |= other.derived;
+        self.windows |= other.windows;
+    }
+
+    /// Clears the properties that hold only for the whole fragment.
+    fn grows(&mut self) {
+        self.plain = PlainExpr::Other;
+        self.kind = None;
+        self.affinity = Affinity::None;
+        self.harmless = false;
+        self.collates_within |= self.collation.take().is_some();
+    }
+
+    /// The fragment in parentheses, which change neither affinity nor collation.
+    pub(crate) fn parenthesized(&self) -> Fragment {
+        if let [Piece::Column(..) | Piece::Derived(..) | Piece::Param(_)] = self.pieces.as_slice() {
+            return self.clone();
+        }
+        let mut fragment = Fragment::text("(");
+        fragment.push(self);
+        fragment.push_text(")");
+        fragment.plain = self.plain;
+        (fragment.kind, fragment.affinity) = (self.kind, self.affinity);
+        fragment.collation = self.collation;
+        fragment.collates_within = self.collates_within;
+        fragment.harmless = self.harmless;
+        fragment
+    }
+
+    /// Adds a mark.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.pieces.push(Piece::Mark(mark));
+    }
+
+    /// Replaces columns of subqueries in FROM by their values; `None` if one is unknown.
+    pub(crate) fn substituted(&self, known: &DerivedColumns) -> Option<Fragment> {
+        if !self.derived {
+            return Some(self.clone());
+        }
+        let mut out = Fragment::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Derived(_, subquery, column) => out.push(known.get(&(*subquery, *column))?),
+                Piece::Text(text) => out.push_text(text),
+                piece => out.pieces.push(piece.clone()),
+            }
+        }
+        out.collation = self.collation;
+        out.collates_within = self.collates_within;
+        Some(out)
+    }
+
+    /// Replaces columns by text.
+    pub(crate) fn replace_columns(&mut self, text: &dyn Fn(usize, usize) -> String) {
+        for piece in std::mem::take(&mut self.pieces) {
+            match piece {
+                Piece::Column(source, column) => self.push_text(&text(source, column)),
+                Piece::Text(text) => self.push_text(&text),
+                piece => self.pieces.push(piece),
+            }
+        }
+    }
+
+    /// Renumbers the parameters.
+    pub(crate) fn renumber(&mut self, new: &dyn Fn(usize) -> usize) {
+        for piece in &mut self.pieces {
+            match piece {
+                Piece::Param(slot) => *slot = new(*slot),
+                Piece::Hint(hint) => {
+                    hint.0.renumber(new);
+                    hint.1.renumber(new);
+                }
+                _ => {}
+            }
+        }
+        if let PlainExpr::Param(slot) = &mut self.plain {
+            *slot = new(*slot);
+        }
+    }
+
+    /// The same fragment with this harmless flag.
+    pub(crate) fn harmless_if(mut self, harmless: bool) -> Fragment {
+        self.harmless = harmless;
+        self
+    }
+
+    /// Whether it names only columns of sources and subqueries in FROM from these on.
+    pub(crate) fn is_independent(&self, (sources, subqueries): (usize, usize)) -> bool {
+        self.pieces.iter().all(|piece| match piece {
+            Piece::Column(source, _) => *source >= sources,
+            Piece::Derived(_, subquery, _) => *subquery >= subqueries,
+            _ => true,
+        })
+    }
+
+    /// Whether it is a column of a table or of a subquery in FROM.
+    pub(crate) fn is_column(&self) -> bool {
+        matches!(self.plain, PlainExpr::Column(..) | PlainExpr::Derived(..))
+    }
+
+    /// The columns that it names.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Column(source, column) => Some((*source, *column)),
+            _ => None,
+        })
+    }
+
+    /// The slots of the parameters that it names.
+    pub(crate) fn params(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        let slots = self.pieces.iter().flat_map(|piece| -> Box<dyn Iterator<Item = usize> + '_> {
+            match piece {
+                Piece::Param(slot) => Box::new(std::iter::once(*slot)),
+                Piece::Hint(hint) => Box::new(hint.0.params().chain(hint.1.params())),
+                _ => Box::new(std::iter::empty()),
+            }
+        });
+        Box::new(slots)
+    }
+
+    /// Whether it has one value for all rows.
+    pub(crate) fn is_constant(&self) -> bool {
+        !self.derived && self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
+    }
+
+    /// Whether it consists of literals and parameters only.
+    pub(crate) fn is_flat_constant(&self) -> bool {
+        self.is_flat() && self.columns().next().is_none()
+    }
+
+    /// Whether it names no columns but those of tables.
+    pub(crate) fn is_flat(&self) -> bool {
+        !self.derived && !self.has_subquery()
+    }
+
+    /// Whether it contains a subquery.
+    pub(crate) fn has_subquery(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Source(_)))
+    }
+}
+
+/// The value of a parameter of a rendered statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Arg {
+    /// The binding's value in this slot.
+    Slot(usize),
+    /// The n-th value that the rule supplies.
+    Given(usize),
+}
+
+/// A rendered statement and its parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    pub(crate) args: Vec<Arg>,
+}
+
+/// Renders fragments as SQL.
+pub(crate) struct Renderer<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) sources: &'a [Source],
+    /// The rows that each source stands for.
+    pub(crate) forms: Vec<SourceForm>,
+    out: String,
+    args: Vec<Arg>,
+    known: HashMap<Arg, usize>,
+}
+
+impl<'a> Renderer<'a> {
+    /// A renderer over the tables after the commit.
+    pub(crate) fn new(catalog: &'a Catalog, sources: &'a [Source]) -> Renderer<'a> {
+        let forms = vec![SourceForm::After; sources.len()];
+        Renderer {
+            catalog,
+            sources,
+            forms,
+            out: String::new(),
+            args: Vec::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Appends text.
+    pub(crate) fn text(&mut self, text: &str) {
+        append(&mut self.out, text);
+    }
+
+    /// Appends a fragment.
+    pub(crate) fn fragment(&mut self, fragment: &Fragment) {
+        for piece in &fragment.pieces {
+            match piece {
+                Piece::Text(text) => self.text(text),
+                Piece::Column(source, column) => self.column(*source, *column),
+                Piece::Param(slot) => self.arg(Arg::Slot(*slot)),
+                Piece::Source(source) => self.source(*source),
+                Piece::Given(at) => self.arg(Arg::Given(*at)),
+                Piece::Mark(_) => {}
+                Piece::Hint(hint) => {
+                    let given = |source: usize| matches!(self.forms[source], SourceForm::Given(_));
+                    if hint.0.columns().all(|(source, _)| given(source)) {
+                        self.fragment(&hint.1);
+                    }
+                }
+                Piece::Derived(text, ..) => self.text(text),
+            }
+        }
+    }
+
+    /// The finished statement.
+    pub(crate) fn finish(self) -> Statement {
+        Statement { sql: self.out, args: self.args }
+    }
+
+    fn arg(&mut self, arg: Arg) {
+        let args = &mut self.args;
+        let at = *self.known.entry(arg).or_insert_with(|| {
+            args.push(arg);
+            args.len() - 1
+        });
+        self.text(&format!("?{}", at + 1));
+    }
+
+    fn column(&mut self, source: usize, column: usize) {
+        let spec = &self.catalog.table(self.sources[source].table).columns[column];
+        if let SourceForm::Given(first) = self.forms[source] {
+            // A bare parameter has no affinity; the CAST has that of the column.
+            self.text("CAST(");
+            self.arg(Arg::Given(first + column));
+            self.text(&format!("AS {})", spec.kind.sql()));
+            return;
+        }
+        self.text(&format!("{}.{}", self.alias(source), quoted(spec.name)));
+    }
+
+    /// The alias of a source in this rendering, in quotes.
+    pub(crate) fn alias(&self, source: usize) -> String {
+        let alias = &self.sources[source].alias;
+        // The aliases differ so that a query plan shows which table is read in which form.
+        match self.forms[source] {
+            SourceForm::After => quoted(alias),
+            SourceForm::Before => quoted(&format!("was_{alias}")),
+            SourceForm::Changed => quoted(&format!("d_{alias}")),
+            SourceForm::Given(_) => quoted(&format!("given_{alias}")),
+        }
+    }
+
+    /// Appends a source as it appears in a FROM clause.
+    pub(crate) fn source(&mut self, at: usize) {
+        let source = &self.sources[at];
+        let table = self.catalog.table(source.table);
+        let alias = self.alias(at);
+        let main = format!("main.{}", quoted(table.name));
+        let changed = delta_name(table);
+        let names = |positions: &mut dyn Iterator<Item = usize>| {
+            let names: Vec<String> = positions.map(|at| quoted(table.columns[at].name)).collect();
+            names.join(", ")
+        };
+        match self.forms[at] {
+            SourceForm::After => self.text(&format!("{main} AS {alias}")),
+            SourceForm::Changed => self.text(&format!("{changed} AS {alias}")),
+            SourceForm::Given(_) => self.text(&format!("(SELECT 1) AS {alias}")),
+            SourceForm::Before => {
+                let columns = names(&mut (0..table.columns.len()));
+                let key = names(&mut table.key.iter().copied());
+                self.text(&format!(
+                    "(SELECT {columns} FROM {main} \
+                     WHERE ({key}) NOT IN (SELECT {key} FROM {changed}) \
+                     UNION ALL SELECT {columns} FROM {changed} WHERE {WEIGHT} < 0) AS {alias}"
+                ));
+            }
+        }
+    }
+}
+
+/// Appends one or more tokens, separated by a space if necessary.
+fn append(out: &mut String, text: &str) {
+    let tight = out.is_empty() || out.ends_with('(') || text.starts_with([',', ')']);
+    if !tight && !text.is_empty() {
+        out.push(' ');
+    }
+    out.push_str(text);
+}
+
+/// An identifier in double quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -1,0 +1,277 @@
+//! Conditions: their conjuncts, and what each requires of the rows.
+
+use abide_schema::table::IndexSpec;
+use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
+
+use super::{
+    Conjunct, EqualColumns, Lowered, Lowering, Scope, is_comparison, literal, operator_sql,
+    push_list, spine, subquery,
+};
+use crate::plan::fragment::{Collation, Fragment, PlainExpr};
+use crate::route::{Comparison, Equality, Route};
+
+impl Lowering<'_> {
+    /// Splits a condition into its conjuncts. Compared literals become parameters.
+    pub(crate) fn conjuncts(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Vec<Conjunct>> {
+        let lifting = std::mem::replace(&mut self.lifting, true);
+        let conjuncts = spine(expr, Operator::And)
+            .into_iter()
+            .map(|expr| {
+                let sides = self.equal_sides(expr, scope)?.map(Box::new);
+                let equal = sides.as_ref().and_then(|it| self.columns_of(&it.0, &it.1));
+                let (condition, route) = self.condition(expr, scope)?;
+                Ok(Conjunct { condition, route, equal, sides })
+            })
+            .collect();
+        self.lifting = lifting;
+        conjuncts
+    }
+
+    /// The two expressions that a conjunct equates.
+    fn equal_sides(&mut self, expr: &Expr, scope: &Scope) -> Lowered<Option<(Fragment, Fragment)>> {
+        let mut bare = expr;
+        while let Expr::Parenthesized(items) = bare
+            && let [only] = &items[..]
+        {
+            bare = only;
+        }
+        let is_name =
+            |expr: &Expr| matches!(expr, Expr::Id(_) | Expr::Name(_) | Expr::Qualified(..));
+        match bare {
+            Expr::Binary(left, Operator::Equals, right) if is_name(left) && is_name(right) => {
+                Ok(Some((self.expr(left, scope)?, self.expr(right, scope)?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn condition(&mut self, expr: &Expr, scope: &Scope) -> Lowered<(Fragment, Route)> {
+        let (condition, route) = self.deeper(|lower| match expr {
+            Expr::Parenthesized(inner) if inner.len() == 1 => {
+                let (condition, route) = lower.condition(&inner[0], scope)?;
+                Ok((condition.parenthesized(), route))
+            }
+            Expr::Binary(_, operator @ (Operator::And | Operator::Or), _) => {
+                lower.junction(expr, *operator, scope)
+            }
+            Expr::Binary(left, operator, right) if is_comparison(*operator) => {
+                lower.compared(left, *operator, right, scope)
+            }
+            Expr::Between { lhs, not: false, start, end } => {
+                let left = lower.operand(lhs, scope)?;
+                let (start, end) = (lower.operand(start, scope)?, lower.operand(end, scope)?);
+                lower.require_comparable(&left, &start)?;
+                lower.require_comparable(&left, &end)?;
+                let route = lower.bound(&left, Comparison::AtLeast, &start).and(lower.bound(
+                    &left,
+                    Comparison::AtMost,
+                    &end,
+                ));
+                let harmless = all_harmless([&left, &start, &end]);
+                let mut condition = left;
+                condition.push_text("BETWEEN");
+                condition.push(&start);
+                condition.push_text("AND");
+                condition.push(&end);
+                Ok((condition.harmless_if(harmless), route))
+            }
+            Expr::Like { lhs, not: false, op, rhs, escape: None }
+                if matches!(op, LikeOperator::Like | LikeOperator::Glob) =>
+            {
+                let (left, right) = (lower.operand(lhs, scope)?, lower.operand(rhs, scope)?);
+                let like = *op == LikeOperator::Like;
+                let route = lower.bound(
+                    &left,
+                    if like { Comparison::Like } else { Comparison::Glob },
+                    &right,
+                );
+                let mut condition = left;
+                condition.push_text(if like { "LIKE" } else { "GLOB" });
+                condition.push(&right);
+                Ok((condition, route))
+            }
+            Expr::InList { lhs, not: false, rhs: Some(list) } => {
+                let left = lower.operand(lhs, scope)?;
+                let list: Vec<Fragment> =
+                    list.iter().map(|expr| lower.operand(expr, scope)).collect::<Lowered<_>>()?;
+                list.iter().try_for_each(|item| lower.require_comparable(&left, item))?;
+                let route = lower.membership(&left, &list);
+                let harmless = all_harmless(list.iter().chain([&left]));
+                let mut condition = left;
+                condition.push_text("IN (");
+                push_list(&mut condition, &list);
+                condition.push_text(")");
+                Ok((condition.harmless_if(harmless), route))
+            }
+            Expr::InSelect { lhs, not: false, rhs } => {
+                Ok((lower.in_select(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
+            }
+            Expr::InTable { lhs, not: false, rhs, args: None } => {
+                Ok((lower.in_table(lhs, subquery::Membership::Demanded, rhs, scope)?, Route::Any))
+            }
+            other => Ok((lower.expr(other, scope)?, Route::Any)),
+        })?;
+        self.expansion.expression(&condition)?;
+        Ok((condition, route))
+    }
+
+    fn junction(
+        &mut self,
+        expr: &Expr,
+        operator: Operator,
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
+        let mut whole: Option<(Fragment, Route)> = None;
+        for operand in spine(expr, operator) {
+            let (condition, route) = self.condition(operand, scope)?;
+            whole = Some(match whole {
+                None => (condition, route),
+                Some((mut left, left_route)) => {
+                    let harmless = all_harmless([&left, &condition]);
+                    left.push_text(operator_sql(operator));
+                    left.push(&condition);
+                    left.harmless = harmless;
+                    let route = match operator {
+                        Operator::And => left_route.and(route),
+                        _ => left_route.or(route),
+                    };
+                    (left, route)
+                }
+            });
+        }
+        Ok(whole.expect("a spine has at least one operand"))
+    }
+
+    fn compared(
+        &mut self,
+        left: &Expr,
+        operator: Operator,
+        right: &Expr,
+        scope: &Scope,
+    ) -> Lowered<(Fragment, Route)> {
+        let literal = literal::liftable(right).and(Some(right));
+        let (left, right) = (self.operand(left, scope)?, self.operand(right, scope)?);
+        self.require_comparable(&left, &right)?;
+        let bounded = |left_test, right_test| {
+            self.bound(&left, left_test, &right).and(self.bound(&right, right_test, &left))
+        };
+        let route = match operator {
+            Operator::Equals => self.equality(&left, &right, false),
+            Operator::Is => self.equality(&left, &right, true),
+            Operator::Less | Operator::LessEquals => {
+                bounded(Comparison::AtMost, Comparison::AtLeast)
+            }
+            Operator::Greater | Operator::GreaterEquals => {
+                bounded(Comparison::AtLeast, Comparison::AtMost)
+            }
+            _ => Route::Any,
+        };
+        let harmless = all_harmless([&left, &right]);
+        let mut condition = left.clone();
+        condition.push_text(operator_sql(operator));
+        condition.push(&right);
+        condition.harmless = harmless;
+        match literal {
+            Some(literal) if operator == Operator::Equals && self.names_part(&left) => {
+                // Rendered twice: the parameter routes changes to the binding, the literal lets
+                // SQLite use the index.
+                let mut both = Fragment::text("(");
+                both.push(&left);
+                both.push_text("=");
+                both.push(&self.expr(literal, scope)?);
+                both.push_text("AND");
+                both.push(&condition);
+                both.push_text(")");
+                Ok((both.harmless_if(harmless), route))
+            }
+            _ => Ok((condition, route)),
+        }
+    }
+
+    /// Whether the condition of a partial index names a column.
+    fn names_part(&self, fragment: &Fragment) -> bool {
+        let PlainExpr::Column(source, column) = fragment.plain else { return false };
+        let table = self.catalog.table(self.sources[source].table);
+        let name = table.columns[column].name;
+        let mut words = table.indexes.iter().flat_map(IndexSpec::words);
+        words.any(|word| word.eq_ignore_ascii_case(name))
+    }
+}
+
+impl Lowering<'_> {
+    /// The two columns of an equality that compares bytes.
+    pub(crate) fn columns_of(&self, left: &Fragment, right: &Fragment) -> Option<EqualColumns> {
+        let binary =
+            |fragment: &Fragment| fragment.collation.is_none_or(|c| c == Collation::Binary);
+        let both = (self.origin(left)?, self.origin(right)?);
+        (binary(left) && binary(right)).then_some(both)
+    }
+
+    /// `column = parameter`, in either order.
+    fn equality(&self, left: &Fragment, right: &Fragment, nulls_match: bool) -> Route {
+        let collation = left.collation.or(right.collation).unwrap_or(Collation::Binary);
+        let (column, slot) = match (left.plain, right.plain) {
+            (_, PlainExpr::Param(slot)) => (left, slot),
+            (PlainExpr::Param(slot), _) => (right, slot),
+            _ => return Route::Any,
+        };
+        self.compared_columns(column, |source, column| {
+            let (test, values) = (Comparison::Among, vec![slot]);
+            Equality { test, source, column, collation, nulls_match, values }
+        })
+    }
+
+    /// A bound of a column by a parameter.
+    fn bound(&self, column: &Fragment, test: Comparison, param: &Fragment) -> Route {
+        let collation = match test {
+            Comparison::Like => Collation::NoCase,
+            Comparison::Glob => Collation::Binary,
+            _ => column.collation.or(param.collation).unwrap_or(Collation::Binary),
+        };
+        let compares_bytes = collation == Collation::Binary || test == Comparison::Like;
+        let PlainExpr::Param(slot) = param.plain else { return Route::Any };
+        if !compares_bytes {
+            return Route::Any;
+        }
+        self.compared_columns(column, |source, column| {
+            let (nulls_match, values) = (false, vec![slot]);
+            Equality { test, source, column, collation, nulls_match, values }
+        })
+    }
+
+    /// `column IN (parameters)`.
+    fn membership(&self, left: &Fragment, list: &[Fragment]) -> Route {
+        let slots = list.iter().map(|item| match item.plain {
+            PlainExpr::Param(slot) if item.collation.is_none() => Some(slot),
+            _ => None,
+        });
+        let Some(slots) = slots.collect::<Option<Vec<usize>>>() else { return Route::Any };
+        self.compared_columns(left, |source, column| Equality {
+            test: Comparison::Among,
+            source,
+            column,
+            collation: left.collation.unwrap_or(Collation::Binary),
+            nulls_match: false,
+            values: slots.clone(),
+        })
+    }
+
+    /// What a comparison requires of each column that a fragment stands for.
+    fn compared_columns(
+        &self,
+        fragment: &Fragment,
+        demand: impl Fn(usize, usize) -> Equality,
+    ) -> Route {
+        let columns = self.origins(fragment);
+        if columns.is_empty() {
+            return Route::Any;
+        }
+        let demands = columns.into_iter().map(|(source, column)| demand(source, column));
+        Route::Alternatives(vec![demands.collect()])
+    }
+}
+
+/// Whether all of these are harmless.
+pub(super) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
+    all.into_iter().all(|fragment| fragment.harmless)
+}

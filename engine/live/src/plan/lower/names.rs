@@ -1,0 +1,141 @@
+//! Names: columns, aliases, rowid, parameters, schemas.
+
+use abide_schema::{Code, Refusal};
+
+use super::{Entry, Lowered, Lowering, Scope, Slot, unquote};
+use crate::plan::condition::is_of_caller;
+use crate::plan::fragment::Fragment;
+use crate::plan::lex::{self, Parameter};
+
+impl Lowering<'_> {
+    /// Declares the parameters of the text, in text order.
+    pub(crate) fn declare(&mut self, parameters: &[Parameter]) {
+        for parameter in parameters {
+            let slots = &mut self.slots;
+            let slot = *self.numbered.entry(parameter.number).or_insert_with(|| {
+                slots.push(Slot::Caller(parameter.name.clone()));
+                slots.len() - 1
+            });
+            self.named.insert(parameter.name.clone(), slot);
+        }
+    }
+
+    /// A declared parameter.
+    pub(super) fn variable(&mut self, written: &str) -> Lowered {
+        if self.trusted {
+            return Ok(Fragment::param(self.of_principal(lex::parameter_name(written))?));
+        }
+        let slot = self.named.get(lex::parameter_name(written));
+        let slot =
+            slot.ok_or_else(|| Refusal::new(Code::BadSql, "parameters are not allowed in views"))?;
+        Ok(Fragment::param(*slot))
+    }
+
+    /// The slot of a caller attribute, in a policy's text.
+    fn of_principal(&mut self, name: &str) -> Lowered<usize> {
+        let wanted = Slot::Principal(name.to_owned());
+        if let Some(known) = self.slots.iter().position(|slot| *slot == wanted) {
+            return Ok(known);
+        }
+        if !is_of_caller(name) {
+            return Err(Refusal::new(Code::BadSql, format!("no such parameter: {name}")));
+        }
+        self.slots.push(wanted);
+        Ok(self.slots.len() - 1)
+    }
+
+    pub(super) fn name(&mut self, raw: &str, scope: &Scope) -> Lowered {
+        let name = unquote(raw);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(None, &name, scope)? {
+                self.note(&found, scope.depth);
+                return Ok(found);
+            }
+            let alias = scope.aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(&name));
+            if let Some((_, value)) = alias {
+                if value.aggregates && !self.frame.allowed {
+                    let detail = format!("misuse of aliased aggregate {name}");
+                    return Err(Refusal::new(Code::BadSql, detail));
+                }
+                return Ok(value.parenthesized());
+            }
+            level = scope.outer;
+        }
+        let bare = raw == name;
+        if bare && (name.eq_ignore_ascii_case("true") || name.eq_ignore_ascii_case("false")) {
+            return Ok(Fragment::text(&name.to_ascii_uppercase()));
+        }
+        let refusal = Refusal::new(Code::BadSql, format!("no such column: {name}"));
+        Err(if raw.starts_with('"') {
+            refusal.hint(format!("write text in single quotes: '{name}'"))
+        } else {
+            refusal.hint("GET /v1/schema lists the columns of every table")
+        })
+    }
+
+    /// Records the use of a column of the SELECT at this depth.
+    fn note(&mut self, found: &Fragment, depth: usize) {
+        self.frame.reads |= 1 << depth;
+        if !self.frame.within {
+            self.frame.note(found);
+        }
+    }
+
+    pub(super) fn qualified(&mut self, table: &str, column: &str, scope: &Scope) -> Lowered {
+        let column = unquote(column);
+        let mut level = Some(scope);
+        while let Some(scope) = level {
+            if let Some(found) = in_scope(Some(table), &column, scope)? {
+                self.note(&found, scope.depth);
+                return Ok(found);
+            }
+            level = scope.outer;
+        }
+        Err(Refusal::new(Code::BadSql, format!("no such column: {table}.{column}"))
+            .hint("GET /v1/schema lists the columns of every table"))
+    }
+}
+
+fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<Fragment>> {
+    let entries = || {
+        scope
+            .entries
+            .iter()
+            .filter(|entry| table.is_none_or(|table| entry.name.eq_ignore_ascii_case(table)))
+    };
+    let mut found = entries()
+        .filter(|entry| table.is_some() || !entry.is_merged(column))
+        .flat_map(|entry| entry.columns.iter().map(move |(name, value)| (entry, name, value)))
+        .filter(|(_, name, _)| name.eq_ignore_ascii_case(column))
+        .map(|(entry, name, value)| match table {
+            None => entry.named(name).unwrap_or(value),
+            Some(_) => value,
+        });
+    if let Some(fragment) = found.next() {
+        if found.next().is_some() {
+            let name = table.map_or(column.to_owned(), |table| format!("{table}.{column}"));
+            return Err(Refusal::new(Code::BadSql, format!("ambiguous column name: {name}"))
+                .hint("qualify it with its table: t.column"));
+        }
+        return Ok(Some(fragment.parenthesized()));
+    }
+    let is_rowid = ["rowid", "oid", "_rowid_"].iter().any(|name| name.eq_ignore_ascii_case(column));
+    let mut with_rowid = entries();
+    if is_rowid
+        && let (Some(Entry { rowid: Some(rowid), .. }), None) =
+            (with_rowid.next(), with_rowid.next())
+    {
+        return Ok(Some(rowid.clone()));
+    }
+    Ok(None)
+}
+
+/// The only schema name allowed is that of the main database.
+pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
+    let schema = unquote(schema);
+    if schema.eq_ignore_ascii_case("main") {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::BadSql, format!("unknown database {schema}")))
+}

@@ -1,0 +1,388 @@
+//! Window functions: expands their windows and makes the order total.
+//!
+//! Rows that are equal in a window's order (peers) come in any order. A function that depends on
+//! that order gets the key of the rows as the last order terms, if that does not change its
+//! meaning. A frame bounded by peers would change, so such a query is refused.
+
+use abide_schema::table::Kind;
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::ast::{
+    FrameBound, FrameClause, FrameExclude, FrameMode, Over, Window as Written, WindowDef,
+};
+
+use super::aggregate::{direction, no_key, order_by, push_filter};
+use super::call::{Call, misuse, open};
+use super::{Lowered, Lowering, Scope, push_list, unquote, unsupported};
+use crate::plan::fragment::{Fragment, Piece};
+use crate::plan::functions::{Function, Windowed};
+use crate::plan::select_core::SelectCore;
+
+/// A window, resolved.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WindowSpec {
+    partition: Vec<Fragment>,
+    /// The order terms, each with its direction.
+    order: Vec<(Fragment, String)>,
+    frame: Option<FrameSpec>,
+}
+
+/// A frame: the rows around the current one that a function reads.
+#[derive(Clone, Debug)]
+struct FrameSpec {
+    mode: FrameMode,
+    start: FrameEdge,
+    end: FrameEdge,
+    exclude: FrameExclude,
+}
+
+#[derive(Clone, Debug)]
+enum FrameEdge {
+    First,
+    Preceding(Fragment),
+    Current,
+    Following(Fragment),
+    Last,
+}
+
+/// The part of a window that a function depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FrameDependency {
+    /// The peers of a row.
+    Peers,
+    /// The rows one by one, regardless of the frame.
+    Rows,
+    /// The frame as a set.
+    Set,
+    /// The frame in order.
+    Sequence,
+    /// The first row of the frame.
+    First,
+    /// The last row of the frame.
+    Last,
+}
+
+impl Lowering<'_> {
+    /// Declares the named windows of a SELECT. Each may extend an earlier one.
+    pub(crate) fn read_windows(
+        &mut self,
+        core: &mut SelectCore,
+        windows: &[WindowDef],
+        scope: &Scope,
+    ) -> Result<(), Refusal> {
+        for definition in windows {
+            let window = self.in_frame(core, |lower| lower.window(&definition.window, scope))?;
+            core.frame.named.push((unquote(definition.name.0), window));
+        }
+        Ok(())
+    }
+
+    /// A function call with OVER.
+    pub(super) fn windowed(
+        &mut self,
+        call: &Call,
+        function: Function,
+        over: &Over,
+        scope: &Scope,
+    ) -> Lowered {
+        let aggregate = matches!(function, Function::Aggregate | Function::Sequence);
+        if !aggregate && !matches!(function, Function::Window(_)) {
+            return Err(misuse(&format!("{}() may not be used as a window function", call.name)));
+        }
+        if !std::mem::take(&mut self.frame.windowed) {
+            return Err(misuse(&format!("misuse of window function {}()", call.name)));
+        }
+        if call.distinct {
+            return Err(misuse("DISTINCT is not supported for window functions"));
+        }
+        if !aggregate && (call.star || call.filter().is_some()) {
+            return Err(misuse("FILTER clause may only be used with aggregate window functions"));
+        }
+        if !call.order.is_empty() {
+            let detail = format!("ORDER BY may not be used with non-aggregate {}()", call.name);
+            return Err(misuse(&detail));
+        }
+        let arguments = self.arguments(call, scope)?;
+        self.require_no_collation(call, &arguments)?;
+        let filter = call.filter().map(|filter| self.expr(filter, scope)).transpose()?;
+        let window = match over {
+            Over::Name(name) => self.named_window(&unquote(name.0))?,
+            Over::Window(window) => self.window(window, scope)?,
+        };
+        let frame_dependency = self.frame_dependency(call, function, &arguments);
+        let window = self.with_total_order(call, frame_dependency, window)?;
+        let known = |by: &&Fragment| {
+            let is_param = |piece: &Piece| matches!(piece, Piece::Param(_));
+            !by.has_subquery() && !by.pieces.iter().any(is_param)
+        };
+        let partition = window.partition.iter().filter(known).cloned().collect();
+        self.frame.partitions.push(partition);
+        self.frame.windowed = true;
+        let mut out = open(call);
+        push_list(&mut out, &arguments);
+        out.push_text(")");
+        push_filter(&mut out, filter.as_ref());
+        window.write(&mut out);
+        out.windows = true;
+        Ok(out.of_kind(self.kind_of_call(call, &arguments)))
+    }
+
+    fn named_window(&self, name: &str) -> Result<WindowSpec, Refusal> {
+        let mut named = self.frame.named.iter().rev();
+        let found = named.find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, window)| window.clone()).ok_or_else(|| {
+            Refusal::new(Code::BadSql, format!("no such window: {name}"))
+                .hint("define it:  WINDOW name AS (PARTITION BY … ORDER BY …)")
+        })
+    }
+
+    fn window(&mut self, written: &Written, scope: &Scope) -> Lowered<WindowSpec> {
+        let mut window = match &written.base {
+            Some(name) => self.base_window(&unquote(name.0), written)?,
+            None => WindowSpec::default(),
+        };
+        for by in written.partition_by.unwrap_or(&[]) {
+            window.partition.push(self.expr(by, scope)?);
+        }
+        for term in written.order_by.unwrap_or(&[]) {
+            let value = self.expr(&term.expr, scope)?;
+            window.order.push((value, direction(term)));
+        }
+        window.frame = written.frame_clause.as_ref().map(|frame| self.span(frame)).transpose()?;
+        Ok(window)
+    }
+
+    /// A window that another one extends, as far as SQLite allows.
+    fn base_window(&self, name: &str, upon: &Written) -> Result<WindowSpec, Refusal> {
+        let base = self.named_window(name)?;
+        let overridden = if upon.partition_by.is_some() {
+            "PARTITION clause"
+        } else if upon.order_by.is_some() && !base.order.is_empty() {
+            "ORDER BY clause"
+        } else if base.frame.is_some() {
+            "frame specification"
+        } else {
+            return Ok(base);
+        };
+        Err(misuse(&format!("cannot override {overridden} of window: {name}")))
+    }
+
+    fn span(&mut self, frame: &FrameClause) -> Lowered<FrameSpec> {
+        Ok(FrameSpec {
+            mode: frame.mode,
+            start: self.bound_of(&frame.start)?,
+            end: frame.end.as_ref().map_or(Ok(FrameEdge::Current), |end| self.bound_of(end))?,
+            exclude: frame.exclude.clone().unwrap_or(FrameExclude::NoOthers),
+        })
+    }
+
+    fn bound_of(&mut self, bound: &FrameBound) -> Lowered<FrameEdge> {
+        let mut offset = |expr| {
+            let offset = self.expr(expr, &Scope::default())?;
+            if offset.has_subquery() {
+                return Err(unsupported("a subquery in a frame"));
+            }
+            Ok(offset)
+        };
+        Ok(match bound {
+            FrameBound::UnboundedPreceding => FrameEdge::First,
+            FrameBound::Preceding(expr) => FrameEdge::Preceding(offset(expr)?),
+            FrameBound::CurrentRow => FrameEdge::Current,
+            FrameBound::Following(expr) => FrameEdge::Following(offset(expr)?),
+            FrameBound::UnboundedFollowing => FrameEdge::Last,
+        })
+    }
+
+    fn frame_dependency(
+        &self,
+        call: &Call,
+        function: Function,
+        arguments: &[Fragment],
+    ) -> FrameDependency {
+        let is = |name: &str| call.name.eq_ignore_ascii_case(name);
+        let only = arguments.first();
+        match function {
+            Function::Window(Windowed::Rank) => FrameDependency::Peers,
+            Function::Window(Windowed::Place) => FrameDependency::Rows,
+            Function::Window(Windowed::Pick) if is("first_value") => FrameDependency::First,
+            Function::Window(Windowed::Pick) if is("last_value") => FrameDependency::Last,
+            Function::Aggregate if is("count") => FrameDependency::Set,
+            Function::Aggregate if is("min") || is("max") => {
+                let form = only.and_then(|only| self.form_of(only));
+                form.map_or(FrameDependency::Sequence, |_| FrameDependency::Set)
+            }
+            // A sum of integers is exact; a sum of reals is rounded at every step.
+            Function::Aggregate => {
+                let kind = only.and_then(|only| self.kind_of(only));
+                if kind == Some(Kind::Integer) {
+                    FrameDependency::Set
+                } else {
+                    FrameDependency::Sequence
+                }
+            }
+            _ => FrameDependency::Sequence,
+        }
+    }
+
+    /// The window with an order in which the function's value does not depend on the order of
+    /// peers.
+    fn with_total_order(
+        &self,
+        call: &Call,
+        frame_dependency: FrameDependency,
+        window: WindowSpec,
+    ) -> Lowered<WindowSpec> {
+        let grouped = !self.frame.by.is_empty();
+        let keys: Option<Vec<Fragment>> = if grouped {
+            Some(self.frame.by.iter().map(|by| self.representative(by)).collect())
+        } else {
+            self.frame.rows.clone()
+        };
+        let is_total = keys.as_ref().is_some_and(|keys| window.orders_by(keys));
+        let with_keys = |frame: Option<FrameSpec>| {
+            let keys = keys.as_ref().ok_or_else(|| no_key(&call.name))?;
+            Ok(WindowSpec { frame, ..window.clone() }.ordered_by(keys))
+        };
+        if frame_dependency == FrameDependency::Rows {
+            return with_keys(None);
+        }
+        if frame_dependency == FrameDependency::Peers || is_total {
+            return Ok(window);
+        }
+        let whole = window.frame_is_whole();
+        let by_rows = window.frame.as_ref().is_some_and(|frame| frame.mode == FrameMode::Rows);
+        if whole || (!by_rows && window.takes_an_end(frame_dependency)) {
+            return if frame_dependency == FrameDependency::Set {
+                Ok(window)
+            } else {
+                with_keys(Some(FrameSpec::whole()))
+            };
+        }
+        if by_rows && !window.excludes_peers() {
+            return with_keys(window.frame.clone());
+        }
+        if frame_dependency == FrameDependency::Set && !by_rows {
+            return Ok(window);
+        }
+        let what = format!("{}() over rows that can be peers in its window", call.name);
+        Err(unsupported(&what).hint("add a key to the window's ORDER BY, or use a ROWS frame"))
+    }
+}
+
+impl WindowSpec {
+    /// Whether a partition has no peers.
+    fn orders_by(&self, keys: &[Fragment]) -> bool {
+        keys.iter().all(|key| self.has(key))
+    }
+
+    fn has(&self, key: &Fragment) -> bool {
+        self.partition.contains(key) || self.order.iter().any(|(value, _)| value == key)
+    }
+
+    /// The window with these as the last order terms.
+    fn ordered_by(mut self, keys: &[Fragment]) -> WindowSpec {
+        for key in keys {
+            if !self.has(key) {
+                self.order.push((key.clone(), String::new()));
+            }
+        }
+        self
+    }
+
+    /// Whether the frame of every row is its whole partition.
+    fn frame_is_whole(&self) -> bool {
+        let all_peers = self.order.is_empty();
+        let Some(frame) = &self.frame else { return all_peers };
+        let by_peers = all_peers && frame.mode != FrameMode::Rows;
+        let from_first = match frame.start {
+            FrameEdge::First => true,
+            FrameEdge::Current => by_peers,
+            _ => false,
+        };
+        let to_last = match frame.end {
+            FrameEdge::Last => true,
+            FrameEdge::Current => by_peers,
+            _ => false,
+        };
+        from_first && to_last && frame.exclude == FrameExclude::NoOthers
+    }
+
+    /// Whether the row that a function returns is the first or the last of the partition.
+    fn takes_an_end(&self, frame_dependency: FrameDependency) -> bool {
+        let Some(frame) = &self.frame else { return frame_dependency == FrameDependency::First };
+        let bounds = match frame_dependency {
+            FrameDependency::First => {
+                matches!(frame.start, FrameEdge::First)
+                    && matches!(
+                        frame.end,
+                        FrameEdge::Current | FrameEdge::Following(_) | FrameEdge::Last
+                    )
+            }
+            FrameDependency::Last => {
+                matches!(
+                    frame.start,
+                    FrameEdge::First | FrameEdge::Preceding(_) | FrameEdge::Current
+                ) && matches!(frame.end, FrameEdge::Last)
+            }
+            _ => false,
+        };
+        bounds && frame.exclude == FrameExclude::NoOthers
+    }
+
+    fn excludes_peers(&self) -> bool {
+        let exclude = self.frame.as_ref().map(|frame| &frame.exclude);
+        matches!(exclude, Some(FrameExclude::Group | FrameExclude::Ties))
+    }
+
+    fn write(&self, out: &mut Fragment) {
+        out.push_text("OVER (");
+        for (at, by) in self.partition.iter().enumerate() {
+            out.push_text(if at > 0 { "," } else { "PARTITION BY" });
+            out.push(by);
+        }
+        out.push(&order_by(&self.order));
+        if let Some(frame) = &self.frame {
+            frame.write(out);
+        }
+        out.push_text(")");
+    }
+}
+
+impl FrameSpec {
+    fn whole() -> FrameSpec {
+        let (start, end, exclude) = (FrameEdge::First, FrameEdge::Last, FrameExclude::NoOthers);
+        FrameSpec { mode: FrameMode::Rows, start, end, exclude }
+    }
+
+    fn write(&self, out: &mut Fragment) {
+        out.push_text(match self.mode {
+            FrameMode::Groups => "GROUPS BETWEEN",
+            FrameMode::Range => "RANGE BETWEEN",
+            FrameMode::Rows => "ROWS BETWEEN",
+        });
+        self.start.write(out);
+        out.push_text("AND");
+        self.end.write(out);
+        out.push_text(match self.exclude {
+            FrameExclude::NoOthers => "",
+            FrameExclude::CurrentRow => "EXCLUDE CURRENT ROW",
+            FrameExclude::Group => "EXCLUDE GROUP",
+            FrameExclude::Ties => "EXCLUDE TIES",
+        });
+    }
+}
+
+impl FrameEdge {
+    fn write(&self, out: &mut Fragment) {
+        let (offset, direction) = match self {
+            FrameEdge::First => (None, "UNBOUNDED PRECEDING"),
+            FrameEdge::Preceding(offset) => (Some(offset), "PRECEDING"),
+            FrameEdge::Current => (None, "CURRENT ROW"),
+            FrameEdge::Following(offset) => (Some(offset), "FOLLOWING"),
+            FrameEdge::Last => (None, "UNBOUNDED FOLLOWING"),
+        };
+        if let Some(offset) = offset {
+            out.push(offset);
+        }
+        out.push_text(direction);
+    }
+}

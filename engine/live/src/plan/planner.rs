@@ -1,0 +1,331 @@
+//! From a text and parameters to a binding. A text is parsed once and bound many times.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abide_schema::{Code, Refusal, Value, limits};
+use serde_json::{Map, Value as JsonValue};
+use sqlite3_parser::ast::{Cmd, Stmt};
+use sqlite3_parser::lexer::sql::Parser;
+use sqlite3_parser::{Bump, FallibleIterator as _};
+
+use crate::catalog::Catalog;
+use crate::plan::lex;
+use crate::plan::lower::{Lowering, Slot};
+use crate::plan::principal::QueryPrincipal;
+use crate::plan::select::Query;
+use crate::plan::template::{Binding, Template};
+
+/// Entries of one generation of a cache. Two generations are kept, so texts in use survive any
+/// number of texts that are bound only once.
+const GENERATION: usize = 1_024;
+
+/// Plans queries. Shared by all threads.
+#[derive(Debug)]
+pub struct Planner {
+    catalog: Arc<Catalog>,
+    known: Mutex<PlanCaches>,
+}
+
+#[derive(Debug, Default)]
+struct PlanCaches {
+    texts: Cache<String, Arc<Parsed>>,
+    /// Plans for restricted callers: by outlook, mode and text.
+    bounded: Cache<String, Arc<Parsed>>,
+    templates: Cache<String, Arc<Template>>,
+}
+
+/// A planned text: its template and the values of the template's parameters.
+#[derive(Debug)]
+struct Parsed {
+    template: Arc<Template>,
+    slots: Vec<Slot>,
+    /// The caller's parameters, including those in unused parts of the text.
+    names: BTreeSet<String>,
+    /// Whether it contains LIKE or GLOB.
+    matches: bool,
+}
+
+/// A text of a restricted caller.
+#[derive(Clone, Copy)]
+struct RestrictedQuery<'a> {
+    principal: &'a QueryPrincipal,
+    /// Whether it runs only once.
+    once: bool,
+}
+
+impl RestrictedQuery<'_> {
+    /// The cache key of a text.
+    fn place(&self, sql: &str) -> String {
+        format!("{}\0{}\0{sql}", self.principal.authorized_views.number, u8::from(self.once))
+    }
+}
+
+impl Planner {
+    /// A planner for the tables and views of a catalog.
+    #[must_use]
+    pub fn new(catalog: Arc<Catalog>) -> Planner {
+        Planner { catalog, known: Mutex::default() }
+    }
+
+    /// Binds a query to its parameters, by name without the sigil or by number.
+    ///
+    /// # Errors `bad_sql` if it is not a SELECT of known tables and columns, `unsupported_sql` if
+    /// it cannot be live, `limit_exceeded` if it is too long or nests too deeply, `bad_arguments`
+    /// for missing, superfluous or invalid parameters.
+    pub fn bind(&self, sql: &str, params: &Map<String, JsonValue>) -> Result<Binding, Refusal> {
+        let parsed = self.parsed(sql)?;
+        let values = parsed.values(params, None)?;
+        Ok(Binding::new(Arc::clone(&parsed.template), values, None))
+    }
+
+    /// Binds a query of a restricted caller, which sees only the rows and columns that its outlook
+    /// shows.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`].
+    pub fn bind_within(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        principal: &QueryPrincipal,
+    ) -> Result<Binding, Refusal> {
+        self.bind_bounded(sql, params, RestrictedQuery { principal, once: false })
+    }
+
+    /// The same for a query that runs once. Only [`Binding::snapshot_sql`] may be used.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`]; fewer queries are `unsupported_sql`.
+    pub fn bind_once(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        principal: &QueryPrincipal,
+    ) -> Result<Binding, Refusal> {
+        let bound = self.bind_bounded(sql, params, RestrictedQuery { principal, once: true });
+        bound.map_err(|mut refusal| {
+            if refusal.code == Code::UnsupportedSql {
+                let told = "cannot be used by a caller with restricted visibility";
+                refusal.detail = refusal.detail.replace("cannot be live", told);
+                refusal.hint = None;
+            }
+            refusal
+        })
+    }
+
+    /// Binds a text from the cache, in constant time, for threads that must not block.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`].
+    pub fn bind_known(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        principal: Option<&QueryPrincipal>,
+    ) -> Option<Result<Binding, Refusal>> {
+        let parsed = match principal {
+            Some(principal) => {
+                let place = RestrictedQuery { principal, once: false }.place(sql);
+                self.lock().bounded.get(&place)
+            }
+            None => self.lock().texts.get(sql),
+        }?;
+        let principal_key = principal.map(QueryPrincipal::principal_key);
+        let values = parsed.values(params, principal);
+        Some(values.map(|values| Binding::new(Arc::clone(&parsed.template), values, principal_key)))
+    }
+
+    fn bind_bounded(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        bounded: RestrictedQuery,
+    ) -> Result<Binding, Refusal> {
+        let parsed = self.parsed_bounded(sql, bounded)?;
+        let values = parsed.values(params, Some(bounded.principal))?;
+        let principal_key = bounded.principal.principal_key();
+        Ok(Binding::new(Arc::clone(&parsed.template), values, Some(principal_key)))
+    }
+
+    fn parsed_bounded(&self, sql: &str, bounded: RestrictedQuery) -> Result<Arc<Parsed>, Refusal> {
+        let place = bounded.place(sql);
+        let known = self.lock().bounded.get(&place);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let parsed = self.understand(sql, Some(bounded))?;
+        self.lock().bounded.insert(place, Arc::clone(&parsed));
+        Ok(parsed)
+    }
+
+    /// Binds a query for explanation only: omitted parameters are NULL.
+    ///
+    /// # Errors
+    /// As [`Planner::bind`].
+    pub fn bind_some(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        principal: Option<&QueryPrincipal>,
+    ) -> Result<Binding, Refusal> {
+        let parsed = match principal {
+            Some(principal) => {
+                self.parsed_bounded(sql, RestrictedQuery { principal, once: false })?
+            }
+            None => self.parsed(sql)?,
+        };
+        let mut all = params.clone();
+        for name in &parsed.names {
+            all.entry(name).or_insert(JsonValue::Null);
+        }
+        let values = parsed.values(&all, principal)?;
+        let principal_key = principal.map(QueryPrincipal::principal_key);
+        Ok(Binding::new(Arc::clone(&parsed.template), values, principal_key))
+    }
+
+    fn parsed(&self, sql: &str) -> Result<Arc<Parsed>, Refusal> {
+        if let Some(known) = self.lock().texts.get(sql) {
+            return Ok(known);
+        }
+        let parsed = self.understand(sql, None)?;
+        self.lock().texts.insert(sql.to_owned(), Arc::clone(&parsed));
+        Ok(parsed)
+    }
+
+    fn understand(
+        &self,
+        sql: &str,
+        bounded: Option<RestrictedQuery>,
+    ) -> Result<Arc<Parsed>, Refusal> {
+        let query = parse(&self.catalog, sql, bounded)?;
+        let names = query.slots.iter().filter_map(|slot| match slot {
+            Slot::Caller(name) => Some(name.clone()),
+            Slot::Literal(_) | Slot::Principal(_) => None,
+        });
+        let names = names.collect();
+        let (template, slots) = Template::compile(&self.catalog, query)?;
+        let mut known = self.lock();
+        let template = match known.templates.get(&**template.text()) {
+            Some(template) => template,
+            None => {
+                let template = Arc::new(template);
+                known.templates.insert(template.text().to_string(), Arc::clone(&template));
+                template
+            }
+        };
+        let matches = ["LIKE", "GLOB"].iter().any(|word| template.text().contains(word));
+        Ok(Arc::new(Parsed { template, slots, names, matches }))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, PlanCaches> {
+        // A panic in another thread cannot leave a cache of immutable values inconsistent.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Resolves a text.
+fn parse(catalog: &Catalog, sql: &str, bounded: Option<RestrictedQuery>) -> Result<Query, Refusal> {
+    let written = lex::columns_as_written(sql)?;
+    let (numbered, parameters) = lex::number_parameters(sql)?;
+    let bump = Bump::new();
+    let mut parser = Parser::new(&bump, numbered.as_bytes());
+    let command = parser.next().map_err(|error| lex::refusal(sql, &error))?;
+    match &command {
+        Some(Cmd::Stmt(Stmt::Select(select))) => {
+            let mut lower = Lowering::new(catalog);
+            if let Some(RestrictedQuery { principal, once }) = bounded {
+                (lower.principal, lower.once) = (Some(principal), once);
+            }
+            lower.declare(&parameters);
+            Query::resolve(lower, select, &written)
+        }
+        Some(_) => Err(no_select(bounded.is_some_and(|bounded| bounded.once))),
+        None => Err(Refusal::new(Code::BadSql, "the statement is empty").hint("send one SELECT")),
+    }
+}
+
+fn no_select(once: bool) -> Refusal {
+    if once {
+        return Refusal::new(Code::BadSql, "the statement is not read-only")
+            .hint("one SELECT, VALUES or WITH; to change data, call a reducer");
+    }
+    Refusal::new(Code::BadSql, "only a SELECT can be watched")
+        .hint("change data through a reducer:  POST /v1/call/{reducer}")
+}
+
+impl Parsed {
+    fn values(
+        &self,
+        params: &Map<String, JsonValue>,
+        principal: Option<&QueryPrincipal>,
+    ) -> Result<Vec<Value>, Refusal> {
+        let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
+        for name in &self.names {
+            let json = params.get(name).ok_or_else(|| {
+                bad(format!("parameter {name} is missing"))
+                    .hint(format!("pass it in params: {{\"{name}\": …}}"))
+            })?;
+            Value::from_json(json).map_err(|what| {
+                bad(format!("parameter {name} is {what}, which is not a valid value"))
+            })?;
+        }
+        if let Some(name) = params.keys().find(|name| !self.names.contains(*name)) {
+            return Err(bad(format!("the query has no parameter {name}"))
+                .hint("omit the sigil: sid for :sid, 1 for ?1"));
+        }
+        let value = |slot: &Slot| match slot {
+            Slot::Literal(value) => value.clone(),
+            Slot::Caller(name) => Value::from_json(&params[name]).expect("it was just read"),
+            Slot::Principal(name) => {
+                principal.expect("only a bounded text names a viewer's values").value(name)
+            }
+        };
+        let values: Vec<Value> = self.slots.iter().map(value).collect();
+        // Without this check, a pattern that is too long would fail only if there is a row to
+        // match.
+        let most = limits::PATTERN_BYTES;
+        let too_long = |value: &Value| matches!(value, Value::Text(text) if text.len() > most);
+        if principal.is_some() && self.matches && values.iter().any(too_long) {
+            let detail = format!("a LIKE or GLOB operand is longer than {most} bytes");
+            return Err(Refusal::new(Code::LimitExceeded, detail));
+        }
+        Ok(values)
+    }
+}
+
+/// A bounded map that drops entries not used in the last generation.
+#[derive(Debug)]
+struct Cache<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+}
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Cache<K, V> {
+        Cache { young: HashMap::new(), old: HashMap::new() }
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+    fn get<Q>(&mut self, key: &Q) -> Option<V>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some(value) = self.young.get(key) {
+            return Some(value.clone());
+        }
+        let (key, value) = self.old.remove_entry(key)?;
+        self.insert(key, value.clone());
+        Some(value)
+    }
+
+    fn insert(&mut self, key: K, value: V) {
+        if self.young.len() >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+}

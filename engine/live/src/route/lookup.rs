@@ -1,0 +1,205 @@
+//! Finds the affected bindings if their parameter restricts another table: the changed rows are
+//! joined to that table once for the whole template, and the values of its column are looked up
+//! among the parameters.
+
+use abide_schema::Value;
+
+use crate::catalog::Catalog;
+use crate::delta::dependency::{DependencyPath, source_path};
+use crate::delta::rule::{JOINED, Show, Term, terms};
+use crate::plan::fragment::{Collation, Fragment, Piece};
+use crate::plan::select::Query;
+use crate::route::{Comparison, Equality, canonical};
+
+/// The join path from the changes of one source to the parameters on another.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    /// Statements that return, for every changed row, the cells that are compared with parameters.
+    pub(crate) terms: Vec<Term>,
+    /// The counterpart of each cell.
+    compared: Vec<ComparedWith>,
+    /// Whether it finds fewer bindings than the source's own keys.
+    pub(crate) is_better: bool,
+}
+
+/// The parameter that a cell is compared with.
+#[derive(Debug)]
+enum ComparedWith {
+    /// The cell is a column.
+    Column(Equality),
+    /// The cell is a value of a JSON column, which has no affinity; this is the parameter's slot.
+    Value(usize),
+}
+
+/// A value of a JSON column that a condition equates with a parameter.
+struct JsonLookup {
+    source: usize,
+    value: Fragment,
+    slot: usize,
+}
+
+impl Lookup {
+    /// The path from a source that has no key of its own, or whose keys select little (for example,
+    /// all tenants query pending tasks).
+    pub(crate) fn find(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
+        let has_key = query.routes[source].of_source(source).is_some();
+        let by_column = || Lookup::by_column(catalog, query, source);
+        let found = if has_key { None } else { by_column() };
+        let found = found.or_else(|| Lookup::by_scope(catalog, query, source))?;
+        Some(Lookup { is_better: has_key, ..found })
+    }
+
+    fn by_column(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
+        let dependency = source_path(&query.blocks, source)?.dependency;
+        let with_params = dependency.sources.iter().filter(|other| **other != source);
+        let equalities = with_params.filter_map(|other| single(query, *other)).next()?;
+        let conditions = free(&dependency).cloned().collect();
+        let dependency = DependencyPath { sources: dependency.sources, conditions };
+        if dependency.sources.len() > JOINED || dependency.conditions.is_empty() {
+            return None;
+        }
+        let shown: Vec<Fragment> = equalities
+            .iter()
+            .map(|equality| Fragment::column(equality.source, equality.column))
+            .collect();
+        let terms = terms(catalog, query, &dependency, Some(source), &shown, Show::Distinct);
+        let compared = equalities.into_iter().map(ComparedWith::Column).collect();
+        Some(Lookup { terms, compared, is_better: false })
+    }
+
+    /// By the scope values that a policy requires, on the source or on the row that owns it.
+    fn by_scope(catalog: &Catalog, query: &Query, source: usize) -> Option<Lookup> {
+        let dependency = source_path(&query.blocks, source)?.dependency;
+        let sought: Vec<JsonLookup> =
+            dependency.conditions.iter().filter_map(JsonLookup::of).collect();
+        let owner = sought.first()?.source;
+        let sought: Vec<JsonLookup> =
+            sought.into_iter().filter(|one| one.source == owner).collect();
+        if says_much(catalog, query, source)
+            || (owner != source && says_much(catalog, query, owner))
+        {
+            return None;
+        }
+        let dependency = path_to(&dependency, source, owner)?;
+        let shown: Vec<Fragment> = sought.iter().map(|one| one.value.clone()).collect();
+        let terms = terms(catalog, query, &dependency, Some(source), &shown, Show::Distinct);
+        let compared = sought.iter().map(|one| ComparedWith::Value(one.slot)).collect();
+        Some(Lookup { terms, compared, is_better: false })
+    }
+
+    /// The cells of a binding's key: `None` if they are not certain, empty if nothing matches.
+    pub(crate) fn key(
+        &self,
+        catalog: &Catalog,
+        query: &Query,
+        params: &[Value],
+    ) -> Option<Option<Vec<Value>>> {
+        let mut key = Vec::new();
+        for compared in &self.compared {
+            let equality = match compared {
+                ComparedWith::Column(equality) => equality,
+                ComparedWith::Value(slot) if params[*slot] == Value::Null => return Some(None),
+                ComparedWith::Value(slot) => {
+                    key.push(canonical(Collation::Binary, &params[*slot]));
+                    continue;
+                }
+            };
+            let table = catalog.table(query.sources[equality.source].table);
+            let cells = equality.cells(table.columns[equality.column].kind, params)?;
+            let [cell] = cells.as_slice() else { return Some(None) };
+            key.push(cell.clone());
+        }
+        Some(Some(key))
+    }
+
+    /// The cells of a row of the terms, as a lookup key.
+    pub(crate) fn canonical(&self, row: &[Value]) -> Vec<Value> {
+        let cells = self.compared.iter().zip(row).map(|(compared, cell)| match compared {
+            ComparedWith::Column(equality) => canonical(equality.collation, cell),
+            ComparedWith::Value(_) => canonical(Collation::Binary, cell),
+        });
+        cells.collect()
+    }
+}
+
+impl JsonLookup {
+    /// `json_extract(column, 'path') = ?`, the form of scope conditions.
+    fn of(condition: &Fragment) -> Option<JsonLookup> {
+        let [Piece::Text(call), column, Piece::Text(path), Piece::Param(slot)] =
+            condition.pieces.as_slice()
+        else {
+            return None;
+        };
+        let Piece::Column(source, _) = column else { return None };
+        let path = path.strip_suffix('=')?.trim_end();
+        let literal = path.starts_with(',') && path.ends_with(')') && !path.contains(['|', '+']);
+        if call.trim() != "json_extract(" || !literal {
+            return None;
+        }
+        let mut value = Fragment::text(call);
+        value.pieces.push(column.clone());
+        value.push_text(path);
+        Some(JsonLookup { source: *source, value, slot: *slot })
+    }
+}
+
+/// The conditions without parameters.
+fn free(dependency: &DependencyPath) -> impl Iterator<Item = &Fragment> {
+    let named = |piece: &Piece| matches!(piece, Piece::Param(_));
+    dependency.conditions.iter().filter(move |condition| !condition.pieces.iter().any(named))
+}
+
+/// Whether each of a source's keys is a whole primary key.
+fn says_much(catalog: &Catalog, query: &Query, source: usize) -> bool {
+    let Some(alternatives) = query.routes[source].of_source(source) else { return false };
+    let key = catalog.table(query.sources[source].table).key;
+    alternatives.iter().all(|equalities| {
+        let named = |column: &usize| {
+            let here = |equality: &&&Equality| equality.column == *column;
+            equalities.iter().find(here).is_some_and(|equality| equality.test == Comparison::Among)
+        };
+        key.iter().all(named)
+    })
+}
+
+/// The shortest path of sources from one to another, each joined to an earlier one by a condition.
+fn path_to(dependency: &DependencyPath, from: usize, to: usize) -> Option<DependencyPath> {
+    let mut paths = vec![vec![from]];
+    let mut seen = vec![from];
+    let found = loop {
+        if let Some(found) = paths.iter().find(|path| path.last() == Some(&to)) {
+            break found.clone();
+        }
+        let mut longer = Vec::new();
+        for path in &paths {
+            let last = path.last().copied()?;
+            for condition in free(dependency) {
+                let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
+                let next = named.iter().find(|source| !seen.contains(*source));
+                if let (true, [_, _], Some(next)) = (named.contains(&last), &*named, next) {
+                    seen.push(*next);
+                    longer.push([&path[..], &[*next]].concat());
+                }
+            }
+        }
+        if longer.is_empty() || longer[0].len() > JOINED {
+            return None;
+        }
+        paths = longer;
+    };
+    let within = |condition: &&Fragment| {
+        condition.is_flat() && condition.columns().all(|(source, _)| found.contains(&source))
+    };
+    let conditions = free(dependency).filter(within).cloned().collect();
+    Some(DependencyPath { sources: found, conditions })
+}
+
+/// The equalities of a source with exactly one key.
+fn single(query: &Query, source: usize) -> Option<Vec<Equality>> {
+    let alternatives = query.routes[source].of_source(source)?;
+    let [equalities] = alternatives.as_slice() else { return None };
+    let one =
+        |equality: &&Equality| equality.test == Comparison::Among && equality.values.len() == 1;
+    let whole = !equalities.is_empty() && equalities.iter().all(one);
+    whole.then(|| equalities.iter().map(|equality| (*equality).clone()).collect())
+}

@@ -1,0 +1,711 @@
+//! The index over all live bindings: finds those that a commit affects, with a few hash probes.
+
+use std::borrow::Cow;
+use std::collections::hash_map::{Entry as MapEntry, RandomState};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use abide_schema::limits::{self, RESIDUAL_BINDINGS_PER_TABLE};
+use abide_schema::{Code, Refusal, Row, Value};
+
+use crate::catalog::Catalog;
+use crate::delta::Delta;
+use crate::delta::aggregates::BackfilledGroup;
+use crate::delta::changes::{Changes, RowChange};
+use crate::delta::meter::{Budget, Cost, Meters, TemplateWork};
+use crate::delta::state::RuleState;
+use crate::plan::template::{Binding, Template};
+use crate::route::binding_index::{BindingIndex, IdMap};
+use crate::route::interval::{Interval, Intervals, Point};
+use crate::route::{Comparison, Equality, KeyColumn, canonical, hash_key, interval};
+use crate::sql::{LiveError, Sql};
+
+/// Sets of columns by which one table is probed. Each costs every change a probe.
+const KEY_SETS: usize = 64;
+/// Templates that look up through one table. Each costs every commit that changes the table a
+/// statement.
+const LOOKUPS: usize = 64;
+
+/// A binding that is attached to a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BindingId(pub(crate) u64);
+
+/// Counted work, for tests and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkCounters {
+    /// Changed rows probed.
+    pub rows_routed: u64,
+    /// Hash probes.
+    pub probes: u64,
+    /// Bindings that a change may affect.
+    pub bindings_probed: u64,
+    /// SQLite's work.
+    pub spent: Cost,
+    /// Deltas that were not empty.
+    pub deltas_made: u64,
+}
+
+/// Finds the bindings that a commit affects and computes their deltas. Owned by the writer thread.
+#[derive(Debug)]
+pub struct Router {
+    catalog: Arc<Catalog>,
+    bindings: IdMap<BindingId, AttachedBinding>,
+    /// By the hash of template and parameters.
+    ids: BindingIndex,
+    next: u64,
+    tables: Vec<TableRoutes>,
+    hasher: RandomState,
+    work: WorkCounters,
+    meters: Meters,
+    budget: Option<Budget>,
+    /// Bytes of cached state of all results.
+    remembered: usize,
+    backfills: Vec<BackfillRequest>,
+}
+
+#[derive(Debug)]
+struct AttachedBinding {
+    binding: Binding,
+    count: usize,
+    places: Vec<RouteEntry>,
+    meter: usize,
+    /// Created when a commit first affects the binding.
+    state: Option<Box<RuleState>>,
+}
+
+/// A group whose accumulators are too expensive to fill within a commit. A reader fills them
+/// ([`Binding::fill`]) and passes them to [`Router::apply_backfill`].
+#[derive(Clone, Debug)]
+pub struct BackfillRequest {
+    /// The binding.
+    pub id: BindingId,
+    /// The same as a value.
+    pub binding: Binding,
+    /// The group's values.
+    pub group: Row,
+}
+
+/// Where a binding is indexed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RouteEntry {
+    Key { table: usize, set: usize, key: u64 },
+    Range { table: usize, column: KeyColumn, interval: Interval },
+    Lookup { table: usize, template: Arc<str>, source: usize, key: u64 },
+    Residual { table: usize },
+}
+
+#[derive(Debug, Default)]
+struct TableRoutes {
+    sets: Vec<KeySet>,
+    ranges: BTreeMap<KeyColumn, Intervals>,
+    /// By template and source: the bindings whose parameter restricts another table.
+    lookups: BTreeMap<(Arc<str>, usize), LookupRoutes>,
+    residual: BTreeSet<BindingId>,
+}
+
+/// The bindings of one template by the parameters that a lookup finds.
+#[derive(Debug)]
+struct LookupRoutes {
+    /// One of them, to access the template.
+    binding: Binding,
+    index: BindingIndex,
+}
+
+/// All keys over one set of columns.
+#[derive(Debug)]
+struct KeySet {
+    columns: Vec<KeyColumn>,
+    index: BindingIndex,
+}
+
+impl Router {
+    /// An empty router.
+    #[must_use]
+    pub fn new(catalog: Arc<Catalog>) -> Router {
+        let tables = (0..catalog.len()).map(|_| TableRoutes::default()).collect();
+        Router {
+            catalog,
+            bindings: IdMap::default(),
+            ids: BindingIndex::default(),
+            next: 0,
+            tables,
+            hasher: RandomState::new(),
+            work: WorkCounters::default(),
+            meters: Meters::default(),
+            budget: None,
+            remembered: 0,
+            backfills: Vec::new(),
+        }
+    }
+
+    /// An empty router with a limit on the cost of deltas per commit.
+    #[must_use]
+    pub fn with_budget(catalog: Arc<Catalog>, budget: Budget) -> Router {
+        Router { budget: Some(budget), ..Router::new(catalog) }
+    }
+
+    /// The cost of each attached template, the most expensive first.
+    #[must_use]
+    pub fn templates(&self) -> Vec<TemplateWork> {
+        self.meters.read()
+    }
+
+    /// Approximate bytes of cached state.
+    #[must_use]
+    pub fn remembered_bytes(&self) -> usize {
+        self.remembered
+    }
+
+    /// The number of bindings that are checked at every change of some table.
+    #[must_use]
+    pub fn residual(&self) -> usize {
+        self.tables.iter().map(|table| table.residual.len()).sum()
+    }
+
+    /// Drops the cached state of all results, after the commit that produced it is rolled back.
+    pub fn forget(&mut self) {
+        self.bindings.values_mut().for_each(|attached| attached.state = None);
+        self.remembered = 0;
+    }
+
+    /// Attaches a binding. Equal bindings share one id, which must be detached as many times.
+    ///
+    /// # Errors `limit_exceeded` if the query has no key and too many such queries are attached.
+    pub fn attach(&mut self, binding: &Binding) -> Result<BindingId, Refusal> {
+        let hash = self.hasher.hash_one(binding);
+        if let Some(id) = self.find(hash, binding) {
+            self.bindings.get_mut(&id).expect("an id in use is attached").count += 1;
+            return Ok(id);
+        }
+        let places = self.places(binding)?;
+        let id = BindingId(self.next);
+        self.next += 1;
+        for place in &places {
+            self.list(place, id, binding);
+        }
+        self.ids.add(hash, id);
+        let (binding, meter) = (binding.clone(), self.meters.enter(binding.template().text()));
+        self.bindings.insert(id, AttachedBinding { binding, count: 1, places, meter, state: None });
+        Ok(id)
+    }
+
+    /// The id of an equal binding.
+    fn find(&self, hash: u64, binding: &Binding) -> Option<BindingId> {
+        let mut found = None;
+        self.ids.find(hash, &mut |id| {
+            if self.bindings[&id].binding == *binding {
+                found = Some(id);
+            }
+        });
+        found
+    }
+
+    /// Detaches a binding once. The cost does not depend on other bindings.
+    pub fn detach(&mut self, id: BindingId) {
+        let MapEntry::Occupied(mut attached) = self.bindings.entry(id) else { return };
+        attached.get_mut().count -= 1;
+        if attached.get().count > 0 {
+            return;
+        }
+        let attached = attached.remove();
+        self.ids.remove(self.hasher.hash_one(&attached.binding), id);
+        self.meters.leave(attached.meter);
+        self.remembered -= attached.state.as_ref().map_or(0, |state| state.bytes());
+        for place in &attached.places {
+            self.unlist(place, id);
+        }
+    }
+
+    /// The number of distinct attached bindings.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Whether no binding is attached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bindings.is_empty()
+    }
+
+    /// The work done so far.
+    #[must_use]
+    pub fn counters(&self) -> WorkCounters {
+        self.work
+    }
+
+    /// Computes the changes of all bindings' results by a commit; `sql` runs on the state after it.
+    /// Returns the bindings whose result changed or is unknown, in the order of their ids.
+    pub fn commit(
+        &mut self,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+    ) -> Vec<(BindingId, Result<Delta, LiveError>)> {
+        let before = self.work.spent.steps;
+        let mut hits = self.route(changes);
+        let mut laid_out = BTreeSet::new();
+        let mut unknown = BTreeSet::new();
+        self.look_up(changes, sql, &mut laid_out, &mut hits, &mut unknown);
+        // Bindings planned with outdated policies receive no more deltas.
+        hits.retain(|id, _| self.bindings[id].binding.is_latest());
+        self.work.bindings_probed += hits.len() as u64;
+        let mut seen: HashMap<*const Template, Cow<'_, Changes>> = HashMap::new();
+        for id in hits.keys() {
+            let template = self.bindings[id].binding.template();
+            let template_seen = || template.seen(changes);
+            seen.entry(std::ptr::from_ref(template)).or_insert_with(template_seen);
+        }
+        let seen_of = |binding: &Binding| &seen[&std::ptr::from_ref(binding.template())];
+        let read = hits.keys().flat_map(|id| self.bindings[id].binding.template().tables());
+        let tables: BTreeSet<usize> = read.filter(|table| !laid_out.contains(table)).collect();
+        // A table without changes that an affected query reads is left empty.
+        let unseen = tables.iter().filter(|table| {
+            let name = self.catalog.table(**table).name;
+            !seen.values().any(|seen| !seen.of(name).is_empty())
+        });
+        let unseen: Vec<&str> = unseen.map(|table| self.catalog.table(*table).name).collect();
+        match changes.without(&unseen).lay_out(&self.catalog, tables, sql) {
+            Ok(spent) => self.work.spent.add(spent),
+            Err(error) => return hits.keys().map(|id| (*id, Err(error.clone()))).collect(),
+        }
+        let mut deltas = Vec::new();
+        for (id, numbers) in hits {
+            let spent = self.work.spent.steps - before;
+            if unknown.contains(&id) || self.budget.is_some_and(|budget| spent > budget.commit) {
+                deltas.push((id, Err(LiveError::OverBudget)));
+                self.forget_one(id);
+                continue;
+            }
+            let seen = Changes::clone(seen_of(&self.bindings[&id].binding));
+            match self.delta(id, &seen, &numbers, sql) {
+                Ok(delta) if delta.is_empty() => {}
+                other => deltas.push((id, other)),
+            }
+        }
+        self.work.deltas_made += deltas.len() as u64;
+        if self.remembered > limits::LIVE_STATE_BYTES {
+            self.forget();
+        }
+        deltas
+    }
+
+    /// Drops the cached state of a result that missed a commit.
+    fn forget_one(&mut self, id: BindingId) {
+        let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
+        self.remembered -= attached.state.take().map_or(0, |state| state.bytes());
+        let work = &mut self.meters.of(attached.meter).work;
+        (work.deltas, work.over_budget) = (work.deltas + 1, work.over_budget + 1);
+    }
+
+    /// The delta of one binding, within its budget, from the changes in tables and columns that it
+    /// reads.
+    fn delta(
+        &mut self,
+        id: BindingId,
+        seen: &Changes,
+        numbers: &[usize],
+        sql: &mut dyn Sql,
+    ) -> Result<Delta, LiveError> {
+        let attached = self.bindings.get_mut(&id).expect("only attached bindings are hit");
+        let template = attached.binding.template();
+        if !template.tables().iter().any(|table| template.has_changed(*table, seen)) {
+            return Ok(Delta::default());
+        }
+        let meter = self.meters.of(attached.meter);
+        let before = attached.state.as_ref().map_or(0, |state| state.bytes());
+        let mut state = attached.state.take();
+        if !meter.may_run() {
+            self.remembered -= before;
+            return Err(LiveError::OverBudget);
+        }
+        if attached.binding.template().remembers() {
+            state.get_or_insert_default();
+        }
+        let (mut spent, mut dear) = (Cost::default(), Vec::new());
+        let template = attached.binding.template();
+        sql.allow(template.allowance(self.budget));
+        let mut run = template.run(attached.binding.params(), seen, sql, &mut spent);
+        (run.state, run.dear) = (state.as_deref_mut(), Some(&mut dear));
+        // Bindings found by a lookup have no list of change numbers.
+        let numbers = (!numbers.is_empty()).then_some(numbers);
+        let delta = template.rule().delta(&mut run, numbers);
+        sql.allow(None);
+        let keeps = delta.is_ok() || !dear.is_empty();
+        attached.state = state.filter(|state| keeps && state.bytes() > 0);
+        let exceeded = delta == Err(LiveError::OverBudget);
+        if exceeded {
+            // An interrupted statement reports no steps, so it counts with its full allowance.
+            spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+        }
+        // A wanted group is filled later and cheap from then on.
+        let exceeded_for_good = exceeded && dear.is_empty();
+        meter.spend(
+            spent,
+            exceeded_for_good,
+            self.budget.filter(|_| exceeded == exceeded_for_good),
+        );
+        self.work.spent.add(spent);
+        let after = attached.state.as_ref().map_or(0, |state| state.bytes());
+        self.remembered = self.remembered - before + after;
+        let binding = &attached.binding;
+        let backfills =
+            dear.into_iter().map(|group| BackfillRequest { id, binding: binding.clone(), group });
+        self.backfills.extend(backfills);
+        delta
+    }
+
+    /// The bindings that were planned with outdated policies.
+    #[must_use]
+    pub fn outdated(&self) -> Vec<BindingId> {
+        let old = self.bindings.iter().filter(|(_, attached)| !attached.binding.is_latest());
+        let mut ids: Vec<BindingId> = old.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Whether the visibility of a binding's result is restricted.
+    #[must_use]
+    pub fn is_bounded(&self, id: BindingId) -> bool {
+        self.bindings.get(&id).is_some_and(|attached| attached.binding.is_bounded())
+    }
+
+    /// The groups that became wanted since the last call.
+    pub fn take_backfill_requests(&mut self) -> Vec<BackfillRequest> {
+        std::mem::take(&mut self.backfills)
+    }
+
+    /// Adopts the accumulators of a wanted group, valid before these changes. The changes end at
+    /// the state that `sql` runs on, the one after the last commit. `None` means that the
+    /// accumulators could not be computed; the group is tried again when it is next touched.
+    pub fn apply_backfill(
+        &mut self,
+        backfills: &BackfillRequest,
+        filled: Option<BackfilledGroup>,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+    ) -> Result<(), LiveError> {
+        let Some(attached) = self.bindings.get_mut(&backfills.id) else { return Ok(()) };
+        let Some(state) = attached.state.as_deref_mut() else { return Ok(()) };
+        let (before, mut spent) = (state.bytes(), Cost::default());
+        let template = attached.binding.template();
+        changes.lay_out(&self.catalog, template.tables(), sql)?;
+        sql.allow(template.allowance(self.budget));
+        let mut run = template.run(attached.binding.params(), changes, sql, &mut spent);
+        let adopted = template.rule().apply_backfill(&mut run, state, &backfills.group, filled);
+        sql.allow(None);
+        self.meters.of(attached.meter).work.spent.add(spent);
+        self.remembered = self.remembered - before + state.bytes();
+        adopted
+    }
+
+    /// The bindings that a commit may affect, with the numbers of the relevant changes.
+    fn route(&mut self, changes: &Changes) -> BTreeMap<BindingId, Vec<usize>> {
+        let mut hits: BTreeMap<BindingId, Vec<usize>> = BTreeMap::new();
+        for (name, rows) in changes.tables() {
+            let Some(table) = self.catalog.find(name) else { continue };
+            let routes = &self.tables[table];
+            for (number, change) in rows.iter().enumerate() {
+                self.work.rows_routed += 1;
+                routes.find(change, &self.hasher, &mut self.work.probes, &mut |id| {
+                    let numbers = hits.entry(id).or_default();
+                    if numbers.last() != Some(&number) {
+                        numbers.push(number);
+                    }
+                });
+            }
+        }
+        hits
+    }
+
+    /// Adds the bindings that lookups find. If a lookup fails, all of its bindings are added, and
+    /// each meets the error itself or does not. If a lookup costs too much, its bindings are
+    /// unknown.
+    fn look_up(
+        &mut self,
+        changes: &Changes,
+        sql: &mut dyn Sql,
+        laid_out: &mut BTreeSet<usize>,
+        hits: &mut BTreeMap<BindingId, Vec<usize>>,
+        unknown: &mut BTreeSet<BindingId>,
+    ) {
+        for (name, _) in changes.tables() {
+            let Some(table) = self.catalog.find(name) else { continue };
+            for ((_, source), known) in &self.tables[table].lookups {
+                let template = known.binding.template();
+                let Some(lookup) = template.lookup(*source) else { continue };
+                if !template.has_changed(table, &template.seen(changes)) {
+                    continue;
+                }
+                let mut missing = template.tables();
+                missing.retain(|table| !laid_out.contains(table));
+                let (mut spent, spent_before) = (Cost::default(), &mut self.work.spent);
+                let mut found = Vec::new();
+                let outcome = changes.lay_out(&self.catalog, missing.iter().copied(), sql);
+                let outcome = outcome.and_then(|laid| {
+                    spent_before.add(laid);
+                    laid_out.extend(missing);
+                    sql.allow(template.allowance(self.budget));
+                    template.look_up(lookup, changes, sql, &mut spent, &mut |cells| {
+                        found.push(hash_key(self.hasher.build_hasher(), cells.iter()));
+                    })
+                });
+                sql.allow(None);
+                if outcome == Err(LiveError::OverBudget) {
+                    spent.steps = spent.steps.max(self.budget.map_or(0, |budget| budget.most));
+                }
+                spent_before.add(spent);
+                self.meters.spend_on(template.text(), spent);
+                let mut add = |id| {
+                    hits.entry(id).or_default();
+                };
+                match outcome {
+                    Ok(()) => found.iter().for_each(|key| known.index.find(*key, &mut add)),
+                    Err(error) => {
+                        known.index.all(&mut add);
+                        if error == LiveError::OverBudget {
+                            known.index.all(&mut |id| {
+                                unknown.insert(id);
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where to index a binding: for every source under each of its keys, or among the residual.
+    fn places(&mut self, binding: &Binding) -> Result<Vec<RouteEntry>, Refusal> {
+        let template = binding.template();
+        let (mut places, mut taken) = (BTreeSet::new(), Vec::new());
+        for (at, source) in template.query.sources.iter().enumerate() {
+            if let Some(place) = self.better_place(binding, at) {
+                places.extend(place);
+                continue;
+            }
+            let alternatives = template.query.routes[at].of_source(at);
+            let keyed = alternatives.and_then(|alternatives| {
+                self.keys(source.table, &alternatives, binding.params(), &mut taken)
+            });
+            match keyed {
+                Some(keys) => places.extend(keys),
+                None => places.extend(self.place_without_key(binding, at)?),
+            }
+        }
+        Ok(places.into_iter().collect())
+    }
+
+    /// By a lookup that finds fewer bindings than the keys would.
+    fn better_place(&self, binding: &Binding, source: usize) -> Option<Option<RouteEntry>> {
+        binding.template().lookup(source).filter(|lookup| lookup.is_better)?;
+        self.place_by_lookup(binding, source)
+    }
+
+    /// By a lookup if possible, otherwise among the residual. Nowhere if no row can match.
+    fn place_without_key(
+        &self,
+        binding: &Binding,
+        source: usize,
+    ) -> Result<Option<RouteEntry>, Refusal> {
+        if let Some(place) = self.place_by_lookup(binding, source) {
+            return Ok(place);
+        }
+        let table = binding.template().query.sources[source].table;
+        self.require_room(table)?;
+        Ok(Some(RouteEntry::Residual { table }))
+    }
+
+    /// `None` if there is no lookup or its limit is reached.
+    fn place_by_lookup(&self, binding: &Binding, source: usize) -> Option<Option<RouteEntry>> {
+        let template = binding.template();
+        let table = template.query.sources[source].table;
+        let name = (Arc::clone(template.text()), source);
+        let lookups = &self.tables[table].lookups;
+        let room = lookups.len() < LOOKUPS || lookups.contains_key(&name);
+        let key = template
+            .lookup(source)
+            .filter(|_| room)
+            .and_then(|lookup| lookup.key(&self.catalog, &template.query, binding.params()))?;
+        Some(key.map(|key| {
+            let key = hash_key(self.hasher.build_hasher(), key.iter());
+            RouteEntry::Lookup { table, template: name.0, source, key }
+        }))
+    }
+
+    fn require_room(&self, table: usize) -> Result<(), Refusal> {
+        if self.tables[table].residual.len() < RESIDUAL_BINDINGS_PER_TABLE {
+            return Ok(());
+        }
+        let name = self.catalog.table(table).name;
+        Err(Refusal::new(
+            Code::LimitExceeded,
+            format!(
+                "{RESIDUAL_BINDINGS_PER_TABLE} live queries already check every change of {name}"
+            ),
+        )
+        .hint("add a condition  column = value  to the query"))
+    }
+
+    /// The keys of all alternatives; `None` if one is not certain.
+    fn keys(
+        &mut self,
+        table: usize,
+        alternatives: &[Vec<&Equality>],
+        params: &[Value],
+        taken: &mut Vec<(usize, usize)>,
+    ) -> Option<Vec<RouteEntry>> {
+        let spec = self.catalog.table(table);
+        let mut places = Vec::new();
+        for equalities in alternatives {
+            if let Some(first) = equalities.first().filter(|first| first.test != Comparison::Among)
+            {
+                let interval = interval(spec.columns[first.column].kind, equalities, params)?;
+                let column = (first.column, first.collation);
+                places.extend(interval.map(|interval| RouteEntry::Range {
+                    table,
+                    column,
+                    interval,
+                }));
+                continue;
+            }
+            let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
+            let mut columns: Vec<KeyColumn> = Vec::new();
+            for equality in equalities {
+                // A column without certain cells is left out; the other columns still form the key.
+                let kind = spec.columns[equality.column].kind;
+                let Some(cells) = equality.cells(kind, params) else { continue };
+                columns.push((equality.column, equality.collation));
+                let longer = keys.iter().flat_map(|key| {
+                    cells.iter().map(|cell| [&key[..], std::slice::from_ref(cell)].concat())
+                });
+                keys = longer.collect();
+            }
+            if columns.is_empty() {
+                return None;
+            }
+            let set = self.key_set(table, columns, taken)?;
+            places.extend(keys.iter().map(|key| {
+                let key = hash_key(self.hasher.build_hasher(), key.iter());
+                RouteEntry::Key { table, set, key }
+            }));
+        }
+        Some(places)
+    }
+
+    /// The key set of these columns, created if missing and within the limit. `taken` are the sets
+    /// that the same binding is about to use.
+    fn key_set(
+        &mut self,
+        table: usize,
+        columns: Vec<KeyColumn>,
+        taken: &mut Vec<(usize, usize)>,
+    ) -> Option<usize> {
+        let sets = &mut self.tables[table].sets;
+        let known = sets.iter().position(|set| set.columns == columns);
+        let at = known.or_else(|| {
+            let fresh = KeySet { columns, index: BindingIndex::default() };
+            let mut unused = sets.iter().enumerate().filter(|(_, set)| set.index.is_empty());
+            let unused = unused.find(|(at, _)| !taken.contains(&(table, *at))).map(|(at, _)| at);
+            if let Some(at) = unused {
+                sets[at] = fresh;
+                return Some(at);
+            }
+            (sets.len() < KEY_SETS).then(|| {
+                sets.push(fresh);
+                sets.len() - 1
+            })
+        })?;
+        taken.push((table, at));
+        Some(at)
+    }
+
+    fn list(&mut self, place: &RouteEntry, id: BindingId, binding: &Binding) {
+        match place {
+            RouteEntry::Residual { table } => {
+                self.tables[*table].residual.insert(id);
+            }
+            RouteEntry::Range { table, column, interval } => {
+                let intervals = self.tables[*table].ranges.entry(*column).or_default();
+                intervals.insert(interval, id);
+            }
+            RouteEntry::Key { table, set, key } => {
+                self.tables[*table].sets[*set].index.add(*key, id);
+            }
+            RouteEntry::Lookup { table, template, source, key } => {
+                let lookups = &mut self.tables[*table].lookups;
+                let known = lookups.entry((Arc::clone(template), *source)).or_insert_with(|| {
+                    LookupRoutes { binding: binding.clone(), index: BindingIndex::default() }
+                });
+                known.index.add(*key, id);
+            }
+        }
+    }
+
+    fn unlist(&mut self, place: &RouteEntry, id: BindingId) {
+        match place {
+            RouteEntry::Residual { table } => {
+                self.tables[*table].residual.remove(&id);
+            }
+            RouteEntry::Range { table, column, interval } => {
+                let ranges = &mut self.tables[*table].ranges;
+                if let Some(intervals) = ranges.get_mut(column) {
+                    intervals.remove(interval, id);
+                    if intervals.is_empty() {
+                        ranges.remove(column);
+                    }
+                }
+            }
+            RouteEntry::Key { table, set, key } => {
+                self.tables[*table].sets[*set].index.remove(*key, id);
+            }
+            RouteEntry::Lookup { table, template, source, key } => {
+                let name = (Arc::clone(template), *source);
+                let lookups = &mut self.tables[*table].lookups;
+                if let Some(known) = lookups.get_mut(&name) {
+                    known.index.remove(*key, id);
+                    if known.index.is_empty() {
+                        lookups.remove(&name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl TableRoutes {
+    /// Calls `each` with every binding that a change may affect, possibly more than once.
+    fn find(
+        &self,
+        change: &RowChange,
+        hasher: &RandomState,
+        probes: &mut u64,
+        each: &mut dyn FnMut(BindingId),
+    ) {
+        for set in self.sets.iter().filter(|set| !set.index.is_empty()) {
+            let key = |row: &Row| {
+                let cells: Vec<Value> = set
+                    .columns
+                    .iter()
+                    .map(|(column, collation)| canonical(*collation, &row[*column]))
+                    .collect();
+                hash_key(hasher.build_hasher(), cells.iter())
+            };
+            let old = change.old.as_ref().map(key);
+            let new = change.new.as_ref().map(key).filter(|new| Some(*new) != old);
+            for key in [old, new].into_iter().flatten() {
+                *probes += 1;
+                set.index.find(key, each);
+            }
+        }
+        for ((column, collation), intervals) in &self.ranges {
+            let point = |row: &Row| Point::of(canonical(*collation, &row[*column]));
+            let old = change.old.as_ref().and_then(point);
+            let new = change.new.as_ref().and_then(point).filter(|new| Some(new) != old.as_ref());
+            for point in [old, new].into_iter().flatten() {
+                *probes += 1;
+                intervals.find(&point, each);
+            }
+        }
+        self.residual.iter().for_each(|id| each(*id));
+    }
+}

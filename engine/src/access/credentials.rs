@@ -1,0 +1,328 @@
+//! Checks whether a caller's credential is still valid. It is read from the credential tables, by the server when
+//! it admits a caller and by the writer when a call runs.
+//!
+//! The server checks before the call is queued. Without the second check, calls queued with a token would run
+//! even after its revocation was acknowledged.
+
+use std::collections::{BTreeSet, HashMap};
+
+use abide_schema::caller::{AdmittedCredential, CallLimits, Caller, Credential, Scope};
+use abide_schema::reducer::CredentialQueries;
+use abide_schema::{Code, Micros, Module, Refusal, Seq, TableSpec, Value};
+use abide_store::{StoreError, Writer};
+use serde::de::DeserializeOwned;
+
+/// A token as stored in the database.
+#[derive(Debug)]
+pub struct TokenEntry {
+    id: String,
+    hash: String,
+    expires_at: Option<Micros>,
+    revoked_at: Option<Micros>,
+    disabled_at: Option<Micros>,
+    caller: Caller,
+}
+
+impl TokenEntry {
+    /// From a row of [`CredentialQueries::token`], read in a state of the tables. `None` if the row has another form.
+    #[must_use]
+    pub fn from_row(token: &str, row: &[Value], state: Seq) -> Option<TokenEntry> {
+        let [
+            hash,
+            expires_at,
+            revoked_at,
+            id,
+            own_role,
+            capabilities,
+            scope,
+            own_limits,
+            disabled_at,
+            role_capabilities,
+            role_limits,
+        ] = row
+        else {
+            return None;
+        };
+        let of_role = RoleEntry::from_row(&[role_capabilities.clone(), role_limits.clone()])?;
+        let mut capabilities: BTreeSet<String> = json(capabilities)?;
+        capabilities.extend(of_role.capabilities);
+        let scope: Scope = json(scope)?;
+        let caller = Caller::with(text(id)?, text(own_role)?, capabilities, scope);
+        let own_limits: Option<CallLimits> = match own_limits {
+            Value::Null => None,
+            limits => Some(json(limits)?),
+        };
+        let (id, hash, expires_at) = (token.to_owned(), text(hash)?, moment(expires_at));
+        let credential = Credential::Token { id: id.clone(), hash: hash.clone(), expires_at };
+        let caller = caller.limited(own_limits.unwrap_or(of_role.limits));
+        Some(TokenEntry {
+            id,
+            hash,
+            expires_at,
+            revoked_at: moment(revoked_at),
+            disabled_at: moment(disabled_at),
+            caller: caller.admitted(AdmittedCredential { credential, state }),
+        })
+    }
+
+    /// SHA-256 of the token, in hexadecimal.
+    #[must_use]
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// When it expires.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Micros> {
+        self.expires_at
+    }
+
+    /// Its identity, valid or not.
+    #[must_use]
+    pub fn owner(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The caller that presents it.
+    ///
+    /// # Errors
+    /// `unauthenticated` if it is revoked or expired, or its identity is disabled.
+    pub fn caller(&self, now: Micros) -> Result<&Caller, Refusal> {
+        let id = &self.id;
+        if let Some(at) = self.revoked_at {
+            let detail = format!("the token {id} was revoked at {at}");
+            return Err(Refusal::new(Code::Unauthenticated, detail)
+                .hint("ask the operator of the server for a new token"));
+        }
+        if let Some(at) = self.expires_at.filter(|at| *at <= now) {
+            return Err(expired(&format!("the token {id}"), at));
+        }
+        if self.disabled_at.is_some() {
+            return Err(disabled(self.caller.id()));
+        }
+        Ok(&self.caller)
+    }
+}
+
+/// What a role adds to its callers.
+#[derive(Clone, Debug, Default)]
+pub struct RoleEntry {
+    /// Capabilities.
+    pub capabilities: BTreeSet<String>,
+    /// Limits if the identity has none of its own.
+    pub limits: CallLimits,
+}
+
+impl RoleEntry {
+    /// From a row of [`CredentialQueries::role`]. `None` if the row has another form.
+    #[must_use]
+    pub fn from_row(row: &[Value]) -> Option<RoleEntry> {
+        let [capabilities, limits] = row else { return None };
+        let read = |value: &Value| *value != Value::Null;
+        Some(RoleEntry {
+            capabilities: if read(capabilities) { json(capabilities)? } else { BTreeSet::new() },
+            limits: if read(limits) { json(limits)? } else { CallLimits::default() },
+        })
+    }
+
+    /// The caller named by an issuer's claims, with the role's additions.
+    #[must_use]
+    pub fn admit(self, claimed: &Caller, expires_at: Micros, state: Seq) -> Caller {
+        let claims = claimed.capabilities().clone();
+        let capabilities = claims.iter().cloned().chain(self.capabilities).collect();
+        let scope = claimed.scope().clone();
+        let caller = Caller::with(claimed.id(), claimed.role(), capabilities, scope);
+        let credential = Credential::Claims { capabilities: claims, expires_at };
+        caller.limited(self.limits).admitted(AdmittedCredential { credential, state })
+    }
+}
+
+/// The caller that an issuer's claims name, without what its role adds.
+#[must_use]
+pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
+    Caller::with(caller.id(), caller.role(), capabilities.clone(), caller.scope().clone())
+}
+
+/// Whether a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and its own scope is one
+/// that the caller is within. An identity of one tenant does not disable a subject of another.
+#[must_use]
+pub fn disables(row: &[Value], caller: &Caller) -> bool {
+    let [disabled, scope] = row else { return true };
+    let scope: Option<Scope> = json(scope);
+    let within =
+        |scope: Scope| scope.iter().all(|(key, value)| caller.scope().get(key) == Some(value));
+    *disabled == Value::Integer(1) && scope.is_none_or(within)
+}
+
+/// The refusal of a credential that has expired.
+#[must_use]
+pub fn expired(what: &str, at: Micros) -> Refusal {
+    Refusal::new(Code::Unauthenticated, format!("{what} expired at {at}"))
+        .hint("ask the issuer for a new one")
+}
+
+/// The refusal of a credential that has expired by then; `None` if it has not.
+#[must_use]
+pub fn expiry(credential: &Credential, now: Micros) -> Option<Refusal> {
+    let at = credential.expires_at().filter(|at| *at <= now)?;
+    Some(match credential {
+        Credential::Token { id, .. } => expired(&format!("the token {id}"), at),
+        _ => expired("the token", at),
+    })
+}
+
+/// The refusal of a caller whose identity is disabled.
+#[must_use]
+pub fn disabled(id: &str) -> Refusal {
+    Refusal::new(Code::Unauthenticated, format!("the identity {id} is disabled"))
+        .hint("an administrator enables it again with: abide identity enable")
+}
+
+/// The refusal of a caller whose permissions have changed since it was admitted.
+#[must_use]
+pub fn changed(id: &str) -> Refusal {
+    let detail = format!("the permissions of {id} have changed");
+    Refusal::new(Code::Unauthenticated, detail).hint("connect again, with the same token")
+}
+
+/// The refusal of an anonymous caller once credentials exist.
+#[must_use]
+pub fn required() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "credentials are now required")
+        .hint("connect again with a token: Authorization: Bearer <token>")
+}
+
+/// The writer's check. A credential admitted in the current state of the tables is valid, and costs one
+/// comparison; an older one is looked up once for each later state.
+#[derive(Debug)]
+pub(crate) struct CredentialChecker {
+    credential_queries: Option<CredentialQueries>,
+    /// The open transaction has written one of the tables.
+    dirty: bool,
+    /// Results of lookups in the current state.
+    known: HashMap<String, Result<Caller, Refusal>>,
+}
+
+/// Maximum number of cached lookups.
+const KNOWN: usize = 10_000;
+
+impl CredentialChecker {
+    pub(crate) fn new(modules: &[Module]) -> CredentialChecker {
+        let credential_queries = modules.iter().find_map(|module| module.credential_queries);
+        CredentialChecker { credential_queries, dirty: false, known: HashMap::new() }
+    }
+
+    /// A call wrote a row of this table.
+    pub(crate) fn note(&mut self, table: &TableSpec) {
+        if self
+            .credential_queries
+            .is_some_and(|credential_queries| credential_queries.tables.contains(&table.name))
+        {
+            self.dirty = true;
+            self.known.clear();
+        }
+    }
+
+    /// Calls were rolled back.
+    pub(crate) fn forget(&mut self) {
+        if self.dirty {
+            self.known.clear();
+        }
+    }
+
+    /// The transaction has ended: committed with these changes, or rolled back.
+    pub(crate) fn settled(&mut self) {
+        self.forget();
+        self.dirty = false;
+    }
+
+    /// Whether a credential of that state needs no lookup.
+    pub(crate) fn is_current(&self, credential: &AdmittedCredential, state: Seq) -> bool {
+        !self.dirty && credential.state == state
+    }
+
+    /// Looks a credential up in the open transaction.
+    pub(crate) fn check(
+        &mut self,
+        store: &Writer,
+        caller: &Caller,
+        credential: &AdmittedCredential,
+        now: Micros,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let Some(credential_queries) = self.credential_queries else { return Ok(Ok(())) };
+        let caller = caller.checked_as();
+        let key = format!("{:?} {:?}", caller.principal(), credential.credential);
+        if !self.known.contains_key(&key) {
+            if self.known.len() >= KNOWN {
+                self.known.clear();
+            }
+            let found = look_up(&credential_queries, store, caller, &credential.credential, now)?;
+            self.known.insert(key.clone(), found);
+        }
+        Ok(match &self.known[&key] {
+            Err(refusal) => Err(refusal.clone()),
+            Ok(found) if found != caller => Err(changed(caller.id())),
+            Ok(_) => Ok(()),
+        })
+    }
+}
+
+/// The caller for a credential by the current rows.
+fn look_up(
+    credential_queries: &CredentialQueries,
+    store: &Writer,
+    caller: &Caller,
+    credential: &Credential,
+    now: Micros,
+) -> Result<Result<Caller, Refusal>, StoreError> {
+    let first = |sql: &str, params: &[Value]| -> Result<Option<Vec<Value>>, StoreError> {
+        let mut found = None;
+        store.run(sql, params, &mut |row| {
+            found.get_or_insert_with(|| row.to_vec());
+        })?;
+        Ok(found)
+    };
+    let unreadable = || Refusal::new(Code::Internal, "the credentials cannot be read");
+    Ok(match credential {
+        Credential::Anonymous => {
+            let asks = first(credential_queries.asks, &[])?;
+            let asks = asks.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+            if asks { Err(required()) } else { Ok(caller.clone()) }
+        }
+        Credential::Token { id, hash, .. } => {
+            let row = first(credential_queries.token, &[id.as_str().into()])?;
+            match row.as_deref().map(|row| TokenEntry::from_row(id, row, Seq::ZERO)) {
+                Some(Some(entry)) if entry.hash == *hash => entry.caller(now).cloned(),
+                Some(Some(_)) | None => Err(changed(caller.id())),
+                Some(None) => Err(unreadable()),
+            }
+        }
+        Credential::Claims { capabilities, expires_at } => {
+            let disabled_row = first(credential_queries.disabled, &[caller.id().into()])?;
+            if disabled_row.is_some_and(|row| disables(&row, caller)) {
+                return Ok(Err(disabled(caller.id())));
+            }
+            let row = first(credential_queries.role, &[caller.role().into()])?;
+            let role =
+                row.map_or_else(|| Some(RoleEntry::default()), |row| RoleEntry::from_row(&row));
+            match role {
+                Some(role) => {
+                    Ok(role.admit(&claimed(caller, capabilities), *expires_at, Seq::ZERO))
+                }
+                None => Err(unreadable()),
+            }
+        }
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    if let Value::Text(text) = value { Some(text.clone()) } else { None }
+}
+
+fn json<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_str(&text(value)?).ok()
+}
+
+fn moment(value: &Value) -> Option<Micros> {
+    if let Value::Integer(at) = value { Some(Micros(*at)) } else { None }
+}

@@ -1,0 +1,168 @@
+//! Rate limits and quotas of callers. Checked on the caller's thread, before
+//! anything is queued. Kept in memory: a restart resets them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use abide_schema::caller::{Caller, RateLimit};
+use abide_schema::{Code, Micros, Refusal, limits};
+
+/// Usage of a caller.
+#[derive(Clone, Copy, Debug, Default)]
+struct CallerUsage {
+    /// When the calls so far would have been made at the allowed rate, in nanoseconds: the
+    /// "theoretical arrival time" of the generic cell rate algorithm (ITU-T I.371).
+    paced_to_ns: i128,
+    /// The quota period that `count` belongs to.
+    span: i64,
+    count: i64,
+}
+
+/// Usage by caller. See the module.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimiter {
+    callers: Mutex<HashMap<String, CallerUsage>>,
+}
+
+impl RateLimiter {
+    /// Charges a number of calls to a caller.
+    ///
+    /// # Errors
+    /// `overloaded` if the rate is exceeded, `limit_exceeded` if the quota is used up; both contain the time
+    /// until a retry can succeed, if it can.
+    pub(crate) fn take(&self, caller: &Caller, calls: usize, now: Micros) -> Result<(), Refusal> {
+        let allowed = caller.limits();
+        if allowed.rate.is_none() && allowed.quota.is_none() {
+            return Ok(());
+        }
+        let calls = i64::try_from(calls).unwrap_or(i64::MAX);
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if callers.len() >= limits::LIMITED_CALLERS && !callers.contains_key(caller.quota_key()) {
+            // A caller idle for a month has its full allowance again.
+            let idle_ns =
+                (i128::from(now.0) - i128::from(*limits::ALLOWED_SPAN_MS.end()) * 1_000) * 1_000;
+            callers.retain(|_, used| used.paced_to_ns > idle_ns);
+            if callers.len() >= limits::LIMITED_CALLERS {
+                let detail = "too many callers with limits are active";
+                return Err(Refusal::new(Code::Overloaded, detail));
+            }
+        }
+        let used = callers.entry(caller.quota_key().to_owned()).or_default();
+        let mut after = *used;
+        allowed.rate.map_or(Ok(()), |rate| after.pace(rate, calls, now))?;
+        allowed.quota.map_or(Ok(()), |quota| after.count(quota, calls, now))?;
+        after.paced_to_ns = after.paced_to_ns.max(i128::from(now.0) * 1_000);
+        *used = after;
+        Ok(())
+    }
+}
+
+impl CallerUsage {
+    fn pace(&mut self, rate: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
+        let RateLimit { calls: most, per_ms } = rate;
+        let (now_ns, span_ns) = (i128::from(now.0) * 1_000, i128::from(per_ms) * 1_000_000);
+        if calls > most {
+            return Err(too_many(calls, rate));
+        }
+        let taken_ns = span_ns * i128::from(calls) / i128::from(most);
+        let paced_to_ns = self.paced_to_ns.max(now_ns) + taken_ns;
+        let over_ns = paced_to_ns - now_ns - span_ns;
+        if over_ns > 0 {
+            let detail = format!("you have used up your limit of {most} calls in {per_ms} ms");
+            let after_ms = over_ns.div_euclid(1_000_000) + 1;
+            return Err(Refusal::new(Code::Overloaded, detail).retry_after_ms(after_ms as u64));
+        }
+        self.paced_to_ns = paced_to_ns;
+        Ok(())
+    }
+
+    fn count(&mut self, quota: RateLimit, calls: i64, now: Micros) -> Result<(), Refusal> {
+        let RateLimit { calls: most, per_ms } = quota;
+        let now_ms = now.0.div_euclid(1_000);
+        let span = now_ms.div_euclid(per_ms);
+        let so_far = if span == self.span { self.count } else { 0 };
+        if calls > most {
+            return Err(too_many(calls, quota));
+        }
+        if so_far + calls > most {
+            let detail = format!("your quota of {most} calls in {per_ms} ms is used up");
+            let after_ms = (span + 1) * per_ms - now_ms;
+            let refusal = Refusal::new(Code::LimitExceeded, detail);
+            return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
+        }
+        (self.span, self.count) = (span, so_far + calls);
+        Ok(())
+    }
+}
+
+fn too_many(calls: i64, allowed: RateLimit) -> Refusal {
+    let RateLimit { calls: most, per_ms } = allowed;
+    let detail =
+        format!("a batch of {calls} calls exceeds your limit of {most} calls in {per_ms} ms");
+    Refusal::new(Code::LimitExceeded, detail).hint("send smaller batches")
+}
+
+#[cfg(test)]
+mod tests {
+    use abide_schema::caller::CallLimits;
+
+    use super::*;
+
+    fn caller(rate: Option<(i64, i64)>, quota: Option<(i64, i64)>) -> Caller {
+        let allowance =
+            |given: Option<(i64, i64)>| given.map(|(calls, per_ms)| RateLimit { calls, per_ms });
+        let limits = CallLimits { rate: allowance(rate), quota: allowance(quota) };
+        Caller::new("ann").limited(limits)
+    }
+
+    /// The refusal of `calls` at a time (ms): its code and retry delay, or none.
+    fn ask(all: &RateLimiter, by: &Caller, calls: usize, ms: i64) -> Option<(Code, Option<u64>)> {
+        let taken = all.take(by, calls, Micros(0).plus_ms(ms));
+        taken.err().map(|refusal| (refusal.code, refusal.retry_after_ms))
+    }
+
+    #[test]
+    fn a_rate_limit_allows_a_burst_and_then_its_rate() {
+        let (all, ann) = (RateLimiter::default(), caller(Some((10, 1_000)), None));
+        for _ in 0..10 {
+            assert_eq!(ask(&all, &ann, 1, 5_000), None);
+        }
+        assert_eq!(ask(&all, &ann, 1, 5_000), Some((Code::Overloaded, Some(101))));
+        assert_eq!(ask(&all, &ann, 1, 5_099), Some((Code::Overloaded, Some(2))));
+        assert_eq!(ask(&all, &ann, 1, 5_100), None);
+        assert_eq!(ask(&all, &ann, 5, 5_100), Some((Code::Overloaded, Some(501))));
+        assert_eq!(ask(&all, &ann, 5, 5_600), None);
+        assert_eq!(ask(&all, &ann, 11, 60_000), Some((Code::LimitExceeded, None)));
+        assert_eq!(ask(&all, &ann, 10, 60_000), None);
+    }
+
+    #[test]
+    fn any_period_allows_at_most_a_burst_and_the_rate() {
+        let (all, ann) = (RateLimiter::default(), caller(Some((7, 330)), None));
+        let taken = (0..10_000).filter(|ms| ask(&all, &ann, 1, *ms).is_none()).count();
+        let bound = 7 + 7 * 10_000 / 330 + 1;
+        assert!(taken <= bound && taken >= bound - 2, "{taken} of {bound}");
+    }
+
+    #[test]
+    fn a_quota_resets_with_its_period() {
+        let (all, ann) = (RateLimiter::default(), caller(None, Some((3, 60_000))));
+        assert_eq!(ask(&all, &ann, 2, 61_000), None);
+        assert_eq!(ask(&all, &ann, 2, 62_000), Some((Code::LimitExceeded, Some(58_000))));
+        assert_eq!(ask(&all, &ann, 1, 62_000), None);
+        assert_eq!(ask(&all, &ann, 1, 119_999), Some((Code::LimitExceeded, Some(1))));
+        assert_eq!(ask(&all, &ann, 3, 120_000), None);
+    }
+
+    #[test]
+    fn refused_calls_do_not_count() {
+        let (all, ann) = (RateLimiter::default(), caller(Some((2, 1_000)), Some((3, 60_000))));
+        assert_eq!(ask(&all, &ann, 2, 0), None);
+        for ms in 0..500 {
+            assert!(ask(&all, &ann, 1, ms).is_some());
+        }
+        assert_eq!(ask(&all, &ann, 1, 500), None);
+        assert_eq!(ask(&all, &ann, 1, 5_000).map(|(code, _)| code), Some(Code::LimitExceeded));
+        assert_eq!(ask(&all, &Caller::new("bob"), 1_000, 0), None);
+    }
+}

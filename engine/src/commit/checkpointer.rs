@@ -1,0 +1,183 @@
+//! The thread that checkpoints the WAL into the file, off the writer's thread.
+//!
+//! A checkpoint beside a busy writer never moves the whole WAL, and SQLite restarts a WAL only once all of it
+//! was moved. Without a pause of the writer the WAL grows without bound. So the thread moves the WAL beside
+//! the writer until little is left, and blocks the writer only to move the rest.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abide_schema::Seq;
+use abide_schema::seeded::{SeededBug, makes};
+use abide_store::{Checkpointer, StoreError};
+use tokio::sync::watch;
+
+use crate::commit::writer::WriterThread;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::ports::{EngineThread, FaultPoint, StepScheduler};
+use crate::threads::Threads;
+
+/// How often the thread checks the size of the WAL. At 100 MB/s the WAL grows by ten megabytes in between.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The thread blocks the writer once no more than this is left to move.
+const BLOCKING_BYTES: u64 = 2 << 20;
+
+/// How often the thread moves the WAL beside the writer. Each pass moves what came during the pass before it. After
+/// so many, the disk is hardly faster than the writer: the thread blocks the writer to move more than
+/// [`BLOCKING_BYTES`].
+const PASSES: usize = 8;
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct CheckpointThread {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    health: Arc<Health>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread's connection: a panic of the thread does not close it, which might checkpoint the WAL.
+    connection: Arc<Mutex<Option<Checkpointer>>>,
+}
+
+/// Parameters of the thread.
+pub(crate) struct CheckpointConfig {
+    /// The last durable event.
+    pub(crate) durable: watch::Receiver<Seq>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+    /// Held by the writer during each transaction.
+    pub(crate) gate: Arc<Mutex<()>>,
+    /// WAL size that triggers a checkpoint.
+    pub(crate) wal_bytes: u64,
+    pub(crate) scheduler: Arc<dyn StepScheduler>,
+}
+
+impl CheckpointConfig {
+    /// Starts the thread next to a writer.
+    pub(crate) fn beside(
+        writer: &WriterThread,
+        durable: &watch::Receiver<Seq>,
+        wal_bytes: u64,
+    ) -> CheckpointConfig {
+        CheckpointConfig {
+            durable: durable.clone(),
+            metrics: Arc::clone(&writer.metrics),
+            health: Arc::clone(&writer.health),
+            gate: Arc::clone(&writer.gate),
+            wal_bytes,
+            scheduler: Arc::clone(&writer.scheduler),
+        }
+    }
+}
+
+impl CheckpointThread {
+    pub(crate) fn start(
+        checkpointer: Checkpointer,
+        config: CheckpointConfig,
+        threads: &Threads,
+    ) -> CheckpointThread {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (stopped, health) = (Arc::clone(&stop), Arc::clone(&config.health));
+        let connection = Arc::new(Mutex::new(Some(checkpointer)));
+        let its = Arc::clone(&connection);
+        let thread = threads.spawn(EngineThread::Checkpoint, move || {
+            let checkpointer = its.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(checkpointer) = &*checkpointer {
+                run(checkpointer, &config, &stopped);
+            }
+        });
+        CheckpointThread { stop, health, thread: Mutex::new(Some(thread)), connection }
+    }
+
+    /// Stops the thread and returns its connection.
+    fn stop(&self) -> Option<Checkpointer> {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.map(JoinHandle::join);
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let checkpointer = connection.take()?;
+        if self.health.check().is_err() && !makes(SeededBug::CheckpointAfterError) {
+            leave_wal(&checkpointer);
+            return None;
+        }
+        Some(checkpointer)
+    }
+
+    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL.
+    pub(crate) fn finish(&self) {
+        let Some(checkpointer) = self.stop() else { return };
+        if let Err(error) = checkpointer.truncate() {
+            // The WAL stays, and is read at the next start.
+            tracing::warn!(%error, "the final checkpoint failed");
+            leave_wal(&checkpointer);
+        }
+    }
+}
+
+fn leave_wal(checkpointer: &Checkpointer) {
+    if let Err(error) = checkpointer.leave_wal() {
+        tracing::error!(%error, "SQLite may checkpoint the rest of the WAL");
+    }
+}
+
+impl Drop for CheckpointThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<bool>, Condvar)) {
+    let (mut looked_at, mut failing) = (Seq::ZERO, false);
+    loop {
+        let directed = config.scheduler.wait(EngineThread::Checkpoint);
+        let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*stopped && !directed {
+            let waited = stop.1.wait_timeout(stopped, LOOK);
+            (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        if *stopped {
+            return;
+        }
+        drop(stopped);
+        let seq = *config.durable.borrow();
+        let poisoned = config.health.check().is_err() && !makes(SeededBug::CheckpointAfterError);
+        if seq == looked_at || poisoned {
+            continue;
+        }
+        looked_at = seq;
+        match checkpointer.waiting_bytes() {
+            Ok(bytes) if bytes >= config.wal_bytes => {
+                let moved = checkpoint(checkpointer, config);
+                // A full disk usually stays full: warn once.
+                let told = std::mem::replace(&mut failing, moved.is_err());
+                match moved {
+                    Ok(_) => config.metrics.checkpoints_total.add(1),
+                    // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
+                    Err(StoreError::Broken(why)) => config.health.poison(&why),
+                    Err(_) if told => {}
+                    Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the WAL could not be read"),
+        }
+    }
+}
+
+fn checkpoint(checkpointer: &Checkpointer, config: &CheckpointConfig) -> Result<bool, StoreError> {
+    config.scheduler.at_fault_point(FaultPoint::Checkpoint);
+    let mut left = u64::MAX;
+    for _ in 0..PASSES {
+        checkpointer.passive()?;
+        let before = std::mem::replace(&mut left, checkpointer.waiting_bytes()?);
+        // A reader of an old snapshot, or a writer that is faster than the disk, keeps it from falling.
+        if left <= BLOCKING_BYTES || left >= before {
+            break;
+        }
+    }
+    let _held = config.gate.lock().unwrap_or_else(PoisonError::into_inner);
+    config.scheduler.at_fault_point(FaultPoint::CheckpointLock);
+    checkpointer.passive()
+}

@@ -1,0 +1,113 @@
+//! Calls deferred because of expensive work: readers do the work, then the unit returns to the writer.
+//!
+//! Each piece of work is one job of a reader, so it counts against its caller's limits of concurrent and
+//! queued queries. *Invariant:* whatever happens to a job, its caller gets a reply.
+
+use std::sync::Arc;
+use std::thread;
+
+use abide_schema::work::{FinishedWork, SharedWork, WHOLE};
+use abide_schema::{Code, Refusal, limits};
+use abide_store::Reader;
+
+use crate::commit::queue::{Queue, Rejected};
+use crate::commit::unit::Unit;
+use crate::commit::writer::WriterJob;
+use crate::queries::readers::{ReaderJob, closing};
+
+/// A unit while readers work for it.
+pub(crate) struct Deferred {
+    /// `None` once it is back at the writer, or answered.
+    unit: Option<Unit>,
+    /// The remaining work, last first.
+    work: Vec<(usize, SharedWork)>,
+    jobs: Arc<Queue<WriterJob>>,
+    readers: Arc<Queue<ReaderJob>>,
+}
+
+impl Deferred {
+    /// Has readers do some work, and gives the unit back to the writer after it.
+    pub(crate) fn start(
+        mut unit: Unit,
+        mut work: Vec<(usize, SharedWork)>,
+        jobs: &Arc<Queue<WriterJob>>,
+        readers: &Arc<Queue<ReaderJob>>,
+    ) {
+        work.reverse();
+        unit.deferrals += 1;
+        let is_too_often = unit.deferrals > limits::DEFERRALS;
+        let (jobs, readers) = (Arc::clone(jobs), Arc::clone(readers));
+        let deferred = Deferred { unit: Some(unit), work, jobs, readers };
+        if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
+    }
+
+    /// Waits for a reader, in the caller's turn.
+    fn queue(self) {
+        let Some(unit) = &self.unit else { return };
+        let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
+        let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
+        let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
+        // A job that is refused is dropped, and answers its caller.
+        let _ = readers.push(Some(&caller), job, weight);
+    }
+
+    /// Does one piece of the work.
+    fn run(mut self) {
+        let Some(unit) = &mut self.unit else { return };
+        if let Some((call, work)) = self.work.pop() {
+            let verdict = work.attempt(WHOLE).unwrap_or(Ok(()));
+            unit.finished.push(FinishedWork { call, work, verdict });
+        }
+        if self.work.is_empty() { self.resubmit() } else { self.queue() }
+    }
+
+    fn resubmit(mut self) {
+        let Some(unit) = self.unit.take() else { return };
+        let weight = unit.calls.len() * limits::CALL_OVERHEAD_BYTES + unit.bytes();
+        let caller = unit.caller.quota_key().to_owned();
+        let refusal = match self.jobs.push(Some(&caller), WriterJob::Unit(unit), weight) {
+            Ok(()) => return,
+            Err(Rejected::Full(WriterJob::Unit(unit))) => {
+                self.unit = Some(unit);
+                full()
+            }
+            Err(Rejected::Closed(WriterJob::Unit(unit))) => {
+                self.unit = Some(unit);
+                closing()
+            }
+            Err(_) => return,
+        };
+        self.answer(refusal);
+    }
+
+    fn answer(mut self, refusal: Refusal) {
+        self.reply(refusal);
+    }
+
+    fn reply(&mut self, refusal: Refusal) {
+        if let Some(unit) = self.unit.take() {
+            // The caller may have gone.
+            let _ = unit.reply.send(Err(refusal));
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        let failed = || {
+            let detail = "the arguments could not be validated because of an internal error";
+            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
+        };
+        self.reply(if thread::panicking() { failed() } else { full() });
+    }
+}
+
+fn full() -> Refusal {
+    Refusal::new(Code::Overloaded, "too many calls wait for validation")
+        .hint("nothing was written; try again in a moment")
+}
+
+fn changed_meanwhile() -> Refusal {
+    let detail = "the schema of the arguments changed repeatedly during validation";
+    Refusal::new(Code::Overloaded, detail).hint("nothing was written; try again in a moment")
+}

@@ -1,0 +1,227 @@
+//! The thread that makes commits durable, and only then releases their answers and deltas.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abide_live::BindingId;
+use abide_schema::seeded::{SeededBug, makes};
+use abide_schema::work::SharedWork;
+use abide_schema::{Refusal, Seq};
+use tokio::sync::{oneshot, watch};
+
+use crate::commit::execute::CallOutcome;
+use crate::commit::queue::Queue;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::ports::{EngineThread, FaultPoint, StepScheduler};
+use crate::subscriptions::hub::{Hub, SharedDelta};
+
+/// The outcome of a unit, and the channel for its reply.
+#[derive(Debug)]
+pub(crate) struct ReplyEnvelope {
+    pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
+    pub(crate) outcome: Result<UnitResult, Refusal>,
+}
+
+/// What a unit did.
+#[derive(Debug)]
+pub(crate) struct UnitResult {
+    /// One for each call.
+    pub(crate) calls: Vec<CallOutcome>,
+    /// Whether an earlier request did it.
+    pub(crate) duplicate: bool,
+    /// Deferred work: nothing of the unit was done yet, and no reply was sent.
+    pub(crate) deferred: Vec<(usize, SharedWork)>,
+}
+
+/// A committed transaction.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    /// The last seq after it. Answers refer to the state up to here.
+    pub(crate) to: Seq,
+    pub(crate) answers: Vec<ReplyEnvelope>,
+    pub(crate) deltas: Vec<(BindingId, Arc<SharedDelta>)>,
+}
+
+/// Returns when every commit completed before the call is durable.
+pub(crate) type SyncFn = Box<dyn Fn() -> std::io::Result<()> + Send>;
+
+/// The sync thread. It ends when its queue is closed and drained.
+pub(crate) struct Syncer {
+    pub(crate) commits: Arc<Queue<Commit>>,
+    pub(crate) to_publish: Arc<Queue<Publication>>,
+    pub(crate) sync: SyncFn,
+    /// The last durable event.
+    pub(crate) durable: watch::Sender<Seq>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) scheduler: Arc<dyn StepScheduler>,
+}
+
+/// A commit for the publisher.
+pub(crate) type Publication = (Seq, Vec<(BindingId, Arc<SharedDelta>)>);
+
+impl Syncer {
+    pub(crate) fn run(self) {
+        let mut commits = Vec::new();
+        loop {
+            self.scheduler.wait(EngineThread::Sync);
+            self.commits.take(usize::MAX, &mut commits);
+            let Some(last) = commits.last() else { break };
+            let outcome = self.make_durable(last.to);
+            if outcome.is_err() {
+                // Wakes waiters for states that will never be durable, so that they see the error.
+                self.durable.send_modify(|_| {});
+            }
+            self.scheduler.at_fault_point(FaultPoint::Durable);
+            // All answers before the first delta: the publisher may block.
+            for commit in &mut commits {
+                self.answer(std::mem::take(&mut commit.answers), &outcome);
+            }
+            self.scheduler.at_fault_point(FaultPoint::Answered);
+            for Commit { to, deltas, .. } in commits.drain(..) {
+                if outcome.is_ok() {
+                    self.pass_on((to, deltas));
+                }
+            }
+        }
+        self.to_publish.close();
+    }
+
+    /// One sync for all waiting commits. It is never retried.
+    fn make_durable(&self, to: Seq) -> Result<(), Refusal> {
+        self.health.check()?;
+        if *self.durable.borrow() >= to {
+            return Ok(());
+        }
+        let started = Instant::now();
+        self.scheduler.at_fault_point(FaultPoint::Sync);
+        let synced = (self.sync)();
+        self.scheduler.at_fault_point(FaultPoint::Synced);
+        if let Err(error) = synced.or_else(ignored) {
+            self.health.poison(&error);
+            return self.health.check();
+        }
+        self.metrics.syncs_total.add(1);
+        let us = started.elapsed().as_micros();
+        self.metrics.sync_us_total.add(u64::try_from(us).unwrap_or(u64::MAX));
+        self.durable.send_replace(to);
+        Ok(())
+    }
+
+    fn answer(&self, answers: Vec<ReplyEnvelope>, outcome: &Result<(), Refusal>) {
+        for ReplyEnvelope { reply, outcome: answer } in answers {
+            // The caller may have gone; its call remains done.
+            let _ = reply.send(outcome.clone().and(answer));
+        }
+    }
+
+    /// Passes a commit to the publisher. Commits with deltas wait while its queue is full, so that commits do not run
+    /// further ahead of subscribers. Commits without subscribers wait for nothing, and consecutive ones are merged.
+    fn pass_on(&self, commit: Publication) {
+        if !commit.1.is_empty() {
+            return self.to_publish.push_wait(commit, 1);
+        }
+        self.to_publish.join(commit, |(to, deltas), commit| {
+            if !deltas.is_empty() {
+                return Some(commit);
+            }
+            *to = commit.0;
+            None
+        });
+    }
+}
+
+/// Returns when a state is durable.
+///
+/// # Errors
+/// It never will be: the storage or a thread of the engine has failed.
+pub(crate) async fn reached(
+    durable: &watch::Receiver<Seq>,
+    seq: Seq,
+    health: &Health,
+) -> Result<(), Refusal> {
+    let mut durable = durable.clone();
+    loop {
+        if *durable.borrow_and_update() >= seq {
+            return Ok(());
+        }
+        health.check()?;
+        // The sync thread ends normally only when everything that was committed is durable.
+        durable.changed().await.map_err(|_| health.dropped())?;
+    }
+}
+
+/// For the seeded bug that ignores a failed sync.
+fn ignored(error: std::io::Error) -> std::io::Result<()> {
+    if makes(SeededBug::SyncErrorIgnored) { Ok(()) } else { Err(error) }
+}
+
+/// The cost of waking a connection and writing to its socket, independent of the size. Measured
+/// (`abide-bench -- live`): five to ten microseconds, most of it in the kernel.
+const DELIVERY: Duration = Duration::from_micros(10);
+/// Shorter pauses are skipped.
+const PAUSE_LEAST: Duration = Duration::from_micros(100);
+/// The longest time that a commit waits for the delivery of the previous one.
+const PAUSE_MOST: Duration = Duration::from_millis(10);
+
+/// The thread that fills the outboxes. Separate from the sync thread, so that ten thousand subscribers do
+/// not delay the next acknowledgement.
+///
+/// If commits come faster than deliveries to all subscribers, it reserves half of the CPU time for
+/// deliveries and lets commits accumulate meanwhile: their frames then leave in one write per
+/// connection. Otherwise deliveries would slow down callers, and thereby the commits themselves. A
+/// commit without a close predecessor never waits.
+pub(crate) fn publish(
+    queue: &Queue<Publication>,
+    hub: &Hub,
+    metrics: &Metrics,
+    scheduler: &dyn StepScheduler,
+) {
+    let mut commits = Vec::new();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    loop {
+        scheduler.wait(EngineThread::Publish);
+        queue.take(usize::MAX, &mut commits);
+        if commits.is_empty() {
+            return;
+        }
+        scheduler.at_fault_point(FaultPoint::Publish);
+        let frames = || scheduler.at_fault_point(FaultPoint::Frames);
+        let published =
+            commits.drain(..).map(|(to, deltas)| hub.publish_in(to, &deltas, metrics, &frames));
+        let widest = published.max().unwrap_or_default();
+        let pause = pause(widest, processors);
+        if pause >= PAUSE_LEAST {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Twice the time of the deliveries.
+fn pause(connections: usize, processors: usize) -> Duration {
+    let connections = u32::try_from(connections).unwrap_or(u32::MAX);
+    let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+    (DELIVERY.saturating_mul(2).saturating_mul(connections) / processors).min(PAUSE_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_depend_on_the_number_of_deliveries() {
+        for (connections, processors, expected) in [
+            (0, 2, Duration::ZERO),
+            (1, 2, DELIVERY),
+            (100, 2, 100 * DELIVERY),
+            (100, 8, 25 * DELIVERY),
+            (10_000, 2, PAUSE_MOST),
+            (usize::MAX, 1, PAUSE_MOST),
+        ] {
+            let told = pause(connections, processors);
+            assert_eq!(told, expected, "{connections} connections, {processors} processors");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! A bounded queue in front of a thread, which takes all waiting items at once, so
+//! batches grow while a sync is in flight. Callers share it fairly (see [`crate::commit::fair_queue`]), and
+//! a caller that fills it leaves room for the others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::commit::fair_queue::FairQueue;
+use crate::locks::{Condvar, Mutex, MutexGuard};
+
+/// Reciprocal of a caller's share of the queue per turn: sixteen ordinary calls.
+const TURNS: usize = 1_024;
+
+/// Reciprocal of the reserve for a caller with few items when the queue is full. All reserves together
+/// are as large as the queue.
+const SHARES: usize = 64;
+
+/// A bounded queue with one taker.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// An item arrived, or the queue was closed.
+    filled: Condvar,
+    /// An item was taken.
+    drained: Condvar,
+    weight_max: usize,
+    /// Maximum number of a caller's items in progress.
+    turns_max: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: FairQueue<T>,
+    /// Number of each caller's items in progress, for takers of single items.
+    taken: HashMap<Arc<str>, usize>,
+    closed: bool,
+    /// The taker is gone: waiting and new items are dropped.
+    abandoned: bool,
+}
+
+/// An item in progress. Dropping it allows the next one of the same caller.
+#[derive(Debug)]
+pub(crate) struct TakenItem<'a, T> {
+    queue: &'a Queue<T>,
+    caller: Option<Arc<str>>,
+}
+
+impl<T> Drop for TakenItem<'_, T> {
+    fn drop(&mut self) {
+        let Some(caller) = &self.caller else { return };
+        let mut state = self.queue.lock();
+        if let Some(taken) = state.taken.get_mut(caller) {
+            *taken -= 1;
+            if *taken == 0 {
+                state.taken.remove(caller);
+            }
+        }
+        drop(state);
+        self.queue.filled.notify_one();
+    }
+}
+
+/// Why an item was not accepted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rejected<T> {
+    /// The queue is full.
+    Full(T),
+    /// The taker has ended or is ending.
+    Closed(T),
+}
+
+impl<T> Queue<T> {
+    /// A queue with a maximum weight. The producer defines the weight of an item.
+    pub(crate) fn new(weight_max: usize) -> Queue<T> {
+        Queue::shared(weight_max, usize::MAX)
+    }
+
+    /// The same for several takers of single items ([`Queue::take_one`]), with a limit of items in progress per caller.
+    pub(crate) fn shared(weight_max: usize, turns_max: usize) -> Queue<T> {
+        let (items, taken) = (FairQueue::new(weight_max / TURNS), HashMap::new());
+        let state = State { items, taken, closed: false, abandoned: false };
+        Queue {
+            state: Mutex::new(state),
+            filled: Condvar::new(),
+            drained: Condvar::new(),
+            weight_max,
+            turns_max,
+        }
+    }
+
+    /// Adds an item of a caller, or of the engine itself, or refuses it immediately if there is no room. An item
+    /// heavier than the whole queue is accepted when the queue is empty; an item without weight is always
+    /// accepted.
+    pub(crate) fn push(
+        &self,
+        caller: Option<&str>,
+        item: T,
+        weight: usize,
+    ) -> Result<(), Rejected<T>> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Rejected::Closed(item));
+        }
+        if !self.takes_into(&state.items, caller, weight) {
+            return Err(Rejected::Full(item));
+        }
+        state.items.push(caller, item, weight);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Whether an item of a caller would be accepted now.
+    pub(crate) fn takes(&self, caller: &str, weight: usize) -> bool {
+        let state = self.lock();
+        // A closed queue refuses the item itself.
+        state.closed || self.takes_into(&state.items, Some(caller), weight)
+    }
+
+    fn takes_into(&self, items: &FairQueue<T>, caller: Option<&str>, weight: usize) -> bool {
+        if weight == 0 || self.has_room(items, weight) {
+            return true;
+        }
+        let share = caller.map(|caller| items.weight_of(caller) + weight);
+        share.is_some_and(|share| share <= self.weight_max / SHARES)
+            && items.weight() + weight <= 2 * self.weight_max
+    }
+
+    /// Adds an item of the engine itself, and waits for room. Only a thread may call this, never a task.
+    pub(crate) fn push_wait(&self, item: T, weight: usize) {
+        let mut state = self.lock();
+        while !self.has_room(&state.items, weight) && !state.closed {
+            state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.abandoned {
+            // Dropped outside the lock: dropping an item may access this queue.
+            drop(state);
+            return drop(item);
+        }
+        state.items.push(None, item, weight);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Adds an item of the engine itself without weight, unless it can be merged with the last waiting
+    /// one: `join` merges the two, or returns it.
+    pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {
+        let mut state = self.lock();
+        if state.abandoned {
+            drop(state);
+            return drop(item);
+        }
+        let left = match state.items.last_own() {
+            Some(last) => join(last, item),
+            None => Some(item),
+        };
+        if let Some(item) = left {
+            state.items.push(None, item, 0);
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    fn has_room(&self, items: &FairQueue<T>, weight: usize) -> bool {
+        items.weight() == 0 || items.weight() + weight <= self.weight_max
+    }
+
+    /// Waits for an item, then takes items in turns until their weight reaches `weight`. Empty once
+    /// the queue is closed and drained.
+    pub(crate) fn take(&self, weight: usize, into: &mut Vec<T>) {
+        while self.take_within(None, weight, into) && into.is_empty() {}
+    }
+
+    /// The same with a timeout: then nothing is taken. `false` once the queue is closed
+    /// and drained.
+    pub(crate) fn take_within(
+        &self,
+        wait: Option<Duration>,
+        weight: usize,
+        into: &mut Vec<T>,
+    ) -> bool {
+        let mut state = self.lock();
+        if state.items.len() == 0 && !state.closed {
+            state = match wait {
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(wait) => {
+                    let waited = self.filled.wait_timeout(state, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        let open = !state.closed || state.items.len() > 0;
+        let mut taken = 0;
+        while taken < weight {
+            let Some((item, weighs)) = state.items.pop() else { break };
+            taken += weighs.max(1);
+            into.push(item);
+        }
+        drop(state);
+        self.drained.notify_all();
+        open
+    }
+
+    /// Waits for an item of a caller below its limit of items in progress, and takes it. `None` once the queue is
+    /// closed and drained.
+    pub(crate) fn take_one(&self) -> Option<(T, TakenItem<'_, T>)> {
+        let mut state = self.lock();
+        loop {
+            let State { items, taken, closed, .. } = &mut *state;
+            let is_waiting =
+                |caller: &str| taken.get(caller).is_some_and(|taken| *taken >= self.turns_max);
+            if let Some((caller, item)) = items.pop_unless(is_waiting) {
+                if let Some(caller) = &caller {
+                    *taken.entry(Arc::clone(caller)).or_default() += 1;
+                }
+                drop(state);
+                self.drained.notify_all();
+                return Some((item, TakenItem { queue: self, caller }));
+            }
+            if *closed && items.len() == 0 {
+                // Other takers may wait for the caller of the last item.
+                self.filled.notify_all();
+                return None;
+            }
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Closes the queue. Waiting items can still be taken.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_all();
+        self.drained.notify_all();
+    }
+
+    /// Closes the queue and drops all waiting and future items: the taker has
+    /// panicked. The waiter of an item observes that its reply was dropped.
+    pub(crate) fn abandon(&self) {
+        let mut left = Vec::new();
+        let mut state = self.lock();
+        (state.closed, state.abandoned) = (true, true);
+        while let Some((item, _)) = state.items.pop() {
+            left.push(item);
+        }
+        drop(state);
+        self.filled.notify_all();
+        self.drained.notify_all();
+        drop(left);
+    }
+
+    /// The weight of all waiting items.
+    pub(crate) fn weight(&self) -> usize {
+        self.lock().items.weight()
+    }
+
+    /// The number of waiting items.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Every change is one step, so a poisoned lock is consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    const ME: Option<&str> = Some("me");
+
+    #[test]
+    fn the_queue_is_bounded_by_weight_and_ordered() {
+        let queue = Queue::new(10);
+        assert_eq!(queue.push(ME, 'a', 4), Ok(()));
+        assert_eq!(queue.push(ME, 'b', 6), Ok(()));
+        assert_eq!(queue.push(ME, 'c', 1), Err(Rejected::Full('c')));
+        let mut taken = Vec::new();
+        queue.take(5, &mut taken);
+        assert_eq!((taken.as_slice(), queue.weight()), (['a', 'b'].as_slice(), 0));
+        assert_eq!(
+            queue.push(ME, 'd', 11),
+            Ok(()),
+            "an empty queue accepts even the heaviest item"
+        );
+    }
+
+    #[test]
+    fn a_closed_queue_drains_and_refuses_new_items() {
+        let queue = Queue::new(10);
+        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
+        queue.close();
+        assert_eq!(queue.push(ME, 'b', 1), Err(Rejected::Closed('b')));
+        let mut taken = Vec::new();
+        queue.take(9, &mut taken);
+        assert_eq!(taken, ['a']);
+        queue.take(9, &mut taken);
+        assert_eq!(taken, ['a'], "closed and empty: no waiting");
+    }
+
+    #[test]
+    fn an_abandoned_queue_drops_waiting_and_new_items() {
+        let (queue, item) = (Queue::new(1), Arc::new(()));
+        assert_eq!(queue.push(ME, Arc::clone(&item), 1), Ok(()));
+        queue.abandon();
+        queue.push_wait(Arc::clone(&item), 1);
+        queue.join(Arc::clone(&item), |_, _| None);
+        assert!(matches!(queue.push(ME, Arc::clone(&item), 1), Err(Rejected::Closed(_))));
+        let mut taken = Vec::new();
+        assert!(!queue.take_within(None, 9, &mut taken), "closed and drained");
+        assert_eq!((taken.len(), Arc::strong_count(&item)), (0, 1));
+    }
+
+    #[test]
+    fn weightless_items_are_merged_with_the_last() {
+        let queue = Queue::new(2);
+        let join = |last: &mut Vec<u8>, item: Vec<u8>| {
+            if last.len() < 2 {
+                return Some(item);
+            }
+            last.extend(item);
+            None
+        };
+        queue.push_wait(vec![1], 2);
+        queue.join(vec![2, 2], join);
+        queue.join(vec![3], join);
+        let mut taken = Vec::new();
+        queue.take(usize::MAX, &mut taken);
+        assert_eq!(taken, [vec![1], vec![2, 2, 3]], "full, without waiting");
+        queue.join(vec![4], join);
+        queue.take(usize::MAX, &mut taken);
+        assert_eq!(taken.last(), Some(&vec![4]), "a taken item is not merged with");
+    }
+
+    #[test]
+    fn a_timeout_takes_nothing() {
+        let queue = Queue::new(10);
+        let mut taken = Vec::new();
+        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "the queue is open");
+        assert_eq!(queue.push(ME, 'a', 1), Ok(()));
+        queue.close();
+        assert!(queue.take_within(Some(Duration::ZERO), 9, &mut taken), "something was left");
+        assert_eq!(taken, ['a']);
+        assert!(!queue.take_within(Some(Duration::MAX), 9, &mut taken), "closed and drained");
+    }
+
+    #[test]
+    fn a_full_queue_leaves_room_for_other_callers() {
+        let queue = Queue::new(640);
+        (0..64).for_each(|number| assert_eq!(queue.push(Some("flood"), number, 10), Ok(())));
+        assert_eq!(queue.push(Some("flood"), 64, 10), Err(Rejected::Full(64)));
+        assert_eq!(queue.push(Some("ann"), 100, 10), Ok(()), "the caller's reserve");
+        assert_eq!(
+            queue.push(Some("ann"), 101, 10),
+            Err(Rejected::Full(101)),
+            "the reserve is limited"
+        );
+        let others: Vec<String> = (0..100).map(|number| format!("caller {number}")).collect();
+        let room = others.iter().filter(|it| queue.push(Some(it), 200, 10).is_ok()).count();
+        assert_eq!((room, queue.weight()), (63, 1_280), "twice the queue, however many callers");
+        let mut taken = Vec::new();
+        queue.take(20, &mut taken);
+        assert_eq!(taken, [0, 100], "another caller does not wait for the flood");
+    }
+}

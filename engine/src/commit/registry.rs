@@ -1,0 +1,133 @@
+//! The reducers by name, and the preparation of calls: everything that can be done before
+//! the writer gets a call is done here, on the caller's thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use abide_schema::event::Hash;
+use abide_schema::reducer::{Call, Definition};
+use abide_schema::{Code, Module, Refusal, canonical, integers, limits, nearest};
+use serde_json::Value as JsonValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::commit::outcome::EchoedArguments;
+use crate::commit::request_ids;
+
+/// The registered reducers.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    definitions: BTreeMap<&'static str, Definition>,
+    /// Reducers that only the engine calls: deadlines and records.
+    of_engine: BTreeSet<&'static str>,
+}
+
+/// A call that is decoded, checked, and hashed.
+pub(crate) struct PreparedCall {
+    pub(crate) reducer: &'static str,
+    pub(crate) call: Box<dyn Call>,
+    /// Canonical JSON.
+    pub(crate) arguments: String,
+    /// SHA-256 of `arguments`.
+    pub(crate) digest: Hash,
+    /// The arguments that the result may repeat.
+    pub(crate) echo: EchoedArguments,
+}
+
+impl fmt::Debug for PreparedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.reducer, self.arguments)
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(modules: &[Module]) -> Registry {
+        let deadlines = modules.iter().flat_map(|module| &module.deadlines);
+        let deadlines = deadlines.map(|deadline| deadline.reducer);
+        let denial_recorders =
+            modules.iter().flat_map(|module| module.denial_recorders.iter().copied());
+        let own: Vec<Definition> = deadlines.chain(denial_recorders).collect();
+        let reserved = modules.iter().flat_map(|module| &module.reducers).chain(&own);
+        let taken = reserved.into_iter().any(|definition| definition.name == request_ids::RECORD);
+        assert!(!taken, "{} is reserved for the engine", request_ids::RECORD);
+        let mut definitions = BTreeMap::new();
+        let reducers = modules.iter().flat_map(|module| &module.reducers);
+        for definition in reducers.chain(&own) {
+            let before = definitions.insert(definition.name, *definition);
+            assert!(before.is_none(), "two reducers are named {}", definition.name);
+        }
+        let of_engine = own.iter().map(|definition| definition.name).collect();
+        Registry { definitions, of_engine }
+    }
+
+    /// The reducers that callers may call.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.definitions.values().filter(|definition| !self.of_engine.contains(definition.name))
+    }
+
+    /// Prepares an external call. Omitted (null) arguments are an empty object.
+    pub(crate) fn ready(
+        &self,
+        reducer: &str,
+        arguments: &JsonValue,
+    ) -> Result<PreparedCall, Refusal> {
+        if self.of_engine.contains(reducer) {
+            let detail = format!("{reducer} can only be called by the engine");
+            let hint = "the engine calls it for deadlines and records";
+            return Err(Refusal::new(Code::Denied, detail).hint(hint));
+        }
+        let ready = self.ready_any(reducer, arguments)?;
+        // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
+        // a log may contain arguments accepted by earlier versions.
+        integers::check(&ready.arguments).map_err(|found| {
+            let refusal = Refusal::from(found);
+            Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
+        })?;
+        Ok(ready)
+    }
+
+    /// Prepares any call, including those only the engine makes.
+    pub(crate) fn ready_any(
+        &self,
+        reducer: &str,
+        arguments: &JsonValue,
+    ) -> Result<PreparedCall, Refusal> {
+        let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
+        let none = JsonValue::Object(serde_json::Map::new());
+        let arguments = if arguments.is_null() { &none } else { arguments };
+        if !arguments.is_object() {
+            let detail = format!("{reducer}: the arguments are not a JSON object");
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("arguments are named: {\"session_id\": \"…\"}"));
+        }
+        let call = (definition.decode)(arguments)?;
+        let echo = EchoedArguments::of(arguments);
+        let arguments = canonical::to_text(arguments);
+        if arguments.len() > limits::CALL_BYTES {
+            let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
+            let detail =
+                format!("{reducer}: arguments of {bytes} bytes, at most {most} are allowed");
+            return Err(Refusal::new(Code::LimitExceeded, detail)
+                .hint("keep large content elsewhere and append a reference to it"));
+        }
+        let digest = Sha256::digest(arguments.as_bytes()).into();
+        Ok(PreparedCall { reducer: definition.name, call, arguments, digest, echo })
+    }
+
+    fn unknown(&self, reducer: &str) -> Refusal {
+        unknown(reducer, self.definitions().map(|definition| definition.name))
+    }
+
+    /// The names of the reducers that callers may call.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.definitions().map(|definition| definition.name).collect()
+    }
+}
+
+/// The refusal of a name that is none of these reducers.
+pub(crate) fn unknown(reducer: &str, known: impl IntoIterator<Item = &'static str>) -> Refusal {
+    let refusal = Refusal::new(Code::UnknownReducer, format!("there is no reducer {reducer:?}"));
+    match nearest(reducer, known) {
+        Some(name) => refusal.hint(format!("did you mean {name}?")),
+        None => refusal.hint("GET /v1/schema lists them"),
+    }
+}

@@ -1,0 +1,280 @@
+//! Request ids: map a caller's id for a request to its calls, so that a retry is answered and
+//! not run again; and rebuild that mapping in a replay of the log.
+//!
+//! The events of a request are consecutive in the log, each with the request's id. So they determine
+//! the request, unless some calls of a batch were duplicates: those have no event. Such a batch ends with
+//! a separate event, [`RECORD`], whose arguments contain the request's calls.
+
+use abide_schema::event::{Event, Hash};
+use abide_schema::id::is_control;
+use abide_schema::reducer::{Abort, Call, Caller, Context, Reply};
+use abide_schema::{Code, Json, Refusal, Seq, limits};
+use abide_store::{RequestIdRow, StoreError, Writer};
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::commit::outcome::EchoedArguments;
+use crate::commit::registry::PreparedCall;
+use crate::commit::unit::Unit;
+
+/// The name of the event that records the calls of a request id. No reducer may have it.
+pub(crate) const RECORD: &str = "record_request";
+
+/// The caller's id for a unit.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) id: String,
+    /// Hash over the reducers and their arguments, in order.
+    pub(crate) fingerprint: Hash,
+}
+
+impl Request {
+    /// A request with these calls.
+    pub(crate) fn new(id: &str, calls: &[PreparedCall]) -> Result<Request, Refusal> {
+        if id.is_empty() || id.len() > limits::NAME_BYTES {
+            let detail = format!("a request id must have 1 to {} bytes", limits::NAME_BYTES);
+            return Err(Refusal::new(Code::BadRequest, detail));
+        }
+        if id.chars().any(is_control) {
+            let detail = "a request id must not contain control characters";
+            return Err(Refusal::new(Code::BadRequest, detail));
+        }
+        let mut fingerprint = Fingerprint::default();
+        calls.iter().for_each(|call| fingerprint.add(call));
+        Ok(Request { id: id.to_owned(), fingerprint: fingerprint.finish() })
+    }
+
+    /// Its stored form, with the seq of each call.
+    pub(crate) fn row(&self, caller: &Caller, seqs: &[Seq]) -> RequestIdRow {
+        RequestIdRow {
+            caller: caller.principal().to_owned(),
+            request_id: self.id.clone(),
+            fingerprint: self.fingerprint.to_vec(),
+            seqs: Json::from(json!(seqs)),
+        }
+    }
+
+    /// The call whose event records it; see [`RECORD`].
+    pub(crate) fn record(&self, seqs: &[Seq]) -> PreparedCall {
+        recorded(&json!({"fingerprint": self.fingerprint, "seqs": seqs}))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Fingerprint(Sha256);
+
+impl Fingerprint {
+    /// The start of a fingerprint in format 1, where the scope was part of it and not of the key.
+    fn of_format_1(caller: &Caller) -> Fingerprint {
+        let mut hash = Sha256::new();
+        if !caller.scope().is_empty() {
+            hash.update(json!(caller.scope()).to_string().as_bytes());
+        }
+        Fingerprint(hash)
+    }
+
+    fn add(&mut self, call: &PreparedCall) {
+        self.0.update((call.reducer.len() as u64).to_be_bytes());
+        self.0.update(call.reducer.as_bytes());
+        self.0.update(call.digest);
+    }
+
+    fn finish(self) -> Hash {
+        self.0.finalize().into()
+    }
+}
+
+/// The call of a [`RECORD`] event with these arguments. It writes no rows.
+pub(crate) fn recorded(arguments: &JsonValue) -> PreparedCall {
+    struct Nothing;
+    impl Call for Nothing {
+        fn run(&self, _: &mut Context<'_>) -> Result<Reply, Abort> {
+            Ok(nothing())
+        }
+    }
+    let echo = EchoedArguments::of(arguments);
+    let arguments = abide_schema::canonical::to_text(arguments);
+    let digest = Sha256::digest(arguments.as_bytes()).into();
+    PreparedCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest, echo }
+}
+
+/// The result of a [`RECORD`] event.
+pub(crate) fn nothing() -> Reply {
+    Reply { result: "null".to_owned(), duplicate_of: None, refusal: None }
+}
+
+/// The arguments of a [`RECORD`] event are invalid.
+#[derive(Debug)]
+pub(crate) struct UnreadableRecord;
+
+/// Rebuilds the request ids of a log from its events.
+#[derive(Debug, Default)]
+pub(crate) struct RequestIdRebuilder {
+    open: Option<OpenRequest>,
+}
+
+/// A request of which more events may follow.
+#[derive(Debug)]
+struct OpenRequest {
+    caller: Caller,
+    id: String,
+    is_format_1: bool,
+    fingerprint: Fingerprint,
+    seqs: Vec<Seq>,
+    /// The content of its [`RECORD`] event.
+    recorded: Option<(Hash, Vec<Seq>)>,
+}
+
+impl RequestIdRebuilder {
+    /// Processes the next event, made by this call of this caller. Returns the request that ended with the
+    /// previous event.
+    pub(crate) fn take(
+        &mut self,
+        event: &Event,
+        caller: Caller,
+        call: &PreparedCall,
+    ) -> Result<Option<RequestIdRow>, UnreadableRecord> {
+        let ended = if self.continues(event) { None } else { self.finish() };
+        let Some(id) = &event.request_id else { return Ok(ended) };
+        let open = self.open.get_or_insert_with(|| OpenRequest {
+            fingerprint: match event.salt {
+                Some(_) => Fingerprint::default(),
+                None => Fingerprint::of_format_1(&caller),
+            },
+            is_format_1: event.salt.is_none(),
+            caller,
+            id: id.clone(),
+            seqs: Vec::new(),
+            recorded: None,
+        });
+        if call.reducer == RECORD {
+            open.recorded = Some(read_record(&event.arguments).ok_or(UnreadableRecord)?);
+        } else {
+            open.fingerprint.add(call);
+            open.seqs.push(event.seq);
+        }
+        Ok(ended)
+    }
+
+    /// Whether an event belongs to the request of the preceding events.
+    pub(crate) fn continues(&self, event: &Event) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            open.caller.id() == event.caller
+                && open.caller.authority() == event.authority.as_deref()
+                && Some(&open.id) == event.request_id.as_ref()
+        })
+    }
+
+    /// The request of the last events, once no more of its events can follow.
+    pub(crate) fn finish(&mut self) -> Option<RequestIdRow> {
+        let OpenRequest { caller, id, is_format_1, fingerprint, seqs, recorded } =
+            self.open.take()?;
+        let (fingerprint, seqs) = recorded.unwrap_or_else(|| (fingerprint.finish(), seqs));
+        let mut row = Request { id, fingerprint }.row(&caller, &seqs);
+        if is_format_1 {
+            caller.id().clone_into(&mut row.caller);
+        }
+        Some(row)
+    }
+
+    /// Discards the request of the last events: the replay ends within it.
+    pub(crate) fn forget(&mut self) {
+        self.open = None;
+    }
+}
+
+fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
+    let mut said: JsonValue = serde_json::from_str(arguments).ok()?;
+    let fingerprint = serde_json::from_value(said["fingerprint"].take()).ok()?;
+    Some((fingerprint, serde_json::from_value(said["seqs"].take()).ok()?))
+}
+
+/// The row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only the
+/// caller's id; the scope is in the events and in the fingerprint, and both must match the caller's. A
+/// row of another scope, or of another request, is not found.
+pub(crate) fn of_format_1(
+    store: &Writer,
+    unit: &Unit,
+    request: &Request,
+) -> Result<Option<RequestIdRow>, StoreError> {
+    let caller = &unit.caller;
+    if caller.scope().is_empty() {
+        return Ok(None);
+    }
+    let Some(row) = store.request(caller.id(), &request.id)? else { return Ok(None) };
+    let mut fingerprint = Fingerprint::of_format_1(caller);
+    unit.calls.iter().for_each(|call| fingerprint.add(call));
+    if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
+        return Ok(None);
+    }
+    // Duplicate calls of a batch refer to events of other requests.
+    let mut is_own = false;
+    for seq in seqs_of(&row) {
+        let event = store.event(seq)?;
+        let of_request = |event: &Event| {
+            event.caller == caller.id() && event.request_id.as_ref() == Some(&request.id)
+        };
+        let Some(event) = event.filter(of_request) else { continue };
+        let recorded = Caller::recorded(&event.caller, event.authority.as_deref());
+        if event.salt.is_some() || recorded.scope() != caller.scope() {
+            return Ok(None);
+        }
+        is_own = true;
+    }
+    let row = RequestIdRow { fingerprint: request.fingerprint.to_vec(), ..row };
+    Ok(is_own.then_some(row))
+}
+
+/// The seqs of a request id.
+pub(crate) fn seqs_of(row: &RequestIdRow) -> Vec<Seq> {
+    serde_json::from_value(row.seqs.value()).unwrap_or_default()
+}
+
+/// Whether a row of a file is accepted although the log gives another one: a batch of format 1 with
+/// duplicate calls. Its log does not contain those calls, so the row is accepted if it agrees
+/// with the events that exist.
+pub(crate) fn may_be_kept(found: &RequestIdRow, rebuilt: &RequestIdRow, unsalted: Seq) -> bool {
+    let (found, rebuilt) = (seqs_of(found), seqs_of(rebuilt));
+    let mut rest = found.iter();
+    found.len() > rebuilt.len()
+        && rebuilt.iter().all(|seq| *seq <= unsalted && rest.any(|found| found == seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_record_is_an_error() {
+        let take = |arguments: &JsonValue| {
+            let call = recorded(arguments);
+            let event = Event {
+                seq: Seq(1),
+                at: abide_schema::Micros(0),
+                caller: "ann".to_owned(),
+                authority: None,
+                request_id: Some("r".to_owned()),
+                session_id: None,
+                reducer: RECORD.to_owned(),
+                arguments: call.arguments.clone(),
+                outcome: "null".to_owned(),
+                salt: Some([0; 16]),
+                prev_hash: Hash::default(),
+                hash: Hash::default(),
+            };
+            let mut rebuilding = RequestIdRebuilder::default();
+            let taken = rebuilding.take(&event, Caller::new("ann"), &call);
+            taken.map(|_| rebuilding.finish().map(|row| seqs_of(&row)))
+        };
+        let fingerprint: Hash = [7; 32];
+        let good = take(&json!({"fingerprint": fingerprint, "seqs": [3, 9]}));
+        assert_eq!(good.expect("it can be read"), Some(vec![Seq(3), Seq(9)]));
+        for wrong in [
+            json!({}),
+            json!({"fingerprint": [1], "seqs": [3]}),
+            json!({"fingerprint": fingerprint, "seqs": "3"}),
+        ] {
+            assert!(take(&wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Live queries' SQL on the writer's connection, and storage errors as live queries see them.
+
+use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
+use abide_schema::Value;
+use abide_store::StoreError;
+
+use crate::ports::{FaultPoint, StepScheduler};
+use crate::subscriptions::resume;
+
+/// Live queries' SQL on the writer's connection.
+pub(crate) struct WriterSql<'a> {
+    pub(crate) store: &'a abide_store::Writer,
+    pub(crate) scheduler: &'a dyn StepScheduler,
+}
+
+impl Sql for WriterSql<'_> {
+    fn run(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<u64, SqlError> {
+        self.scheduler.at_fault_point(FaultPoint::Delta);
+        self.store.run(statement, params, each).map_err(|error| match error {
+            // A reader accepts longer values.
+            StoreError::Limit(_) => {
+                SqlError { message: error.to_string(), fault: SqlErrorKind::Budget }
+            }
+            error => sql_error(&error),
+        })
+    }
+
+    fn allow(&mut self, allowance: Option<StatementLimits>) {
+        if let Err(error) = self.store.allow(allowance.map(resume::live_limits).as_ref()) {
+            tracing::error!(%error, "the limits of a delta could not be set");
+        }
+    }
+}
+
+/// A storage error as live queries see it.
+pub(crate) fn sql_error(error: &StoreError) -> SqlError {
+    let fault = match error {
+        StoreError::Interrupted => SqlErrorKind::Budget,
+        StoreError::Sql { .. } | StoreError::Limit(_) => SqlErrorKind::Query,
+        _ => SqlErrorKind::Store,
+    };
+    SqlError { message: error.to_string(), fault }
+}

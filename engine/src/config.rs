@@ -1,0 +1,62 @@
+//! Configuration of an engine.
+
+use std::sync::Arc;
+
+use abide_live::Budget;
+use abide_schema::{Module, limits};
+use abide_store::Tuning;
+
+use crate::commit::retention::Retention;
+use crate::ports::{Clock, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy};
+use crate::subscriptions::buffers::BufferLimits;
+
+/// Configuration of an engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Tables and reducers: built-in and custom modules alike.
+    pub modules: Vec<Module>,
+    /// The source of time.
+    pub clock: Arc<dyn Clock>,
+    /// The source of event salts, from which generated ids are derived.
+    pub entropy: Arc<dyn Entropy>,
+    /// SQLite settings.
+    pub tuning: Tuning,
+    /// The cost budget for the delta of one live query in a commit. A reader runs more expensive queries
+    /// again instead.
+    pub live_budget: Budget,
+    /// How long the change log is kept: the limit for resumes and queries on the past.
+    pub retention: Retention,
+    /// Limits of memory buffered for clients.
+    pub buffers: BufferLimits,
+    /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
+    pub timers: bool,
+    /// Schedules each thread's steps; by default unrestricted.
+    pub scheduler: Arc<dyn StepScheduler>,
+}
+
+impl Config {
+    /// These modules, the machine's clock, the default tuning.
+    #[must_use]
+    pub fn new(modules: Vec<Module>) -> Config {
+        let live_budget = Budget {
+            average: limits::LIVE_DELTA_STEPS,
+            most: limits::LIVE_DELTA_MOST_STEPS,
+            commit: limits::LIVE_COMMIT_STEPS,
+        };
+        let (clock, tuning) = (Arc::new(SystemClock), Tuning::default());
+        let retention = Retention::default();
+        let (entropy, scheduler) = (Arc::new(SystemEntropy), Arc::new(FreeRunning));
+        let (buffers, timers) = (BufferLimits::default(), true);
+        Config {
+            modules,
+            clock,
+            entropy,
+            tuning,
+            live_budget,
+            retention,
+            buffers,
+            timers,
+            scheduler,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One read-only statement of a caller, on the current or a past state.
+
+use std::collections::BTreeMap;
+
+use abide_live::Binding;
+use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
+use abide_store::{Layout, Reader};
+use serde_json::{Map, Value as JsonValue};
+
+use crate::engine::parameter;
+use crate::results::QueryResult;
+use crate::subscriptions::resume::limits_of;
+
+/// Parameters by name, without the sigil.
+pub(crate) type Params = BTreeMap<String, Value>;
+
+/// Checks everything that does not need a connection.
+pub(crate) fn prepare(
+    sql: &str,
+    params: &Map<String, JsonValue>,
+) -> Result<(String, Params), Refusal> {
+    if sql.len() > limits::SQL_BYTES {
+        let (bytes, most) = (sql.len(), limits::SQL_BYTES);
+        let detail = format!("a statement of {bytes} bytes, at most {most} are allowed");
+        return Err(
+            Refusal::new(Code::LimitExceeded, detail).hint("use parameters for long values")
+        );
+    }
+    abide_live::check_no_nul(sql)?;
+    let params = params
+        .iter()
+        .map(|(name, value)| {
+            let bare = name.trim_start_matches([':', '@', '$', '?']);
+            Ok((bare.to_owned(), parameter(name, value)?))
+        })
+        .collect::<Result<Params, Refusal>>()?;
+    Ok((sql.to_owned(), params))
+}
+
+fn of_the_present() -> Refusal {
+    Refusal::new(Code::BadSql, "past queries can only read registered tables")
+        .hint("use table names without  main.  and not the engine's own tables")
+}
+
+/// The answer to a restricted query, from the rows found by [`resume::once`](crate::subscriptions::resume::once).
+pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult {
+    let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
+    QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }
+}
+
+/// Runs it.
+pub(crate) fn run(
+    reader: &mut Reader,
+    layout: &Layout,
+    sql: &str,
+    params: &Params,
+    as_of: Option<Seq>,
+) -> Result<QueryResult, Refusal> {
+    let mut state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let seq = match as_of {
+        None => state.seq(),
+        // The current tables still exist behind the views, for the views' own use. SQLite's authorizer cannot
+        // distinguish a view's access from that of a caller's CTE.
+        Some(_) if abide_live::names_main(sql) => return Err(of_the_present()),
+        Some(past) => crate::queries::as_of::travel(&mut state, layout, past)?,
+    };
+    let mut unused: Vec<&str> = params.keys().map(String::as_str).collect();
+    let mut bind = |name: Option<&str>, number: usize| {
+        let bare = name.map(|name| name.trim_start_matches([':', '@', '$', '?']).to_owned());
+        let bare = bare.unwrap_or_else(|| number.to_string());
+        unused.retain(|name| *name != bare);
+        params.get(&bare).cloned().ok_or_else(|| {
+            let name = name.map_or_else(|| format!("?{number}"), str::to_owned);
+            Refusal::new(Code::BadArguments, format!("parameter {name} is missing"))
+                .hint(format!("\"params\": {{\"{bare}\": …}}"))
+        })
+    };
+    let found = state.query(sql, &mut bind, limits_of(abide_live::operations(sql)))?;
+    if let Some(name) = unused.first() {
+        return Err(Refusal::new(
+            Code::BadArguments,
+            format!("the statement has no parameter {name}"),
+        )
+        .hint("omit it, or use it as :name"));
+    }
+    Ok(QueryResult { seq, columns: found.columns, rows: found.rows })
+}

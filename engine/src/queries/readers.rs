@@ -1,0 +1,183 @@
+//! A pool of reader threads: each has a connection, all share one queue.
+//!
+//! *Invariant:* a query that panics affects only its caller. Its connection is replaced by a
+//! new one.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use abide_schema::{Code, Refusal, limits};
+use abide_store::{InterruptHandle, Reader, Store, StoreError};
+use tokio::sync::oneshot;
+
+use crate::commit::queue::{Queue, Rejected};
+use crate::health::Health;
+use crate::ports::{EngineThread, FaultPoint, StepScheduler};
+use crate::threads::{Threads, panic_text};
+
+/// A job for a reader.
+pub(crate) type ReaderJob = Box<dyn FnOnce(&mut Reader) + Send>;
+
+/// Opens another reader connection.
+pub(crate) type OpenReader = dyn Fn() -> Result<Reader, StoreError> + Send + Sync;
+
+/// The pool. Its threads end when it is closed.
+pub(crate) struct Readers {
+    queue: Arc<Queue<ReaderJob>>,
+    interrupt_handles: Arc<Mutex<InterruptHandles>>,
+    health: Arc<Health>,
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("waiting", &self.queue.weight()).finish()
+    }
+}
+
+impl Readers {
+    /// Starts a thread for each connection; `open` replaces a connection whose query has panicked.
+    pub(crate) fn start(
+        name: &str,
+        readers: Vec<Reader>,
+        open: &Arc<OpenReader>,
+        threads: &Threads,
+    ) -> (Readers, Vec<JoinHandle<()>>) {
+        let queue = Queue::shared(limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
+        let queue: Arc<Queue<ReaderJob>> = Arc::new(queue);
+        let all = readers.iter().map(Reader::interrupt_handle).collect();
+        let interrupt_handles = Arc::new(Mutex::new(InterruptHandles { all, stopped: false }));
+        let mut started = Vec::with_capacity(readers.len());
+        for (number, reader) in readers.into_iter().enumerate() {
+            let serving = ReaderThread {
+                number,
+                reader: Some(reader),
+                open: Arc::clone(open),
+                interrupt_handles: Arc::clone(&interrupt_handles),
+                scheduler: Arc::clone(&threads.scheduler),
+            };
+            let (from, left) = (Arc::clone(&queue), Arc::clone(&queue));
+            let (name, run) = (format!("abide-{name}-{number}"), move || serving.run(&from));
+            let stage = EngineThread::Reader(number);
+            started.push(threads.spawn_with(stage, name, run, move || left.abandon()));
+        }
+        let health = Arc::clone(&threads.health);
+        (Readers { queue, interrupt_handles, health }, started)
+    }
+
+    /// Runs something on a reader for a caller of that id. It counts as `weight` queries in
+    /// the queue.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        by: &str,
+        weight: usize,
+        work: impl FnOnce(&mut Reader) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let job: ReaderJob = Box::new(move |reader| {
+            // The caller may have gone; then the result is dropped.
+            let _ = reply.send(work(reader));
+        });
+        self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
+            Rejected::Full(_) => {
+                Refusal::new(Code::Overloaded, "too many queries wait for a reader")
+                    .hint("try again in a moment")
+            }
+            Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
+        })?;
+        answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
+    }
+
+    /// The queue of the threads.
+    pub(crate) fn queue(&self) -> &Arc<Queue<ReaderJob>> {
+        &self.queue
+    }
+
+    /// Accepts no more jobs and interrupts running queries. Callers may retry.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+        let mut interrupt_handles =
+            self.interrupt_handles.lock().unwrap_or_else(PoisonError::into_inner);
+        interrupt_handles.stopped = true;
+        interrupt_handles.all.iter().for_each(InterruptHandle::stop);
+    }
+}
+
+/// Opens a reader connection.
+pub(crate) fn open_reader(store: &Store, set_up: &[String]) -> Result<Reader, StoreError> {
+    let reader = store.reader()?;
+    reader.set_up(set_up)?;
+    Ok(reader)
+}
+
+/// Interrupts running queries.
+struct InterruptHandles {
+    all: Vec<InterruptHandle>,
+    stopped: bool,
+}
+
+/// One of the threads.
+struct ReaderThread {
+    number: usize,
+    /// `None` after a query panicked.
+    reader: Option<Reader>,
+    open: Arc<OpenReader>,
+    interrupt_handles: Arc<Mutex<InterruptHandles>>,
+    scheduler: Arc<dyn StepScheduler>,
+}
+
+impl ReaderThread {
+    fn run(mut self, queue: &Queue<ReaderJob>) {
+        loop {
+            self.scheduler.wait(EngineThread::Reader(self.number));
+            let Some((job, _turn)) = queue.take_one() else { return };
+            self.scheduler.at_fault_point(FaultPoint::Read);
+            self.serve(job);
+        }
+    }
+
+    /// Replaces the connection whose query panicked.
+    fn open_again(&self) -> Result<Reader, StoreError> {
+        let reader = (self.open)()?;
+        let mut interrupt_handles =
+            self.interrupt_handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let interrupt_handle = reader.interrupt_handle();
+        if interrupt_handles.stopped {
+            interrupt_handle.stop();
+        }
+        interrupt_handles.all[self.number] = interrupt_handle;
+        drop(interrupt_handles);
+        Ok(reader)
+    }
+
+    /// Runs one job. If that fails, its reply is dropped, and its caller gets `internal`.
+    fn serve(&mut self, job: ReaderJob) {
+        let mut reader = match self.reader.take().map_or_else(|| self.open_again(), Ok) {
+            Ok(reader) => reader,
+            Err(error) => return tracing::error!(%error, "a reader cannot open the file again"),
+        };
+        let scheduler = &self.scheduler;
+        let run = || {
+            scheduler.at_fault_point(FaultPoint::Query);
+            job(&mut reader);
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(()) => self.reader = Some(reader),
+            Err(panic) => {
+                let why = panic_text(panic.as_ref());
+                tracing::error!(%why, "a query panicked; its reader opens the file again");
+            }
+        }
+    }
+}
+
+fn given_up() -> Refusal {
+    Refusal::new(Code::Internal, "the query failed with an internal error")
+        .hint("see the server's log for the cause")
+}
+
+/// The refusal while the engine closes.
+pub(crate) fn closing() -> Refusal {
+    Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
+}

@@ -1,0 +1,433 @@
+//! One client's subscriptions: gapless snapshots, one frame per commit, and catching up.
+//!
+//! How a subscription starts without gap or duplicate: (1) the writer attaches it between
+//! two transactions; from then on its deltas reach the outbox; (2) a reader reads the result, or
+//! the changes since `from`, at a seq S that is not earlier; (3) frames up to S are dropped from
+//! the outbox, later ones follow. A slow client is caught up in the same way from its last position.
+
+mod rebind;
+mod request;
+mod stale;
+mod subscription;
+mod update;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use abide_live::Binding;
+use abide_schema::seeded::{SeededBug, makes};
+use abide_schema::{Caller, Code, Refusal, Seq, limits};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::access::policies::is_outdated;
+use crate::commit::writer::{Attach, Registration, WriterJob};
+use crate::engine::Engine;
+use crate::subscriptions::hub::{Frame, HeldDelta, Outbox, OutboxItem, SubscriptionKey};
+use crate::subscriptions::resume::{self, ResumeResult};
+
+pub use request::{Start, SubscribeRequest};
+use stale::PendingReruns;
+use subscription::Subscription;
+use update::QueuedUpdate;
+pub use update::{Change, SnapshotPart, Update};
+
+/// Whether it was caught up with policies that are no longer the latest.
+fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, Refusal>)) -> bool {
+    resumed.as_ref().is_err_and(is_outdated)
+}
+
+/// One client's subscriptions. One task owns it.
+#[derive(Debug)]
+pub struct Connection {
+    engine: Engine,
+    /// The subscriber: updates contain only what this caller may see.
+    caller: Caller,
+    number: u64,
+    outbox: Arc<Outbox>,
+    /// Boxed, since half of each node of the map is empty.
+    subscriptions: BTreeMap<SubscriptionKey, Box<Subscription>>,
+    keys: HashMap<Arc<str>, SubscriptionKey>,
+    next_key: u64,
+    /// Updates that are ready to be taken.
+    ready: VecDeque<QueuedUpdate>,
+    /// The client received everything up to here.
+    sent_up_to: Seq,
+    next_progress: Instant,
+    /// Expires at or before the next progress message.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Frames were dropped and the client is not caught up yet.
+    lagging: bool,
+    reruns: PendingReruns,
+}
+
+impl Connection {
+    pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        // Whoever listens from now on begins at a later state, also where this one is still to be told.
+        let sent_up_to = engine.durable_seq();
+        let account = engine.buffers().account(&caller);
+        Connection {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            outbox: engine.inner.hub.outbox(account.clone()),
+            subscriptions: BTreeMap::new(),
+            keys: HashMap::new(),
+            next_key: 0,
+            ready: VecDeque::new(),
+            sent_up_to,
+            next_progress: Instant::now() + Duration::from_millis(limits::PROGRESS_MS),
+            timer: None,
+            lagging: false,
+            reruns: PendingReruns::new(account),
+            engine,
+            caller,
+        }
+    }
+
+    /// The subscriber.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The client received everything up to here.
+    #[must_use]
+    pub fn sent_up_to(&self) -> Seq {
+        self.sent_up_to
+    }
+
+    /// Subscribes. Its answer (the result, the changes, or both) is the next update of
+    /// [`Connection::next`] for this id.
+    ///
+    /// # Errors
+    /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
+    /// past state does not exist.
+    pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
+        self.engine.inner.allow(&self.caller, 1)?;
+        self.check_room(wanted.id)?;
+        let (key, mut subscription, resumed, later) = loop {
+            match self.try_subscribe(wanted).await {
+                Err(refusal) if is_outdated(&refusal) => {}
+                begun => break begun?,
+            }
+        };
+        self.answer(&mut subscription, resumed);
+        self.keys.insert(Arc::clone(&subscription.id), key);
+        self.subscriptions.insert(key, Box::new(subscription));
+        self.engine.inner.metrics.subscriptions_total.add(1);
+        if let Some(frame) = later {
+            self.take_frame(frame);
+        }
+        Ok(())
+    }
+
+    /// Subscribes with the current policies. `outdated` if they changed meanwhile.
+    async fn try_subscribe(
+        &mut self,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<(SubscriptionKey, Subscription, ResumeResult, Option<Frame>), Refusal> {
+        let binding = self.engine.inner.plan(&self.caller, wanted.sql, wanted.params).await?;
+        let key = SubscriptionKey(self.next_key);
+        self.next_key += 1;
+        let early = if makes(SeededBug::AttachAfterSnapshot) {
+            Some(self.begin_level(&binding, wanted).await?)
+        } else {
+            None
+        };
+        let listening = self.attach(&binding, key).await?;
+        let subscription = Subscription::new(wanted, binding, listening);
+        // On cancellation, dropping the subscription also releases its slot at the writer.
+        let (resumed, later) = match early {
+            None => self.begin_level(&subscription.binding, wanted).await?,
+            Some(early) => early,
+        };
+        Ok((key, subscription, resumed, later))
+    }
+
+    /// Ends a subscription; no error if it does not exist.
+    pub fn unsubscribe(&mut self, id: &str) {
+        if let Some(key) = self.keys.get(id).copied() {
+            self.drop_subscription(key);
+        }
+        self.ready.retain_mut(|ready| ready.without(id));
+    }
+
+    /// The next update, if there is one already. Allows sending several updates together.
+    pub fn try_next(&mut self) -> Option<Update> {
+        while self.ready.is_empty() && !self.lagging {
+            match self.outbox.take() {
+                OutboxItem::Frame(frame) => self.take_frame(frame),
+                OutboxItem::Lagging => self.lagging = true,
+                OutboxItem::Empty | OutboxItem::Ended(_) => break,
+            }
+        }
+        self.ready.pop_front().map(|ready| ready.update)
+    }
+
+    /// Waits for the next update. Cancelling the wait loses nothing.
+    pub async fn next(&mut self) -> Update {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return ready.update;
+            }
+            if self.lagging {
+                // Cleared only when it is done, so that cancelling the wait loses nothing.
+                self.catch_up().await;
+                self.lagging = false;
+                continue;
+            }
+            if let Some((key, fresh)) = self.reruns.done() {
+                self.take_fresh(key, fresh);
+                continue;
+            }
+            // Read before the outbox: later publications are not covered.
+            let published = self.engine.inner.hub.published();
+            match self.outbox.take() {
+                OutboxItem::Frame(frame) => self.take_frame(frame),
+                OutboxItem::Lagging => self.lagging = true,
+                OutboxItem::Ended(why) if !self.subscriptions.is_empty() => self.end_all(&why),
+                OutboxItem::Ended(_) => std::future::pending().await,
+                OutboxItem::Empty if Instant::now() >= self.next_progress => {
+                    self.progress(published)
+                }
+                OutboxItem::Empty => {
+                    // Set when it expires, not with every update: that would be most of its cost.
+                    let due = self.next_progress;
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+                    tokio::select! {
+                        () = self.outbox.filled() => {}
+                        () = self.reruns.any_done() => {}
+                        () = timer.as_mut() => timer.as_mut().reset(due),
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_room(&self, id: &str) -> Result<(), Refusal> {
+        if self.keys.contains_key(id) {
+            let detail = format!("subscription {id:?} exists already on this connection");
+            return Err(
+                Refusal::new(Code::BadRequest, detail).hint("choose another id, or unsubscribe")
+            );
+        }
+        if self.subscriptions.len() >= limits::SUBSCRIPTIONS_PER_CONNECTION {
+            let most = limits::SUBSCRIPTIONS_PER_CONNECTION;
+            let detail = format!("a connection has at most {most} subscriptions");
+            return Err(Refusal::new(Code::LimitExceeded, detail).hint("open another connection"));
+        }
+        Ok(())
+    }
+
+    async fn attach(
+        &mut self,
+        binding: &Binding,
+        key: SubscriptionKey,
+    ) -> Result<Registration, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let attach = Attach {
+            binding: binding.clone(),
+            connection: self.number,
+            key,
+            outbox: Arc::clone(&self.outbox),
+            reply,
+        };
+        self.engine.inner.send(Some(self.caller.quota_key()), WriterJob::Attach(attach), 1)?;
+        answer.await.map_err(|_| self.engine.inner.health.dropped())?
+    }
+
+    /// Reads where a subscription starts, durably.
+    async fn begin(
+        &self,
+        binding: &Binding,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<ResumeResult, Refusal> {
+        let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
+        let (start, checksum) = (wanted.start, wanted.checksum);
+        let shared = self.engine.inner.shared_results(&self.caller);
+        let read = move |reader: &mut _| {
+            resume::begin(reader, &tables, &binding, (start, checksum), &shared)
+        };
+        let resumed = self.engine.inner.read(self.caller.reader_key(), read).await?;
+        self.engine.inner.wait_durable(resumed.seq()).await?;
+        Ok(resumed)
+    }
+
+    /// Like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An
+    /// answer with changes is a frame, and a client applies a frame's end to all its subscriptions:
+    /// earlier changes of the others must be sent before it. Also returns a
+    /// later frame, if one was read.
+    async fn begin_level(
+        &mut self,
+        binding: &Binding,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<(ResumeResult, Option<Frame>), Refusal> {
+        loop {
+            if self.lagging {
+                self.catch_up().await;
+                self.lagging = false;
+            }
+            let resumed = self.begin(binding, wanted).await?;
+            if let ResumeResult::Snapshot { .. } = resumed {
+                return Ok((resumed, None));
+            }
+            let later = self.draw_level(resumed.seq()).await?;
+            if !self.lagging {
+                return Ok((resumed, later));
+            }
+        }
+    }
+
+    /// Processes everything published up to a seq. Returns a later frame, if one was read.
+    async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
+        self.engine.inner.hub.wait_published(seq).await?;
+        loop {
+            match self.outbox.take() {
+                OutboxItem::Frame(frame) if frame.to > seq => return Ok(Some(frame)),
+                OutboxItem::Frame(frame) => self.take_frame(frame),
+                OutboxItem::Lagging => {
+                    self.lagging = true;
+                    return Ok(None);
+                }
+                OutboxItem::Empty | OutboxItem::Ended(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn answer(&mut self, subscription: &mut Subscription, resumed: ResumeResult) {
+        let is_frame = !matches!(resumed, ResumeResult::Snapshot { .. });
+        let seq = resumed.seq();
+        self.ready.extend(subscription.answer(resumed, self.sent_up_to));
+        if is_frame {
+            self.set_sent_up_to(seq.max(self.sent_up_to));
+        }
+    }
+
+    /// Converts a commit's frame into updates for the client.
+    fn take_frame(&mut self, frame: Frame) {
+        let (sent_up_to, to) = (self.sent_up_to, frame.to);
+        if to <= sent_up_to {
+            return;
+        }
+        let outdated = |(key, delta): &(SubscriptionKey, HeldDelta)| {
+            delta.is_outdated() && self.subscriptions.contains_key(key)
+        };
+        if frame.changes.iter().any(outdated) {
+            // Policies have changed: catch up with the new ones.
+            self.lagging = true;
+            return;
+        }
+        let mut changes = Vec::with_capacity(frame.changes.len());
+        let mut ended = Vec::new();
+        for (key, delta) in frame.changes {
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
+            if to <= subscription.seq {
+                continue;
+            }
+            if delta.is_stale() || subscription.stale.is_some() {
+                if subscription.stale.is_none() {
+                    changes.push(subscription.unknown(delta.clone()));
+                }
+                self.reruns.take_pending(&self.engine, key, subscription, (to, delta));
+                continue;
+            }
+            match delta.rows() {
+                Ok(_) => changes.push(subscription.change(to, delta)),
+                Err(refusal) => ended.push((key, refusal.clone())),
+            }
+        }
+        for (key, refusal) in ended {
+            if let Some(id) = self.drop_subscription(key) {
+                self.send_ended(id, refusal);
+            }
+        }
+        if !changes.is_empty() {
+            let update = Update::Delta { from: sent_up_to, to, changes };
+            self.ready.push_back(QueuedUpdate::for_all(update));
+            self.set_sent_up_to(to);
+        }
+    }
+
+    fn progress(&mut self, published: Seq) {
+        if published > self.sent_up_to {
+            self.ready.push_back(QueuedUpdate::for_all(Update::Progress { seq: published }));
+        }
+        self.set_sent_up_to(published.max(self.sent_up_to));
+    }
+
+    fn set_sent_up_to(&mut self, seq: Seq) {
+        self.sent_up_to = seq;
+        self.next_progress = Instant::now() + Duration::from_millis(limits::PROGRESS_MS);
+    }
+
+    /// Frames were dropped, or visibility has changed: catches up all subscriptions from the change log,
+    /// in one frame.
+    async fn catch_up(&mut self) {
+        loop {
+            self.replan().await;
+            let wanted = self.to_catch_up();
+            let tables = Arc::clone(&self.engine.inner.tables);
+            let shared = self.engine.inner.shared_results(&self.caller);
+            let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
+            match self.engine.inner.read(self.caller.reader_key(), read).await {
+                Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
+                Ok((seq, resumed)) => match self.engine.inner.wait_durable(seq).await {
+                    Ok(()) => return self.send_catch_up(seq, resumed),
+                    Err(why) => return self.end_all(&why),
+                },
+                // Nothing more can be sent, and the client's rows are still correct for the seq
+                // that it has.
+                Err(why) => return self.end_all(&why),
+            }
+        }
+    }
+
+    fn send_catch_up(&mut self, seq: Seq, resumed: resume::ResumeResults) {
+        let (sent_up_to, mut changes) = (self.sent_up_to, Vec::new());
+        self.stay_stale(seq);
+        for (key, resumed) in resumed {
+            let Some(subscription) = self.subscriptions.get_mut(&key) else { continue };
+            subscription.previous = None;
+            match resumed {
+                Ok(ResumeResult::Delta { delta, .. }) if delta.is_empty() => subscription.seq = seq,
+                Ok(ResumeResult::Delta { delta, .. }) => {
+                    changes.push(subscription.change(seq, delta))
+                }
+                Ok(whole) => self.ready.extend(subscription.answer(whole, sent_up_to)),
+                Err(refusal) => {
+                    if let Some(id) = self.drop_subscription(key) {
+                        self.send_ended(id, refusal);
+                    }
+                }
+            }
+        }
+        if seq > sent_up_to {
+            let update = Update::Delta { from: sent_up_to, to: seq, changes };
+            // After whole results: a client with an outdated result holds none at this seq.
+            self.ready.push_back(QueuedUpdate::for_all(update));
+            self.set_sent_up_to(seq);
+        }
+    }
+
+    fn send_ended(&mut self, id: Arc<str>, refusal: Refusal) {
+        self.ready
+            .push_back(QueuedUpdate::only_for(&Arc::clone(&id), Update::Error { id, refusal }));
+    }
+
+    fn end_all(&mut self, why: &Refusal) {
+        for key in self.subscriptions.keys().copied().collect::<Vec<_>>() {
+            if let Some(id) = self.drop_subscription(key) {
+                self.send_ended(id, why.clone());
+            }
+        }
+    }
+
+    fn drop_subscription(&mut self, key: SubscriptionKey) -> Option<Arc<str>> {
+        let subscription = self.subscriptions.remove(&key)?;
+        self.keys.remove(&subscription.id);
+        Some(subscription.id)
+    }
+}

@@ -1,0 +1,98 @@
+//! Replans subscriptions after a policy change. The client's state under the old policies is remembered
+//! until it has received the difference.
+
+use abide_live::Binding;
+use abide_schema::{Refusal, Seq};
+
+use super::Connection;
+use super::subscription::Subscription;
+use crate::access::policies::is_outdated;
+use crate::commit::writer::Registration;
+use crate::subscriptions::hub::SubscriptionKey;
+use crate::subscriptions::resume::CatchUpRequest;
+
+/// The client's state of a subscription, under policies that are no longer in force.
+#[derive(Debug)]
+pub(crate) struct PreviousBinding {
+    binding: Binding,
+    /// Up to which seq; `None` if the client's rows are unknown.
+    seq: Option<Seq>,
+}
+
+impl Connection {
+    /// Replans every subscription that was planned with older policies. A subscription that is no longer
+    /// permitted ends.
+    pub(crate) async fn replan(&mut self) {
+        let mut keys: Vec<SubscriptionKey> = self.subscriptions.keys().copied().collect();
+        keys.retain(|key| !self.subscriptions[key].binding.is_latest());
+        for key in keys {
+            let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
+            match self.resume_replanned(&subscription).await {
+                Ok((key, binding, listening)) => {
+                    let id = subscription.id.clone();
+                    subscription.rebind_to(binding, listening, self.sent_up_to);
+                    self.keys.insert(id, key);
+                    self.subscriptions.insert(key, subscription);
+                }
+                Err(refusal) => {
+                    self.keys.remove(&subscription.id);
+                    self.send_ended(subscription.id.clone(), refusal);
+                }
+            }
+        }
+    }
+
+    /// Attaches to the writer with the latest policies; no later change is missed.
+    async fn resume_replanned(
+        &mut self,
+        subscription: &Subscription,
+    ) -> Result<(SubscriptionKey, Binding, Registration), Refusal> {
+        loop {
+            let (sql, params) = (&subscription.sql, &subscription.params);
+            let binding = self.engine.inner.plan(&self.caller, sql, params).await?;
+            // Frames for the old key are ignored.
+            let key = SubscriptionKey(self.next_key);
+            self.next_key += 1;
+            match self.attach(&binding, key).await {
+                Ok(listening) => return Ok((key, binding, listening)),
+                Err(refusal) if is_outdated(&refusal) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    /// How to catch up each subscription. A pending rerun brings its subscription at least to the seq of the
+    /// others.
+    pub(crate) fn to_catch_up(&self) -> Vec<(SubscriptionKey, CatchUpRequest)> {
+        let sent_up_to = self.sent_up_to;
+        let wanted = self.subscriptions.iter().filter_map(|(key, subscription)| {
+            let catch_up = match &subscription.previous {
+                Some(previous) => CatchUpRequest::Rebind {
+                    old: previous.binding.clone(),
+                    new: subscription.binding.clone(),
+                    from: previous.seq,
+                },
+                None if subscription.stale.is_some() => return None,
+                None => CatchUpRequest::Since(
+                    subscription.binding.clone(),
+                    subscription.seq.max(sent_up_to),
+                ),
+            };
+            Some((*key, catch_up))
+        });
+        wanted.collect()
+    }
+}
+
+impl Subscription {
+    /// Switches to another plan; the client's rows are still those of the previous one.
+    fn rebind_to(&mut self, binding: Binding, listening: Registration, sent_up_to: Seq) {
+        let seq = self.stale.is_none().then(|| self.seq.max(sent_up_to));
+        let old = std::mem::replace(&mut self.binding, binding);
+        // Replanned twice without an update in between: the client's rows are still the older ones.
+        self.previous.get_or_insert(PreviousBinding { binding: old, seq });
+        (self.stale, self.held) = (None, None);
+        self.info = self.info_of();
+        self.listening = listening;
+    }
+}

@@ -1,0 +1,63 @@
+//! A subscription request.
+
+use abide_schema::{Code, Refusal, Seq};
+use serde_json::{Map, Value as JsonValue};
+
+/// A subscription request.
+#[derive(Clone, Copy, Debug)]
+pub struct SubscribeRequest<'a> {
+    /// The caller's id for it.
+    pub id: &'a str,
+    /// One SELECT.
+    pub sql: &'a str,
+    /// Its parameters, by name without the sigil, or by number.
+    pub params: &'a Map<String, JsonValue>,
+    /// Where it starts.
+    pub start: Start,
+    /// Whether the result's checksum is sent with it and with each of its changes.
+    pub checksum: bool,
+    /// Whether the statements that produce its deltas are sent.
+    pub explain: bool,
+}
+
+impl<'a> SubscribeRequest<'a> {
+    /// Starts now, without checksum and statements.
+    #[must_use]
+    pub fn new(
+        id: &'a str,
+        sql: &'a str,
+        params: &'a Map<String, JsonValue>,
+    ) -> SubscribeRequest<'a> {
+        SubscribeRequest { id, sql, params, start: Start::Now, checksum: false, explain: false }
+    }
+}
+
+/// Where a subscription starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the whole result.
+    Now,
+    /// With the changes after this seq: the caller has the result as of it.
+    After(Seq),
+    /// With the result as of this seq, followed by the changes since.
+    AsOf(Seq),
+}
+
+impl Start {
+    /// From the two fields of a message.
+    ///
+    /// # Errors
+    /// `bad_request` if both are given.
+    pub fn of(from: Option<Seq>, as_of: Option<Seq>) -> Result<Start, Refusal> {
+        match (from, as_of) {
+            (None, None) => Ok(Start::Now),
+            (Some(from), None) => Ok(Start::After(from)),
+            (None, Some(past)) => Ok(Start::AsOf(past)),
+            (Some(_), Some(_)) => {
+                let refusal = Refusal::new(Code::BadRequest, "from and as_of cannot be combined");
+                Err(refusal
+                    .hint("from: only later changes; as_of: the result then, and later changes"))
+            }
+        }
+    }
+}

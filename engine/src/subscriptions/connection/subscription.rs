@@ -1,0 +1,169 @@
+//! One subscription of a connection: the client's state of its result, and its updates.
+
+use std::sync::Arc;
+
+use abide_live::Binding;
+use abide_schema::wire::SubscriptionInfo;
+use abide_schema::{Checksum, Refusal, Row, Seq, Value, limits};
+use serde_json::{Map, Value as JsonValue};
+
+use super::SubscribeRequest;
+use super::rebind::PreviousBinding;
+use super::stale::StaleSubscription;
+use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
+use crate::commit::writer::Registration;
+use crate::subscriptions::hub::HeldDelta;
+use crate::subscriptions::rerun::ResultVersion;
+use crate::subscriptions::resume::ResumeResult;
+use crate::subscriptions::shared_results::SharedResult;
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) id: Arc<str>,
+    pub(super) binding: Binding,
+    /// The original query, for replanning.
+    pub(super) sql: String,
+    pub(super) params: Map<String, JsonValue>,
+    /// The client's state, if it is of older policies.
+    pub(super) previous: Option<PreviousBinding>,
+    /// Whether its statements are included.
+    explain: bool,
+    /// What its first answer contains besides rows.
+    pub(super) info: Arc<SubscriptionInfo>,
+    /// The client received its result up to here.
+    pub(super) seq: Seq,
+    /// Checksum of the client's rows, if requested.
+    checksum: Option<Checksum>,
+    /// Set while its deltas are too expensive.
+    pub(super) stale: Option<StaleSubscription>,
+    /// Its result as it was told last, if it was told by a rerun.
+    pub(super) held: Option<ResultVersion>,
+    pub(super) listening: Registration,
+}
+
+impl Subscription {
+    /// A subscription before its first answer.
+    pub(super) fn new(
+        wanted: &SubscribeRequest<'_>,
+        binding: Binding,
+        listening: Registration,
+    ) -> Subscription {
+        let bounded = binding.is_bounded();
+        let mut subscription = Subscription {
+            id: wanted.id.into(),
+            // Only restricted callers' queries are ever replanned.
+            sql: if bounded { wanted.sql.to_owned() } else { String::new() },
+            params: if bounded { wanted.params.clone() } else { Map::new() },
+            previous: None,
+            // The statements of a restricted query reveal the policies.
+            explain: wanted.explain && !bounded,
+            info: binding.info(),
+            binding,
+            seq: Seq::ZERO,
+            checksum: wanted.checksum.then(Checksum::default),
+            stale: None,
+            held: None,
+            listening,
+        };
+        subscription.info = subscription.info_of();
+        subscription
+    }
+
+    /// What its first answer contains besides rows.
+    pub(super) fn info_of(&self) -> Arc<SubscriptionInfo> {
+        let info = self.binding.info();
+        if !self.explain {
+            return info;
+        }
+        Arc::new(SubscriptionInfo {
+            plan: self.binding.plan(true),
+            ..SubscriptionInfo::clone(&info)
+        })
+    }
+
+    /// The first answer. A delta in it starts where all subscriptions of the connection are, this one
+    /// included: the client received everything up to `sent_up_to`.
+    pub(super) fn answer(&mut self, resumed: ResumeResult, sent_up_to: Seq) -> Vec<QueuedUpdate> {
+        match resumed {
+            ResumeResult::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
+            ResumeResult::Past { past, rows, seq, delta } => {
+                let mut answer = self.snapshot(past, rows, None);
+                let change = self.change(seq, delta);
+                answer.push(frame(past, seq, change, sent_up_to));
+                answer
+            }
+            ResumeResult::Delta { from, seq, delta, checksum } => {
+                let info = Some(Arc::clone(&self.info));
+                let change = self.change(seq, delta);
+                self.checksum = checksum;
+                // Included even without changes: it is the answer.
+                vec![frame(from.min(seq), seq, Change { checksum, info, ..change }, sent_up_to)]
+            }
+        }
+    }
+
+    /// Its whole result, in parts; with a reason if it replaces earlier rows.
+    pub(super) fn snapshot(
+        &mut self,
+        seq: Seq,
+        result: Arc<SharedResult>,
+        refetch: Option<Refusal>,
+    ) -> Vec<QueuedUpdate> {
+        (self.seq, self.held) = (seq, None);
+        self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
+        let (mut parts, reset) = (Vec::new(), refetch.is_some());
+        if let Some(refusal) = refetch {
+            let update = Update::Error { id: Arc::clone(&self.id), refusal };
+            parts.push(QueuedUpdate::only_for(&self.id, update));
+        }
+        let mut rest = &result[..];
+        loop {
+            let (part, after) = rest.split_at(part_of(rest));
+            let more = !after.is_empty();
+            rest = after;
+            let part = SnapshotPart {
+                id: Arc::clone(&self.id),
+                seq,
+                info: Arc::clone(&self.info),
+                rows: part.to_vec(),
+                more,
+                reset,
+                checksum: self.checksum.filter(|_| !more),
+                result: Arc::clone(&result),
+            };
+            parts.push(QueuedUpdate::only_for(&self.id, Update::Snapshot(part)));
+            if !more {
+                return parts;
+            }
+        }
+    }
+
+    /// That it may have changed, nobody knows yet how.
+    pub(super) fn unknown(&self, delta: HeldDelta) -> Change {
+        Change { id: Arc::clone(&self.id), delta, checksum: None, info: None }
+    }
+
+    /// A change of its result, which leads up to a seq.
+    pub(super) fn change(&mut self, to: Seq, delta: HeldDelta) -> Change {
+        (self.seq, self.held) = (to, None);
+        self.checksum = self.checksum.map(|sum| sum.plus(delta.checksum_change()));
+        Change { id: Arc::clone(&self.id), delta, checksum: self.checksum, info: None }
+    }
+}
+
+/// Number of rows in the next part.
+fn part_of(rows: &[Row]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row| {
+        bytes += row.iter().map(Value::size).sum::<usize>();
+        bytes <= limits::SNAPSHOT_PART_BYTES
+    };
+    let count = rows.iter().take(limits::SNAPSHOT_PART_ROWS).take_while(fits).count();
+    count.max(1).min(rows.len())
+}
+
+/// A frame for one subscription, on a connection that received everything up to a seq.
+fn frame(from: Seq, to: Seq, change: Change, sent_up_to: Seq) -> QueuedUpdate {
+    let update = Update::Delta { from: from.min(sent_up_to), to, changes: vec![change] };
+    QueuedUpdate::answer(update, sent_up_to.min(to))
+}

@@ -1,0 +1,169 @@
+//! Live queries whose deltas are too expensive for a commit: a reader runs them again, and compares the
+//! result with the previous one.
+//!
+//! The writer marks a result whose change it does not compute as "stale". Its subscribers
+//! then request the result at that seq or a later one here. One run and one comparison serve all
+//! subscribers of the same binding; a pause between two runs limits an expensive query that every commit
+//! affects to a fixed share of one reader.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use abide_live::Binding;
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::Inner;
+use crate::queries::readers::closing;
+use crate::subscriptions::buffers::Account;
+use crate::subscriptions::hub::{HeldDelta, SharedDelta};
+use crate::subscriptions::resume;
+use crate::subscriptions::shared_results::{ResultRows, SharedResult};
+
+/// Ratio of the pause after a run to the duration of the run.
+const PAUSE_FACTOR: u32 = 4;
+
+/// The longest pause while no reader is available.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A whole result, as one connection has it.
+#[derive(Clone, Debug)]
+pub(crate) struct ResultVersion {
+    pub(crate) seq: Seq,
+    pub(crate) result: Arc<SharedResult>,
+}
+
+/// A newer result, and the changes since the one that was held.
+#[derive(Debug)]
+pub(crate) struct RerunResult {
+    pub(crate) version: ResultVersion,
+    /// Nothing where nothing was held.
+    pub(crate) delta: Option<HeldDelta>,
+}
+
+/// The queries that are run again.
+#[derive(Debug, Default)]
+pub(crate) struct SharedReruns(Mutex<HashMap<Binding, Weak<SharedRerun>>>);
+
+/// One of them. It is removed when its last user drops it.
+#[derive(Debug)]
+pub(crate) struct SharedRerun {
+    binding: Binding,
+    last: AsyncMutex<LastRun>,
+}
+
+#[derive(Debug)]
+struct LastRun {
+    version: Option<Known>,
+    /// From the version before it.
+    delta: Option<(Seq, Arc<SharedDelta>)>,
+    not_before: Instant,
+}
+
+/// A result, and the seq that it is of.
+type Known = (Seq, Arc<ResultRows>);
+
+impl SharedReruns {
+    /// The entry of a binding.
+    pub(crate) fn of(&self, binding: &Binding) -> Arc<SharedRerun> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rerun) = known.get(binding).and_then(Weak::upgrade) {
+            return rerun;
+        }
+        known.retain(|_, rerun| rerun.strong_count() > 0);
+        let last = LastRun { version: None, delta: None, not_before: Instant::now() };
+        let rerun = Arc::new(SharedRerun { binding: binding.clone(), last: AsyncMutex::new(last) });
+        known.insert(binding.clone(), Arc::downgrade(&rerun));
+        rerun
+    }
+}
+
+impl SharedRerun {
+    /// The caller in whose turn it runs: the one that the query is restricted for.
+    fn by(&self) -> &str {
+        match self.binding.asked_by() {
+            Some(Value::Text(caller)) => caller,
+            _ => Caller::SYSTEM,
+        }
+    }
+
+    /// The result at a seq or later, durable, and its difference from the held one.
+    pub(crate) async fn advance(
+        &self,
+        engine: &Weak<Inner>,
+        at_least: Seq,
+        held: Option<ResultVersion>,
+        account: &Account,
+    ) -> Result<RerunResult, Refusal> {
+        let mut last = self.last.lock().await;
+        let (seq, rows) = match &last.version {
+            Some((seq, rows)) if *seq >= at_least => (*seq, Arc::clone(rows)),
+            _ => self.run_in_time(engine, &mut last).await?,
+        };
+        let version = ResultVersion { seq, result: rows.share(account)? };
+        let Some(held) = held else { return Ok(RerunResult { version, delta: None }) };
+        let delta = match &last.delta {
+            Some((from, delta)) if *from == held.seq => Arc::clone(delta),
+            _ => self.compare(engine, held, rows).await?,
+        };
+        let delta = Some(HeldDelta::waiting(delta, account)?);
+        Ok(RerunResult { version, delta })
+    }
+
+    /// Runs the query as soon as a reader has time for it.
+    async fn run_in_time(
+        &self,
+        engine: &Weak<Inner>,
+        last: &mut LastRun,
+    ) -> Result<Known, Refusal> {
+        let mut pause = Duration::from_millis(limits::RERUN_MS);
+        loop {
+            match self.run(engine, last).await {
+                // Waiters are notified when the engine closes, and then stop waiting.
+                Err(refusal) if refusal.code == Code::Overloaded && engine.strong_count() > 0 => {
+                    last.not_before = Instant::now() + pause;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn run(&self, engine: &Weak<Inner>, last: &mut LastRun) -> Result<Known, Refusal> {
+        sleep_until(last.not_before).await;
+        let engine = engine.upgrade().ok_or_else(closing)?;
+        let (binding, before, started) =
+            (self.binding.clone(), last.version.take(), Instant::now());
+        let (version, delta) = engine
+            .read(self.by(), move |reader| {
+                let (seq, rows) = resume::whole_result(reader, &binding)?;
+                let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
+                Ok(((seq, ResultRows::new(rows)), delta))
+            })
+            .await?;
+        engine.wait_durable(version.0).await?;
+        engine.metrics.live_reruns_total.add(1);
+        let pause = (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(limits::RERUN_MS));
+        *last =
+            LastRun { version: Some(version.clone()), delta, not_before: Instant::now() + pause };
+        Ok(version)
+    }
+
+    async fn compare(
+        &self,
+        engine: &Weak<Inner>,
+        held: ResultVersion,
+        rows: Arc<ResultRows>,
+    ) -> Result<Arc<SharedDelta>, Refusal> {
+        let engine = engine.upgrade().ok_or_else(closing)?;
+        let binding = self.binding.clone();
+        engine.read(self.by(), move |_| Ok(difference(&binding, &held.result, &rows))).await
+    }
+}
+
+fn difference(binding: &Binding, before: &[Row], after: &[Row]) -> Arc<SharedDelta> {
+    SharedDelta::new(Ok(binding.difference(before, after)))
+}

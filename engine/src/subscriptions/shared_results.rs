@@ -1,0 +1,138 @@
+//! Whole results that wait to be sent, shared by all connections that asked the same query at the same seq.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use abide_live::Binding;
+use abide_schema::{Refusal, Row, Seq, limits};
+
+use crate::subscriptions::buffers::{Account, Share, SharedBytes, size_of_rows};
+
+/// The rows of a result. A connection has them as a [`SharedResult`], which counts them.
+#[derive(Debug)]
+pub(crate) struct ResultRows {
+    rows: Vec<Row>,
+    /// Nothing where they are small.
+    bytes: Option<Arc<SharedBytes>>,
+}
+
+impl ResultRows {
+    pub(crate) fn new(rows: Vec<Row>) -> Arc<ResultRows> {
+        let bytes = size_of_rows(&rows);
+        let bytes = (bytes >= limits::COUNTED_BYTES).then(|| SharedBytes::new(bytes));
+        Arc::new(ResultRows { rows, bytes })
+    }
+
+    /// The rows as one connection of a caller has them.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn share(
+        self: &Arc<ResultRows>,
+        account: &Account,
+    ) -> Result<Arc<SharedResult>, Refusal> {
+        let share = self.bytes.as_ref().map(|bytes| bytes.share(account)).transpose()?;
+        Ok(Arc::new(SharedResult { rows: Arc::clone(self), share }))
+    }
+}
+
+impl Deref for ResultRows {
+    type Target = [Row];
+
+    fn deref(&self) -> &[Row] {
+        &self.rows
+    }
+}
+
+/// The rows of a result as one connection has them. They are counted as its caller's until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SharedResult {
+    rows: Arc<ResultRows>,
+    share: Option<Share>,
+}
+
+impl SharedResult {
+    /// Bytes that are counted; zero where they are few.
+    pub(crate) fn counted_bytes(&self) -> usize {
+        self.share.as_ref().map_or(0, Share::bytes)
+    }
+}
+
+impl Deref for SharedResult {
+    type Target = [Row];
+
+    fn deref(&self) -> &[Row] {
+        &self.rows
+    }
+}
+
+/// The results that wait, by query. Many clients that subscribe to the same query at one seq share its rows, and
+/// the query runs once.
+#[derive(Debug, Default)]
+pub(crate) struct ResultCache(Mutex<HashMap<Binding, Known>>);
+
+/// The shared results as a connection of one caller finds them.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedResults {
+    pub(crate) cache: Arc<ResultCache>,
+    pub(crate) account: Account,
+}
+
+impl SharedResults {
+    /// The result of a query at a seq, where another connection has it.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn find(
+        &self,
+        binding: &Binding,
+        seq: Seq,
+    ) -> Result<Option<Arc<SharedResult>>, Refusal> {
+        let found = self.lock().get(binding).and_then(|known| at(known, seq));
+        found.map(|rows| rows.share(&self.account)).transpose()
+    }
+
+    /// Counts a result, and lets others find it. Small ones are cheaper to read again than to keep.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn keep(
+        &self,
+        binding: &Binding,
+        seq: Seq,
+        rows: Vec<Row>,
+    ) -> Result<Arc<SharedResult>, Refusal> {
+        let rows = ResultRows::new(rows);
+        if rows.bytes.is_none() {
+            return rows.share(&self.account);
+        }
+        let mut known = self.lock();
+        if let Some(other) = known.get(binding).and_then(|known| at(known, seq)) {
+            return other.share(&self.account);
+        }
+        let result = rows.share(&self.account)?;
+        known.retain(|_, (_, rows)| rows.strong_count() > 0);
+        known.insert(binding.clone(), (seq, Arc::downgrade(&rows)));
+        Ok(result)
+    }
+
+    /// Counts a result that no other connection has.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn own(&self, rows: Vec<Row>) -> Result<Arc<SharedResult>, Refusal> {
+        ResultRows::new(rows).share(&self.account)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Binding, Known>> {
+        self.cache.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A result, while a connection has it, and the seq that it is of.
+type Known = (Seq, Weak<ResultRows>);
+
+fn at((seq, rows): &Known, wanted: Seq) -> Option<Arc<ResultRows>> {
+    if *seq == wanted { rows.upgrade() } else { None }
+}

@@ -1,0 +1,100 @@
+//! Paces the wake-ups of subscribers.
+//!
+//! Woken tasks queue for a processor. Ten thousand subscribers woken at once would delay the answer to
+//! another caller's next call by tens of milliseconds. So a part
+//! of them is woken, and the next part when half of those have read their outboxes. A subscriber
+//! that does not read is not waited for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How many may be awake without having read: at five to ten microseconds each, this delays an answer.
+/// With 128, a thousand subscribers received a change 7 ms later (18 instead of 11 ms), because switching between
+/// the server and its clients costs both. With 1,024 there is no such delay, and the 99th percentile of answers among
+/// nine thousand subscribers is mostly 20 ms (50 in two of eight runs) instead of 60.
+const AWAKE: u64 = 1_024;
+/// Pause between two counts.
+const COUNT: Duration = Duration::from_micros(100);
+/// Counts after which subscribers that have not read are no longer waited for: they are blocked elsewhere, mostly
+/// by a peer that does not read.
+const COUNTS: u32 = 50;
+
+/// Number of woken subscribers that have read since.
+#[derive(Debug, Default)]
+pub(crate) struct WakeupCounter(AtomicU64);
+
+impl WakeupCounter {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts woken subscribers, and waits if there are too many.
+#[derive(Debug)]
+pub(crate) struct PacedWakeups<'a> {
+    wakeups: &'a WakeupCounter,
+    /// The count of readers at the start.
+    before: u64,
+    woken: u64,
+}
+
+impl<'a> PacedWakeups<'a> {
+    pub(crate) fn new(wakeups: &'a WakeupCounter) -> PacedWakeups<'a> {
+        PacedWakeups { wakeups, before: wakeups.count(), woken: 0 }
+    }
+
+    /// Counts one more as woken. Returns when the next one may be woken.
+    pub(crate) fn woke(&mut self, sleep: &mut dyn FnMut(Duration)) {
+        self.woken += 1;
+        if self.awake() < AWAKE {
+            return;
+        }
+        for _ in 0..COUNTS {
+            if self.awake() <= AWAKE / 2 {
+                return;
+            }
+            sleep(COUNT);
+        }
+        *self = PacedWakeups::new(self.wakeups);
+    }
+
+    /// Number that have not read. Subscribers woken by an earlier commit may be counted instead.
+    fn awake(&self) -> u64 {
+        self.woken.saturating_sub(self.wakeups.count() - self.before)
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests {
+    use super::*;
+
+    /// Wakes `number` subscribers, of which `look` read at each count; returns the number of pauses.
+    fn slept(number: u64, look: u64) -> u64 {
+        let (wakeups, mut slept) = (WakeupCounter::default(), 0);
+        let mut pace = PacedWakeups::new(&wakeups);
+        for _ in 0..number {
+            pace.woke(&mut |_| {
+                slept += 1;
+                (0..look).for_each(|_| wakeups.add());
+            });
+        }
+        slept
+    }
+
+    #[test]
+    fn wakeups_wait_until_enough_subscribers_have_read() {
+        assert_eq!(slept(AWAKE - 1, 0), 0, "a few are woken at once");
+        assert_eq!(slept(AWAKE, AWAKE), 1);
+        // Half of them at a time, once the maximum is awake.
+        assert_eq!(slept(10_000, AWAKE / 2), 1 + (10_000 - AWAKE) / (AWAKE / 2));
+    }
+
+    #[test]
+    fn subscribers_that_do_not_read_are_not_waited_for() {
+        assert_eq!(slept(10_000, 0), 10_000 / AWAKE * u64::from(COUNTS));
+    }
+}

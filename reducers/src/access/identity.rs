@@ -1,0 +1,306 @@
+//! Identities: who may call, with which role, capabilities and scope. Their
+//! tokens are in [`crate::access::token`], permissions of roles in [`crate::access::role`].
+//!
+//! A caller cannot grant more than it has: a caller with a scope creates identities of that scope only,
+//! and can only grant capabilities that it has itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_schema::caller::{CallLimits, Caller, RateLimit};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, limits, reducer, table,
+};
+use serde_json::json;
+
+use crate::access::role::{self, Role};
+use crate::{check, session};
+
+/// An identity that can call reducers: a person, a program, an agent.
+#[table(name = "identities", without_rowid)]
+pub struct Identity {
+    /// Its id, as it appears in the log.
+    #[column(key)]
+    pub id: String,
+    /// Its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`,
+    /// `admin`, or a row of `roles`.
+    pub role: String,
+    /// Its capabilities, a JSON array of texts; `*` means all. Those of its role are added.
+    pub capabilities: Json,
+    /// Its scope, a JSON object of texts: it can access sessions whose scope has all of these entries.
+    #[column(scope)]
+    pub scope: Json,
+    /// Its limits: `{"rate": {"calls", "per_ms"}, "quota": {"calls", "per_ms"}}`.
+    pub limits: Option<Json>,
+    /// When it was disabled.
+    pub disabled_at: Option<Micros>,
+    /// Why it was disabled.
+    pub disabled_reason: Option<String>,
+    /// The caller that created it.
+    pub created_by: String,
+    /// When it was created.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+impl Identity {
+    /// Its own capabilities, without those of its role.
+    #[must_use]
+    pub fn capabilities(&self) -> BTreeSet<String> {
+        serde_json::from_value(self.capabilities.value()).unwrap_or_default()
+    }
+
+    /// Its scope.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        serde_json::from_value(self.scope.value()).unwrap_or_default()
+    }
+}
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("identity")
+        .visible::<Identity>(RowVisibility::Where(check::MANAGERS, &[]))
+        .reducer(create_identity::definition())
+        .reducer(change_identity::definition())
+        .reducer(disable_identity::definition())
+        .reducer(enable_identity::definition())
+}
+
+/// Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more
+/// permissions than its creator. An identical request changes nothing.
+#[reducer]
+pub fn create_identity(
+    ctx: &mut Context<'_>,
+    #[id(new, Identity)] id: String,
+    role: String,
+    capabilities: Option<BTreeSet<String>>,
+    scope: Option<BTreeMap<String, String>>,
+    limits: Option<CallLimits>,
+) -> Result<ReducerResult<Identity>, Abort> {
+    check_id(&id)?;
+    check_issued(ctx.caller, &id)?;
+    let (now, seq) = (ctx.now, ctx.seq);
+    let identity = Identity {
+        id,
+        role,
+        capabilities: Json::from(json!(capabilities.unwrap_or_default())),
+        scope: Json::from(json!(confined(ctx.caller, scope.unwrap_or_default())?)),
+        limits: checked(limits)?,
+        disabled_at: None,
+        disabled_reason: None,
+        created_by: ctx.caller.id().to_owned(),
+        created_at: now,
+        updated_at: now,
+        seq,
+    };
+    check_within(ctx, &identity)?;
+    check_pace(ctx, &identity)?;
+    if let Some(before) = ctx.get::<Identity>(&identity.id)? {
+        let same = before.role == identity.role
+            && before.capabilities == identity.capabilities
+            && before.scope == identity.scope
+            && before.limits == identity.limits;
+        if same {
+            return Ok(ReducerResult::Duplicate(before.seq, before));
+        }
+        let detail = format!("identity {} already exists with other attributes", before.id);
+        let hint = "change_identity changes it";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    ctx.insert(identity).map(ReducerResult::Fresh)
+}
+
+/// Changes an identity: given attributes replace the current ones, the others stay. Connections with
+/// its credentials are closed, and can reconnect with the new attributes.
+#[reducer]
+pub fn change_identity(
+    ctx: &mut Context<'_>,
+    #[id(Identity)] id: String,
+    role: Option<String>,
+    capabilities: Option<BTreeSet<String>>,
+    scope: Option<BTreeMap<String, String>>,
+    limits: Option<CallLimits>,
+) -> Result<ReducerResult<Identity>, Abort> {
+    let before = find(ctx, &id)?;
+    check_within(ctx, &before)?;
+    let mut identity = before.clone();
+    if let Some(role) = role {
+        identity.role = role;
+    }
+    if let Some(capabilities) = capabilities {
+        identity.capabilities = Json::from(json!(capabilities));
+    }
+    if let Some(scope) = scope {
+        identity.scope = Json::from(json!(confined(ctx.caller, scope)?));
+    }
+    if limits.is_some() {
+        identity.limits = checked(limits)?;
+    }
+    if identity == before {
+        return Ok(ReducerResult::Duplicate(before.seq, before));
+    }
+    check_within(ctx, &identity)?;
+    if effective_limits(ctx, &identity)? != effective_limits(ctx, &before)? {
+        check_pace(ctx, &identity)?;
+    }
+    save(ctx, identity).map(ReducerResult::Fresh)
+}
+
+/// Disables an identity immediately, including open connections, until it is enabled again.
+#[reducer]
+pub fn disable_identity(
+    ctx: &mut Context<'_>,
+    #[id(Identity)] id: String,
+    reason: Option<String>,
+) -> Result<ReducerResult<Identity>, Abort> {
+    let mut identity = find(ctx, &id)?;
+    check_within(ctx, &identity)?;
+    if identity.disabled_at.is_some() {
+        return Ok(ReducerResult::Duplicate(identity.seq, identity));
+    }
+    identity.disabled_at = Some(ctx.now);
+    identity.disabled_reason = reason;
+    save(ctx, identity).map(ReducerResult::Fresh)
+}
+
+/// Enables a disabled identity again.
+#[reducer]
+pub fn enable_identity(
+    ctx: &mut Context<'_>,
+    #[id(Identity)] id: String,
+) -> Result<ReducerResult<Identity>, Abort> {
+    let mut identity = find(ctx, &id)?;
+    check_within(ctx, &identity)?;
+    if identity.disabled_at.is_none() {
+        return Ok(ReducerResult::Duplicate(identity.seq, identity));
+    }
+    identity.disabled_at = None;
+    identity.disabled_reason = None;
+    save(ctx, identity).map(ReducerResult::Fresh)
+}
+
+/// Loads an identity.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
+    let identity = ctx.get::<Identity>(id)?;
+    Ok(identity.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no identity {id}"))
+            .hint("create_identity creates one")
+    })?)
+}
+
+/// Checks that a caller manages only identities within its own permissions: with its own role unless it is an
+/// admin, and with capabilities that it has. Otherwise a caller who may create tokens could become an admin.
+pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
+    let (caller, id) = (ctx.caller, &identity.id);
+    let role = role::find(ctx, &identity.role)?;
+    if caller.role() != Caller::ADMIN && caller.role() != identity.role {
+        let detail = format!("identity {id} has the role {}, and you do not", identity.role);
+        return Err(Refusal::new(Code::Denied, detail).hint("an admin can do this").into());
+    }
+    let mut capabilities = identity.capabilities();
+    capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
+    if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
+        let detail = format!("identity {id} has the capability {missing}, and you do not");
+        return Err(Refusal::new(Code::Denied, detail)
+            .hint("an admin with that capability can do this")
+            .into());
+    }
+    capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
+    Ok(())
+}
+
+/// Checks that a caller with limits gives an identity no higher ones: when it creates one, changes its
+/// limits, or creates a token for it. It can still disable an identity with higher limits.
+pub(crate) fn check_pace(ctx: &mut Context<'_>, identity: &Identity) -> Result<(), Abort> {
+    let limits = effective_limits(ctx, identity)?;
+    check_limits(ctx.caller, &format!("identity {}", identity.id), &limits)
+}
+
+/// An identity's limits: its own, or its role's.
+fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLimits, Abort> {
+    let read = |stored: &Json| serde_json::from_value(stored.value()).unwrap_or_default();
+    if let Some(own) = &identity.limits {
+        return Ok(read(own));
+    }
+    let role = role::find(ctx, &identity.role)?;
+    Ok(role.and_then(|role| role.limits).as_ref().map(read).unwrap_or_default())
+}
+
+/// Checks that a caller with limits grants no higher ones. (A replay does not know limits: the log contains
+/// only calls that passed this check.)
+pub(crate) fn check_limits(caller: &Caller, what: &str, given: &CallLimits) -> Result<(), Abort> {
+    let own = caller.limits();
+    for (kind, own, given) in [("rate", own.rate, given.rate), ("quota", own.quota, given.quota)] {
+        let Some(own) = own else { continue };
+        if given.is_some_and(|given| given.is_within(own)) {
+            continue;
+        }
+        let RateLimit { calls, per_ms } = own;
+        let detail = format!("{what} would have a higher {kind} than you have");
+        let hint = format!("give it a {kind} of its own, at most {calls} calls in {per_ms} ms");
+        return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
+    }
+    Ok(())
+}
+
+fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
+    let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
+    session::scope::confine(&mut scope, caller)?;
+    let text = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let scope: Scope = scope.into_iter().map(|(key, value)| (key, text(value))).collect();
+    scope.iter().try_for_each(|(key, value)| check::name(key, value))?;
+    Ok(scope)
+}
+
+/// Names with a special meaning in the log.
+const RESERVED: [&str; 4] = [Caller::SYSTEM, "local", "token", "embedded"];
+
+fn check_id(id: &str) -> Result<(), Refusal> {
+    check::name("id", id)?;
+    if RESERVED.contains(&id) {
+        let detail = format!("{id} is a reserved name");
+        return Err(Refusal::new(Code::BadArguments, detail).hint("choose another"));
+    }
+    Ok(())
+}
+
+/// Refuses the ids of an issuer's subjects to a caller with a scope. Its new ids are placed in its namespace, so the
+/// identity would not be the subject's, and disabling it would have no effect.
+fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
+    let own = id.strip_prefix(caller.namespace()).unwrap_or(id);
+    if caller.scope().is_empty() || !is_issued(own) {
+        return Ok(());
+    }
+    let detail = format!("{own} is the id of an issuer's subject, which your scope excludes");
+    Err(Refusal::new(Code::Denied, detail)
+        .hint("ask an admin without a scope to create an identity with that id and disable it"))
+}
+
+/// Whether an id is that of an issuer's subject. Such an identity can be disabled, but it cannot have tokens in
+/// the database: they would authenticate a different caller.
+pub(crate) fn is_issued(id: &str) -> bool {
+    id.starts_with(Caller::ISSUED)
+}
+
+/// Limits in their stored form.
+pub(crate) fn checked(given: Option<CallLimits>) -> Result<Option<Json>, Refusal> {
+    let Some(given) = given else { return Ok(None) };
+    for (what, allowance) in [("rate", given.rate), ("quota", given.quota)] {
+        let Some(allowance) = allowance else { continue };
+        check::within(&format!("{what}.calls"), Some(allowance.calls), &limits::ALLOWED_CALLS)?;
+        check::within(&format!("{what}.per_ms"), Some(allowance.per_ms), &limits::ALLOWED_SPAN_MS)?;
+    }
+    Ok((given != CallLimits::default()).then(|| Json::from(json!(given))))
+}
+
+fn save(ctx: &mut Context<'_>, mut identity: Identity) -> Result<Identity, Abort> {
+    identity.updated_at = ctx.now;
+    identity.seq = ctx.seq;
+    ctx.update(&identity)?;
+    Ok(identity)
+}

@@ -1,0 +1,141 @@
+//! Policies: row-level and column-level security by role.
+//!
+//! A policy restricts what a module shows of its table, and opens a table that is closed by default.
+//! Several policies for one table and role permit every row that any of them permits; a column hidden by one is hidden.
+//! The scope of a caller applies independently of policies. See `docs/policies.md`.
+
+use abide_schema::reducer::ReducerResult;
+use abide_schema::{
+    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
+};
+
+use crate::{access::role, check};
+
+/// The default name of a policy.
+const ONLY: &str = "default";
+
+/// What callers of a role may see of a table. The engine reads this table by these names.
+#[table(name = "policies", without_rowid)]
+pub struct Policy {
+    /// The table.
+    #[column(key)]
+    pub table_name: String,
+    /// The role; `*` means every role.
+    #[column(key)]
+    pub role: String,
+    /// Its name, unique for a table and role.
+    #[column(key)]
+    pub name: String,
+    /// The visible rows: SQL over the row's columns and `:caller_id`, `:caller_role`, `:caller_scope`,
+    /// `:caller_capabilities` and `:scope_<key>`. NULL: all rows.
+    pub condition: Option<String>,
+    /// The hidden columns, a JSON array.
+    pub hidden: Json,
+    /// The caller that set it.
+    pub set_by: String,
+    /// When it was first set.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("policy")
+        .table::<Policy>()
+        .reducer(set_policy::definition())
+        .reducer(drop_policy::definition())
+}
+
+/// Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to
+/// subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing.
+#[reducer]
+pub fn set_policy(
+    ctx: &mut Context<'_>,
+    table: String,
+    role: String,
+    condition: Option<String>,
+    hidden: Option<Vec<String>>,
+    name: Option<String>,
+) -> Result<ReducerResult<Policy>, Abort> {
+    require_administrator(ctx.caller)?;
+    let (name, hidden) = (name.unwrap_or_else(|| ONLY.to_owned()), hidden.unwrap_or_default());
+    check::name("table", &table)?;
+    check::name("role", &role)?;
+    check::name("name", &name)?;
+    if condition.as_ref().is_some_and(|condition| condition.len() > limits::POLICY_BYTES) {
+        let detail = format!("a condition has at most {} bytes", limits::POLICY_BYTES);
+        return Err(Refusal::new(Code::LimitExceeded, detail).into());
+    }
+    role::check_named(ctx, &role)?;
+    ctx.validate_policy(&table, condition.as_deref(), &hidden)?;
+    let hidden = Json::from(serde_json::json!(hidden));
+    let (now, seq, set_by) = (ctx.now, ctx.seq, ctx.caller.id().to_owned());
+    let key = (table.clone(), role.clone(), name.clone());
+    let before = ctx.get::<Policy>((&*table, &*role, &*name))?;
+    if let Some(before) = before {
+        if before.condition == condition && before.hidden == hidden {
+            return Ok(ReducerResult::Duplicate(before.seq, before));
+        }
+        let policy = Policy { condition, hidden, set_by, updated_at: now, seq, ..before };
+        ctx.update(&policy)?;
+        return Ok(ReducerResult::Fresh(policy));
+    }
+    require_room(ctx, &key)?;
+    let (table_name, role, name) = key;
+    let (created_at, updated_at) = (now, now);
+    let policy =
+        Policy { table_name, role, name, condition, hidden, set_by, created_at, updated_at, seq };
+    ctx.insert(policy).map(ReducerResult::Fresh)
+}
+
+/// Deletes a policy.
+#[reducer]
+pub fn drop_policy(
+    ctx: &mut Context<'_>,
+    table: String,
+    role: String,
+    name: Option<String>,
+) -> Result<Policy, Abort> {
+    require_administrator(ctx.caller)?;
+    let name = name.unwrap_or_else(|| ONLY.to_owned());
+    let key = (&*table, &*role, &*name);
+    let policy = ctx.get::<Policy>(key)?.ok_or_else(|| {
+        let detail = format!("there is no policy {name} of {table} for {role}");
+        Refusal::new(Code::NotFound, detail)
+            .hint("abide sql \"SELECT table_name, role, name FROM policies\"")
+    })?;
+    ctx.delete::<Policy>((&*table, &*role, &*name))?;
+    Ok(policy)
+}
+
+/// A caller with a scope must not decide what others see.
+fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
+    if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, "policies are set by an admin without a scope"))
+}
+
+/// Limits policies: all policies of a role are part of every statement of its callers.
+fn require_room(
+    ctx: &mut Context<'_>,
+    (table, role, _): &(String, String, String),
+) -> Result<(), Abort> {
+    let of_both = [Value::from(&**table), Value::from(&**role)];
+    let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
+    if count >= limits::POLICIES_OF_ONE {
+        let detail = format!("{table} has {count} policies for {role} already");
+        let refusal = Refusal::new(Code::LimitExceeded, detail);
+        return Err(refusal.hint("combine them with OR").into());
+    }
+    let count = ctx.count::<Policy>("", &[])?;
+    if count < limits::POLICIES {
+        return Ok(());
+    }
+    let detail = format!("there are {count} policies already");
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy deletes one").into())
+}

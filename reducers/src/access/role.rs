@@ -1,0 +1,274 @@
+//! Roles: which reducers a caller may call. Built-in roles are defined here; custom roles are rows.
+//! In addition, a caller is restricted to its scope, and needs the capabilities that rows require.
+
+use std::collections::BTreeSet;
+
+use abide_schema::caller::{CallLimits, Caller};
+use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, nearest, reducer, table,
+};
+use serde_json::json;
+
+use crate::{access::identity, check};
+
+/// Every reducer except those that manage permissions.
+const ALL: &str = "*";
+
+/// Reducers that manage permissions. Only admins may call them, and roles that name them explicitly.
+const ADMINISTRATION: [&str; 10] = [
+    "create_identity",
+    "change_identity",
+    "disable_identity",
+    "enable_identity",
+    "create_token",
+    "revoke_token",
+    "set_role",
+    "remove_role",
+    "set_policy",
+    "drop_policy",
+];
+
+/// The built-in roles and the reducers that each may call. (An admin may call all.)
+pub const BUILT_IN: [(&str, &[&str]); 6] = [
+    (Caller::ADMIN, &[ALL]),
+    ("app", &[ALL]),
+    (
+        "agent",
+        &[
+            "create_session",
+            "append_message",
+            "suspend_session",
+            "resume_session",
+            "complete_session",
+            "fail_session",
+            "request_tool_call",
+            "cancel_tool_call",
+            "claim_tool_call",
+            "heartbeat_tool_call",
+            "complete_tool_call",
+            "fail_tool_call",
+            "acknowledge_cancel",
+            "request_supervisor_handoff",
+            "set_timer",
+            "cancel_timer",
+            "start_run",
+            "claim_run",
+            "claim_next_run",
+            "heartbeat_run",
+            "record_run",
+            "wait_run",
+            "finish_run",
+            "abort_run",
+            "start_child_run",
+        ],
+    ),
+    (
+        "worker",
+        &[
+            "register_tool",
+            "claim_tool_call",
+            "claim_next_tool_call",
+            "heartbeat_tool_call",
+            "complete_tool_call",
+            "fail_tool_call",
+            "acknowledge_cancel",
+        ],
+    ),
+    (
+        "supervisor",
+        &[
+            "append_message",
+            "suspend_session",
+            "resume_session",
+            "cancel_session",
+            "cancel_tool_call",
+            "settle_tool_call",
+            "decide_approval",
+            "claim_handoff",
+            "heartbeat_handoff",
+            "release_handoff",
+            "resolve_handoff",
+            "reject_handoff",
+        ],
+    ),
+    ("auditor", &[]),
+];
+
+/// A custom role.
+#[table(name = "roles", without_rowid)]
+pub struct Role {
+    /// Its name.
+    #[column(key)]
+    pub name: String,
+    /// A description for people.
+    pub description: Option<String>,
+    /// The reducers that it may call, a JSON array; `*` means all except those that manage identities.
+    pub reducers: Json,
+    /// Capabilities of every identity with this role, a JSON array of texts.
+    pub capabilities: Json,
+    /// Limits of an identity that does not set its own.
+    pub limits: Option<Json>,
+    /// When it was created.
+    pub created_at: Micros,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+impl Role {
+    /// Capabilities of every identity with this role.
+    #[must_use]
+    pub fn capabilities(&self) -> BTreeSet<String> {
+        serde_json::from_value(self.capabilities.value()).unwrap_or_default()
+    }
+
+    fn lets_call(&self, reducer: &str) -> bool {
+        let reducers: Vec<String> =
+            serde_json::from_value(self.reducers.value()).unwrap_or_default();
+        lets_call(reducers.iter().map(String::as_str), reducer)
+    }
+}
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("role")
+        .visible::<Role>(RowVisibility::Open)
+        .reducer(set_role::definition())
+        .reducer(remove_role::definition())
+        .guard(may_call)
+}
+
+/// Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an
+/// admin. `reducers` are names; `*` means all except those that manage identities.
+#[reducer]
+pub fn set_role(
+    ctx: &mut Context<'_>,
+    name: String,
+    reducers: BTreeSet<String>,
+    capabilities: Option<BTreeSet<String>>,
+    description: Option<String>,
+    limits: Option<CallLimits>,
+) -> Result<ReducerResult<Role>, Abort> {
+    check::name("name", &name)?;
+    only_admins(ctx.caller, "set_role")?;
+    if is_built_in(&name) {
+        return Err(built_in(&name).hint("choose another name for a role of your own").into());
+    }
+    reducers.iter().try_for_each(|name| check::name("a reducer", name))?;
+    ctx.check_reducer_names(&reducers.iter().filter(|name| *name != ALL).cloned().collect())?;
+    let capabilities = capabilities.unwrap_or_default();
+    for capability in &capabilities {
+        check::name("a capability", capability)?;
+        check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
+    }
+    // A role's limits apply to identities without their own, so they must not exceed the caller's.
+    identity::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
+    let before = ctx.get::<Role>(&name)?;
+    let role = Role {
+        name,
+        description,
+        reducers: Json::from(json!(reducers)),
+        capabilities: Json::from(json!(capabilities)),
+        limits: identity::checked(limits)?,
+        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
+        updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
+        seq: before.as_ref().map_or(ctx.seq, |before| before.seq),
+    };
+    match before {
+        None => ctx.insert(role).map(ReducerResult::Fresh),
+        Some(before) if before == role => Ok(ReducerResult::Duplicate(before.seq, before)),
+        Some(_) => {
+            let role = Role { updated_at: ctx.now, seq: ctx.seq, ..role };
+            ctx.update(&role)?;
+            Ok(ReducerResult::Fresh(role))
+        }
+    }
+}
+
+/// Deletes a role. Identities with this role can no longer call any reducer. Requires an admin.
+#[reducer]
+pub fn remove_role(ctx: &mut Context<'_>, name: String) -> Result<Role, Abort> {
+    only_admins(ctx.caller, "remove_role")?;
+    if is_built_in(&name) {
+        return Err(built_in(&name).hint("only roles of your own can be removed").into());
+    }
+    let Some(role) = ctx.get::<Role>(&name)? else { return Err(unknown(ctx, &name)?.into()) };
+    ctx.delete::<Role>(&name)?;
+    Ok(role)
+}
+
+fn built_in(name: &str) -> Refusal {
+    Refusal::new(Code::Conflict, format!("{name} is a built-in role and cannot be changed"))
+}
+
+/// The refusal of a name that no role has.
+fn unknown(ctx: &mut Context<'_>, name: &str) -> Result<Refusal, Abort> {
+    let own = ctx.find::<Role>("ORDER BY name LIMIT 100", &[])?;
+    let names = BUILT_IN.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = names.chain(own.iter().map(|role| &*role.name)).collect();
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(name) => format!("did you mean {name}?"),
+        None => format!("the roles are {};  abide role set  creates others", names.join(", ")),
+    };
+    Ok(Refusal::new(Code::NotFound, format!("there is no role {name}")).hint(hint))
+}
+
+/// Checks that there is a role of this name, or that it stands for every role.
+pub(crate) fn check_named(ctx: &mut Context<'_>, name: &str) -> Result<(), Abort> {
+    if name == ALL || ctx.is_replay() {
+        return Ok(());
+    }
+    find(ctx, name).map(drop)
+}
+
+/// The row of a role; `None` for the built-in ones.
+pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Option<Role>, Abort> {
+    if is_built_in(name) {
+        return Ok(None);
+    }
+    match ctx.get::<Role>(name)? {
+        Some(role) => Ok(Some(role)),
+        None => Err(unknown(ctx, name)?.into()),
+    }
+}
+
+/// Guard: checks that the caller's role may call a reducer.
+fn may_call(ctx: &mut Context<'_>, reducer: &str) -> Result<(), Abort> {
+    let name = ctx.caller.role();
+    let may = match built_in_may_call(name, reducer) {
+        Some(may) => may,
+        None => ctx.get::<Role>(name)?.is_some_and(|role| role.lets_call(reducer)),
+    };
+    if may {
+        return Ok(());
+    }
+    let detail = format!("the role {name} may not call {reducer}");
+    let hint = "abide role list  shows what each role may call; an admin can assign another role";
+    Err(Refusal::new(Code::Denied, detail).hint(hint).into())
+}
+
+/// Whether a built-in role may call a reducer; `None` for a custom role.
+#[must_use]
+pub fn built_in_may_call(role: &str, reducer: &str) -> Option<bool> {
+    let (name, reducers) = BUILT_IN.iter().find(|(name, _)| *name == role)?;
+    Some(*name == Caller::ADMIN || lets_call(reducers.iter().copied(), reducer))
+}
+
+fn lets_call<'a>(mut reducers: impl Iterator<Item = &'a str>, reducer: &str) -> bool {
+    reducers.any(|it| it == reducer || (it == ALL && !ADMINISTRATION.contains(&reducer)))
+}
+
+fn is_built_in(name: &str) -> bool {
+    BUILT_IN.iter().any(|(built_in, _)| *built_in == name)
+}
+
+/// A caller who could change roles could grant its own role everything.
+pub(crate) fn only_admins(caller: &Caller, reducer: &str) -> Result<(), Refusal> {
+    if caller.role() == Caller::ADMIN {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, format!("only an admin may call {reducer}")))
+}

@@ -1,0 +1,266 @@
+//! A module: tables, reducers, deadlines and who sees what, declared together.
+
+#[cfg(doc)]
+use crate::caller::Caller;
+use crate::limits;
+use crate::reducer::{Abort, Context, Definition};
+use crate::table::{Kind, Table, TableSpec};
+
+/// A migration step of a module's tables to the next version.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The version after this step.
+    pub to: u32,
+    /// The statements.
+    pub sql: &'static str,
+}
+
+/// Rows that are due at a time in one of their columns. When the time has come, the engine calls the
+/// reducer as the caller [`Caller::SYSTEM`], with the row's key and the due time under their columns'
+/// names; no other caller can call it. The reducer must remove the row from the condition or set a later time.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    /// The table.
+    pub table: &'static TableSpec,
+    /// The column with the due time.
+    pub column: &'static str,
+    /// The condition of rows with a deadline, as SQL. An index must give them in the order of the column.
+    pub condition: &'static str,
+    /// The reducer to call.
+    pub reducer: Definition,
+    /// Maximum number of rows that one transaction processes.
+    pub per_commit: usize,
+}
+
+impl Deadline {
+    /// The query for the rows due first, at most `?1`: the due time, then the key.
+    #[must_use]
+    pub fn query(&self) -> String {
+        let Deadline { table, column, condition, .. } = self;
+        let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
+        let own = table.indexes.iter().find(|index| index.columns == [*column]);
+        // Even if the column has an index of its own, SQLite might prefer another one.
+        let index = own.map(|index| format!(" INDEXED BY {}", table.index_name(index)));
+        format!(
+            "SELECT {column}, {keys} FROM {name}{index} WHERE {condition} AND {column} IS NOT NULL \
+             ORDER BY {column} LIMIT ?1",
+            keys = keys.join(", "),
+            name = table.name,
+            index = index.unwrap_or_default(),
+        )
+    }
+}
+
+/// Checks a call of a restricted caller before it runs, and refuses it if the caller lacks permission.
+/// It can read rows like a reducer, but writes none.
+pub type Guard = fn(&mut Context<'_>, reducer: &str) -> Result<(), Abort>;
+
+/// How the server looks up tokens: SQL over a module's tables.
+#[derive(Clone, Copy, Debug)]
+pub struct CredentialQueries {
+    /// The tables that the queries depend on.
+    pub tables: &'static [&'static str],
+    /// Returns 1 if credentials are required.
+    pub asks: &'static str,
+    /// For the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
+    /// disabled_at; its role's capabilities, limits.
+    pub token: &'static str,
+    /// For the role `:name`: capabilities, limits.
+    pub role: &'static str,
+    /// For the identity `:id`: 1 if it is disabled, and its scope.
+    pub disabled: &'static str,
+}
+
+/// Tables and reducers of one domain, in one file.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// The domain's name.
+    pub name: &'static str,
+    /// The version of its tables, stored in the file; starts at 1.
+    pub version: u32,
+    /// Migrations from older versions.
+    pub steps: Vec<Step>,
+    /// Its tables.
+    pub tables: Vec<&'static TableSpec>,
+    /// Views over them: name and the SELECT.
+    pub views: Vec<(&'static str, &'static str)>,
+    /// Its reducers.
+    pub reducers: Vec<Definition>,
+    /// Its deadlines.
+    pub deadlines: Vec<Deadline>,
+    /// Checks that every call of a restricted caller must pass.
+    pub guards: Vec<Guard>,
+    /// How the server looks up tokens.
+    pub credential_queries: Option<CredentialQueries>,
+    /// Reducers that record denied attempts; see [`Module::denial_recorder`].
+    pub denial_recorders: Vec<Definition>,
+    /// Row visibility of its tables; a table without an entry is [`RowVisibility::Closed`].
+    pub visibility: Vec<(&'static TableSpec, RowVisibility)>,
+    /// Columns that hold copies of others; see [`Module::copied`].
+    pub copies: Vec<ColumnCopies>,
+    /// Members of arguments and results that the log keeps for replays but hides from restricted callers; see
+    /// [`Module::secret`].
+    pub secrets: Vec<(&'static str, &'static str)>,
+}
+
+/// A column, as its table and its name.
+pub type ColumnName = (&'static str, &'static str);
+
+/// A column, and the columns that hold copies of its values.
+pub type ColumnCopies = (ColumnName, &'static [ColumnName]);
+
+/// Which rows of a table a restricted caller may see (a caller with a role other than admin, or a scope).
+/// The scope always applies in addition. Policies restrict this further, and open closed tables; no policy
+/// widens it. See `docs/policies.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowVisibility {
+    /// None, until a policy for the caller's role permits some. The default.
+    Closed,
+    /// All: rows that belong to no tenant.
+    Open,
+    /// Those within the caller's scope (see [`TableSpec::shared`]): all if the caller has none.
+    InScope,
+    /// Like `InScope`, without these columns.
+    InScopeExcept(&'static [&'static str]),
+    /// Those that satisfy the condition, without these columns: SQL over the row and the caller, as in a
+    /// policy.
+    Where(&'static str, &'static [&'static str]),
+}
+
+impl Module {
+    /// An empty module.
+    #[must_use]
+    pub fn new(name: &'static str) -> Module {
+        Module {
+            name,
+            version: 1,
+            steps: Vec::new(),
+            tables: Vec::new(),
+            views: Vec::new(),
+            reducers: Vec::new(),
+            deadlines: Vec::new(),
+            guards: Vec::new(),
+            credential_queries: None,
+            denial_recorders: Vec::new(),
+            visibility: Vec::new(),
+            copies: Vec::new(),
+            secrets: Vec::new(),
+        }
+    }
+
+    /// Adds a migration step. Steps are given in order; applied to the tables
+    /// of version 1 they must produce the tables as declared.
+    #[must_use]
+    pub fn step(mut self, sql: &'static str) -> Module {
+        self.version += 1;
+        self.steps.push(Step { to: self.version, sql });
+        self
+    }
+
+    /// Adds a table.
+    #[must_use]
+    pub fn table<T: Table>(mut self) -> Module {
+        self.tables.push(T::SPEC);
+        self
+    }
+
+    /// Adds a table with its row visibility.
+    #[must_use]
+    pub fn visible<T: Table>(mut self, sight: RowVisibility) -> Module {
+        self.visibility.push((T::SPEC, sight));
+        self.table::<T>()
+    }
+
+    /// Declares that other columns, of any module, hold copies of a column or of parts of it. A policy that
+    /// hides the column also hides the copies.
+    #[must_use]
+    pub fn copied(mut self, column: ColumnName, into: &'static [ColumnName]) -> Module {
+        self.copies.push((column, into));
+        self
+    }
+
+    /// Declares a secret: a member of a reducer's arguments or result that `events` hides from restricted
+    /// callers. The log contains it, because a replay needs it.
+    #[must_use]
+    pub fn secret(mut self, reducer: &Definition, member: &'static str) -> Module {
+        self.secrets.push((reducer.name, member));
+        self
+    }
+
+    /// Adds a view: a name and a SELECT.
+    #[must_use]
+    pub fn view(mut self, name: &'static str, select: &'static str) -> Module {
+        self.views.push((name, select));
+        self
+    }
+
+    /// Adds a reducer: `.reducer(append_message::definition())`.
+    #[must_use]
+    pub fn reducer(mut self, definition: Definition) -> Module {
+        self.reducers.push(definition);
+        self
+    }
+
+    /// Sets how the server looks up tokens.
+    #[must_use]
+    pub fn credential_queries(mut self, credential_queries: CredentialQueries) -> Module {
+        self.credential_queries = Some(credential_queries);
+        self
+    }
+
+    /// Adds a guard.
+    #[must_use]
+    pub fn guard(mut self, guard: Guard) -> Module {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Adds a reducer that records denied attempts. The engine calls it, as
+    /// [`Caller::SYSTEM`], with `caller`, `what` (the reducer or other request), `why`
+    /// and `missed`: the number of attempts of that caller since the last record that were not
+    /// recorded individually. No other caller can call it.
+    #[must_use]
+    pub fn denial_recorder(mut self, definition: Definition) -> Module {
+        self.denial_recorders.push(definition);
+        self
+    }
+
+    /// Adds a deadline: a reducer that is called for each row of the condition when the time in the column
+    /// has come.
+    ///
+    /// # Panics
+    /// The table has no such integer column.
+    #[must_use]
+    pub fn deadline<T: Table>(
+        self,
+        column: &'static str,
+        condition: &'static str,
+        reducer: Definition,
+    ) -> Module {
+        self.paced_deadline::<T>(column, condition, limits::DUE_PER_COMMIT, reducer)
+    }
+
+    /// Like [`Module::deadline`], for an expensive reducer: at most `per_commit` calls per transaction.
+    ///
+    /// # Panics
+    /// The table has no such integer column.
+    #[must_use]
+    pub fn paced_deadline<T: Table>(
+        mut self,
+        column: &'static str,
+        condition: &'static str,
+        per_commit: usize,
+        reducer: Definition,
+    ) -> Module {
+        let found = T::SPEC.column(column).map(|at| T::SPEC.columns[at].kind);
+        assert_eq!(
+            found,
+            Some(Kind::Integer),
+            "{}.{column} is not an integer column",
+            T::SPEC.name
+        );
+        let table = T::SPEC;
+        self.deadlines.push(Deadline { table, column, condition, reducer, per_commit });
+        self
+    }
+}

@@ -1,0 +1,425 @@
+//! Authentication of requests.
+//!
+//! Without credentials, only callers on the same machine have access: the listener must be on
+//! loopback, and requests that a web page of another origin triggers in a browser are
+//! refused. Credentials are required once the file has a token, or if the server is started with a
+//! token of its own or an issuer of JSON Web Tokens; [`crate::session`] checks them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use abide_schema::id::is_control;
+use abide_schema::wire::{SCOPE_HEADER, SUBPROTOCOL};
+use abide_schema::{Code, Refusal, Scope, limits};
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::Value as JsonValue;
+use subtle::ConstantTimeEq as _;
+
+use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::auth::jwt::{Jwt, UniqueObject};
+use crate::connections::pending::PendingConnection;
+use crate::problem::Problem;
+use crate::routes::AppState;
+
+/// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
+const OPEN: [&str; 3] = ["/", "/health", "/ready"];
+
+/// Paths where a browser cannot set headers, so that the token may be in the query.
+const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
+
+/// Whether the token may be in the query of a path: those, and the events of a run.
+fn may_stand_in_query(path: &str) -> bool {
+    let run = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_suffix("/events"));
+    TOKEN_IN_QUERY.contains(&path) || run.is_some_and(|id| !id.contains('/'))
+}
+
+/// Who has access. See the module.
+#[derive(Clone)]
+pub struct AccessConfig {
+    token: Option<Arc<str>>,
+    jwt: Option<Jwt>,
+}
+
+impl std::fmt::Debug for AccessConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let token = if self.token.is_some() { "token" } else { "loopback" };
+        match &self.jwt {
+            None => write!(f, "Access({token})"),
+            Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
+        }
+    }
+}
+
+impl AccessConfig {
+    /// Accepts only credentials in the file: while there are none, every caller on this machine has access, with
+    /// the id `local`.
+    #[must_use]
+    pub fn loopback() -> AccessConfig {
+        AccessConfig { token: None, jwt: None }
+    }
+
+    /// Additionally accepts this token: its bearer is an admin with the id `token`.
+    ///
+    /// # Errors
+    /// `bad_arguments` if the token cannot be sent in a header: it is empty, or contains a space or
+    /// anything outside visible ASCII.
+    pub fn bearer(token: impl Into<String>) -> Result<AccessConfig, Refusal> {
+        let token = token.into();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let detail = "the token is empty or has characters that are not allowed in a header";
+            return Err(Refusal::new(Code::BadArguments, detail)
+                .hint("make one with: head -c 24 /dev/urandom | base64"));
+        }
+        Ok(AccessConfig { token: Some(token.into()), jwt: None })
+    }
+
+    /// Additionally accepts JSON Web Tokens of an issuer.
+    #[must_use]
+    pub fn with_jwt(mut self, jwt: Jwt) -> AccessConfig {
+        self.jwt = Some(jwt);
+        self
+    }
+
+    /// Whether credentials are required regardless of the file.
+    pub(crate) fn asks(&self) -> bool {
+        self.token.is_some() || self.jwt.is_some()
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&Jwt> {
+        self.jwt.as_ref()
+    }
+
+    pub(crate) fn is_own_token(&self, shown: &str) -> bool {
+        let own = self.token.as_ref();
+        own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
+    }
+
+    /// Whether a server with this access may listen at an address, for a file without tokens or one that does not
+    /// exist yet.
+    ///
+    /// # Errors
+    /// As [`check_listens`](crate::check_listens).
+    pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
+        AccessConfig::check(listens, self.asks())
+    }
+
+    /// Whether a server may listen at an address; `asks` says whether credentials are
+    /// required.
+    ///
+    /// # Errors
+    /// `denied` for a non-loopback address while no credentials exist.
+    pub(crate) fn check(listens: SocketAddr, asks: bool) -> Result<(), Refusal> {
+        if asks || is_loopback(listens.ip()) {
+            return Ok(());
+        }
+        let detail =
+            format!("without credentials the server listens on loopback only, not on {listens}");
+        Err(Refusal::new(Code::Denied, detail)
+            .hint("run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel"))
+    }
+}
+
+/// Admits a request with the requested scope, or refuses it.
+async fn admit(
+    authenticator: &Authenticator,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<AuthSession, Refusal> {
+    let session = authenticate(authenticator, method, uri, headers).await?;
+    match requested_scope(headers)? {
+        Some(scope) => Ok(AuthSession { caller: session.caller.acting_for(&scope)? }),
+        None => Ok(session),
+    }
+}
+
+/// Maximum bytes of the scope header. The engine caches the views of recent callers, each with its scope.
+const SCOPE_BYTES: usize = 1 << 10;
+
+/// The scope that restricts a request. A repeated header is refused, because a proxy and the server
+/// could each read a different one.
+fn requested_scope(headers: &HeaderMap) -> Result<Option<Scope>, Refusal> {
+    let mut given = headers.get_all(SCOPE_HEADER).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if value.len() > SCOPE_BYTES {
+        let detail = format!("the header {SCOPE_HEADER} has over {SCOPE_BYTES} bytes");
+        return Err(Refusal::new(Code::BadRequest, detail).hint("use shorter scope values"));
+    }
+    let read = read_scope(value.as_bytes());
+    match (read, given.next()) {
+        (Some(scope), None) if scope.len() <= limits::SCOPE_KEYS => {
+            Ok((!scope.is_empty()).then_some(scope))
+        }
+        _ => {
+            let keys = limits::SCOPE_KEYS;
+            let detail = format!(
+                "the header {SCOPE_HEADER} is not one JSON object of at most {keys} texts, each \
+                 under a name of its own"
+            );
+            Err(Refusal::new(Code::BadRequest, detail)
+                .hint(r#"for example  Abide-Scope: {"tenant": "acme"}"#))
+        }
+    }
+}
+
+/// Parses a scope: a JSON object of texts. `None` for duplicate or invalid keys.
+fn read_scope(text: &[u8]) -> Option<Scope> {
+    let UniqueObject(members) = serde_json::from_slice(text).ok()?;
+    let is_name = |key: &str| {
+        !key.is_empty() && key.len() <= limits::NAME_BYTES && !key.chars().any(is_control)
+    };
+    let pair = |(key, value): (String, JsonValue)| match value {
+        JsonValue::String(value) if is_name(&key) => Some((key, value)),
+        _ => None,
+    };
+    members.into_iter().map(pair).collect()
+}
+
+/// Determines the caller from the credential of a request.
+async fn authenticate(
+    authenticator: &Authenticator,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<AuthSession, Refusal> {
+    if !authenticator.asks().await? {
+        refuse_other_origins(method, uri, headers)?;
+        return Ok(authenticator.open());
+    }
+    let mut why = Refusal::new(Code::Unauthenticated, "the request has no token")
+        .hint("send the header: Authorization: Bearer <token>");
+    for shown in given_tokens(uri, headers).take(TOKENS_LOOKED_AT) {
+        match authenticator.admit(&shown).await {
+            Ok(session) => return Ok(session),
+            Err(refusal) => why = refusal,
+        }
+    }
+    Err(why)
+}
+
+/// Maximum number of tokens checked per request: one for each place where it may be.
+const TOKENS_LOOKED_AT: usize = 3;
+
+/// Middleware: determines the caller of every request, or refuses it.
+pub(crate) async fn guard(
+    State(app): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let admitted =
+        admit(&app.authenticator, request.method(), request.uri(), request.headers()).await;
+    match admitted {
+        Ok(session) => {
+            if let Some(pending) = request.extensions().get::<Arc<PendingConnection>>() {
+                pending.admitted();
+            }
+            request.extensions_mut().insert(session.caller.clone());
+            request.extensions_mut().insert(session);
+        }
+        Err(refusal) => {
+            let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
+            // Probes are answered even if credentials cannot be looked up.
+            if !open || matches!(refusal.code, Code::Denied | Code::BadRequest) {
+                return Problem(refusal).into_response();
+            }
+        }
+    }
+    next.run(request).await
+}
+
+/// Every token in a request.
+fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = String> + 'a {
+    let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+    });
+    let in_protocols = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .filter_map(|protocol| protocol.trim().strip_prefix("bearer."))
+        .map(str::to_owned);
+    let query = may_stand_in_query(uri.path()).then(|| uri.query()).flatten();
+    let in_query = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .filter_map(|pair| pair.strip_prefix("token="))
+        .filter_map(unescape);
+    in_header.chain(in_protocols).chain(in_query)
+}
+
+/// Percent-decodes. A `+` stays one: base64 tokens contain it, and a token has no spaces.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        let digits = std::str::from_utf8(&digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Loopback does not protect against a browser on the same machine: any page can
+/// send requests to it, and can even make its own host name resolve to it (DNS rebinding).
+/// Such a page is recognised by headers that it cannot forge.
+fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
+    for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
+        if !is_loopback_host(host) {
+            let detail = format!("the host {host:?} is not this machine");
+            return Err(Refusal::new(Code::Denied, detail)
+                .hint("use http://127.0.0.1, or start the server with a token"));
+        }
+    }
+    let reads = method == Method::GET || method == Method::HEAD;
+    // The public page and probes are exempt. Everything else is checked: even a GET
+    // that only subscribes costs something, and a browser sends it for any page.
+    let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
+    let site = headers.get("sec-fetch-site").filter(|_| acts);
+    if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
+        return Err(Refusal::new(Code::Denied, "the request comes from a page of another site")
+            .hint("start the server with a token to allow pages of other origins"));
+    }
+    let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
+    let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
+    let host = origin.split_once("://").map(|(_, host)| host);
+    if host.is_some_and(is_loopback_host) {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::Denied, format!("the origin {origin:?} is not this machine"))
+        .hint("start the server with a token to allow pages of other origins"))
+}
+
+/// Whether `host` or `host:port` names this machine and cannot be made to name another.
+fn is_loopback_host(host: &str) -> bool {
+    let has_port = |rest: &str| rest.is_empty() || rest.starts_with(':');
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, rest)) if has_port(rest) => name,
+        Some(_) => return false,
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let name = name.trim_end_matches('.');
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// The supported subprotocols, of those that a WebSocket client offers.
+pub(crate) const SUBPROTOCOLS: [&str; 1] = [SUBPROTOCOL];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Pairs = &'static [(&'static str, &'static str)];
+
+    fn headers(pairs: Pairs) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            let name = axum::http::HeaderName::from_static(name);
+            (name, axum::http::HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    struct TestServer {
+        authenticator: Authenticator,
+        _folder: tempfile::TempDir,
+    }
+
+    impl TestServer {
+        fn new(access: AccessConfig) -> TestServer {
+            let folder = tempfile::tempdir().expect("a folder");
+            let config = abide_engine::Config::new(Vec::new());
+            let engine = abide_engine::Engine::open(folder.path().join("a.db"), config);
+            let authenticator = Authenticator::new(access, engine.expect("an engine"));
+            TestServer { authenticator, _folder: folder }
+        }
+
+        async fn name(&self, path: &'static str, pairs: Pairs) -> String {
+            self.named(&Method::POST, path, pairs).await
+        }
+
+        async fn named(&self, method: &Method, path: &'static str, pairs: Pairs) -> String {
+            let (path, headers) = (Uri::from_static(path), headers(pairs));
+            let admitted = admit(&self.authenticator, method, &path, &headers).await;
+            let named = admitted.map(|session| session.caller.id().to_owned());
+            named.unwrap_or_else(|refusal| refusal.code.to_string())
+        }
+    }
+
+    #[test]
+    fn loopback_host_names_are_recognised() {
+        let this = ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:7341", "[::1]"];
+        let other = ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "0.0.0.0"];
+        let odd = ["10.0.0.1:80", "[::1]x", "[fe80::1]", "user@localhost"];
+        assert!(this.into_iter().all(is_loopback_host));
+        assert_eq!(other.into_iter().chain(odd).find(|host| is_loopback_host(host)), None);
+    }
+
+    #[tokio::test]
+    async fn pages_of_other_origins_are_refused() {
+        let open = TestServer::new(AccessConfig::loopback());
+        let ways: [(Pairs, &str); 9] = [
+            (&[], "local"),
+            (&[("host", "localhost:7341")], "local"),
+            (&[("host", "evil.example")], "denied"),
+            (&[("host", "localhost"), ("origin", "http://localhost:5173")], "local"),
+            (&[("host", "localhost"), ("origin", "https://evil.example")], "denied"),
+            (&[("host", "localhost"), ("origin", "null")], "denied"),
+            (&[("host", "localhost"), ("sec-fetch-site", "cross-site")], "denied"),
+            (&[("host", "localhost"), ("sec-fetch-site", "same-origin")], "local"),
+            (&[("host", "localhost"), ("origin", "http://localhost.evil.example")], "denied"),
+        ];
+        for (pairs, expected) in ways {
+            for method in [Method::POST, Method::GET] {
+                let heard = open.named(&method, "/v1/subscribe", pairs).await;
+                assert_eq!(heard, expected, "{method} {pairs:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_found_in_every_allowed_place() {
+        let access = AccessConfig::bearer("s3+cret/").expect("a good token");
+        let door = TestServer::new(access);
+        let ways: [(&str, Pairs, &str); 9] = [
+            ("/v1/sql", &[("authorization", "Bearer s3+cret/")], "token"),
+            ("/v1/sql", &[("authorization", "bearer s3+cret/")], "token"),
+            ("/v1/sql", &[("authorization", "Bearer s3+cret")], "unauthenticated"),
+            ("/v1/sql", &[("authorization", "Basic s3+cret/")], "unauthenticated"),
+            ("/v1/sql?token=s3+cret/", &[], "unauthenticated"),
+            ("/v1/ws?token=s3+cret/", &[], "token"),
+            ("/v1/ws?a=b&token=s3%2Bcret%2f", &[], "token"),
+            ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.s3+cret/")], "token"),
+            ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.")], "unauthenticated"),
+        ];
+        for (path, pairs, expected) in ways {
+            assert_eq!(door.name(path, pairs).await, expected, "{path} {pairs:?}");
+        }
+        assert!(AccessConfig::bearer("").is_err() && AccessConfig::bearer("two words").is_err());
+    }
+
+    #[test]
+    fn without_credentials_the_server_listens_only_on_loopback() {
+        let check = |address: &str| {
+            AccessConfig::check(address.parse().expect("an address"), false).map_err(|why| why.code)
+        };
+        assert_eq!(check("127.0.0.1:0"), Ok(()));
+        assert_eq!(check("[::1]:0"), Ok(()));
+        assert_eq!(check("0.0.0.0:0"), Err(Code::Denied));
+        assert_eq!(check("[::]:0"), Err(Code::Denied));
+        assert_eq!(AccessConfig::check("0.0.0.0:0".parse().expect("an address"), true), Ok(()));
+    }
+}

@@ -1,0 +1,195 @@
+//! Admission of requests and connections by their credentials, and for how long it is valid.
+
+use abide_engine::Engine;
+use abide_engine::credentials::{RoleEntry, changed, claimed, disabled, expiry, required};
+use abide_schema::caller::{AdmittedCredential, Caller, Credential};
+use abide_schema::{Code, Micros, Refusal, Seq};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::auth::access::AccessConfig;
+use crate::auth::credential_store::CredentialStore;
+
+/// A caller that was admitted. A caller without a credential presented the server's own token.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthSession {
+    pub(crate) caller: Caller,
+}
+
+/// Admits callers and checks their credentials again.
+#[derive(Clone, Debug)]
+pub(crate) struct Authenticator {
+    pub(crate) access: AccessConfig,
+    pub(crate) engine: Engine,
+    credential_store: Option<CredentialStore>,
+}
+
+impl Authenticator {
+    pub(crate) fn new(access: AccessConfig, engine: Engine) -> Authenticator {
+        let credential_store = CredentialStore::of(&engine);
+        Authenticator { access, engine, credential_store }
+    }
+
+    /// Whether credentials are required.
+    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+        match &self.credential_store {
+            _ if self.access.asks() => Ok(true),
+            Some(credential_store) => credential_store.asks().await,
+            None => Ok(false),
+        }
+    }
+
+    /// Admits a caller while no credentials are required.
+    pub(crate) fn open(&self) -> AuthSession {
+        let credential =
+            AdmittedCredential { credential: Credential::Anonymous, state: self.state() };
+        AuthSession { caller: Caller::local().admitted(credential) }
+    }
+
+    /// Admits the bearer of a token.
+    pub(crate) async fn admit(&self, shown: &str) -> Result<AuthSession, Refusal> {
+        if self.access.is_own_token(shown) {
+            return Ok(AuthSession { caller: Caller::new("token") });
+        }
+        if let Some((id, hash)) = token_parts(shown) {
+            return Ok(AuthSession { caller: self.token(&id, &hash).await? });
+        }
+        let Some(jwt) = self.access.jwt() else { return Err(unknown()) };
+        let claimed = jwt.verify(shown, self.engine.now())?;
+        let caller = self.claimed(&claimed.caller, claimed.expires_at).await?;
+        Ok(AuthSession { caller })
+    }
+
+    /// Checks again whether a caller is still admitted. Cheap if nothing has changed.
+    pub(crate) async fn check(&self, session: &mut AuthSession) -> Result<(), Refusal> {
+        let Some(credential) = session.caller.credential() else { return Ok(()) };
+        if let Some(expired) = expiry(&credential.credential, self.engine.now()) {
+            return Err(expired);
+        }
+        let state = self.state();
+        if credential.state == state {
+            return Ok(());
+        }
+        let checked = session.caller.checked_as();
+        let caller = match &credential.credential {
+            Credential::Anonymous if self.asks().await? => return Err(required()),
+            Credential::Anonymous => {
+                let credential = AdmittedCredential { credential: Credential::Anonymous, state };
+                checked.clone().admitted(credential)
+            }
+            Credential::Token { id, hash, .. } => self.token(id, hash).await?,
+            Credential::Claims { capabilities, expires_at } => {
+                self.claimed(&claimed(checked, capabilities), *expires_at).await?
+            }
+        };
+        if caller != *checked {
+            return Err(changed(caller.id()));
+        }
+        session.caller = match checked.scope() == session.caller.scope() {
+            true => caller,
+            false => caller.acting_for(session.caller.scope())?,
+        };
+        Ok(())
+    }
+
+    /// Returns when the credential is no longer valid, with the refusal.
+    pub(crate) async fn until_invalid(&self, mut session: AuthSession) -> Refusal {
+        loop {
+            if let Err(refusal) = self.check(&mut session).await {
+                if !refusal.code.retryable() {
+                    return refusal;
+                }
+                // The lookup failed temporarily.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            let credential = session.caller.credential();
+            let (state, expires_at) = match credential {
+                Some(credential) => (credential.state, credential.credential.expires_at()),
+                None => std::future::pending().await,
+            };
+            let changed = async {
+                match &self.credential_store {
+                    Some(credential_store) => credential_store.changed_since(state).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let expires = async {
+                match expires_at {
+                    Some(at) => tokio::time::sleep(until(self.engine.now(), at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = expires => {}
+            }
+        }
+    }
+
+    fn state(&self) -> Seq {
+        self.credential_store.as_ref().map_or(Seq::ZERO, CredentialStore::state)
+    }
+
+    async fn token(&self, id: &str, hash: &str) -> Result<Caller, Refusal> {
+        let entry = match &self.credential_store {
+            Some(credential_store) => credential_store.token(id).await?,
+            None => None,
+        };
+        let Some(entry) = entry else { return Err(unknown()) };
+        if !bool::from(entry.hash().as_bytes().ct_eq(hash.as_bytes())) {
+            return Err(unknown());
+        }
+        // The token's owner is authenticated from here on, and may learn why the token is invalid.
+        let admitted = entry.caller(self.engine.now());
+        if let Err(refusal) = &admitted {
+            self.engine.note_denied(entry.owner(), "authenticate", &refusal.detail);
+        }
+        admitted.cloned()
+    }
+
+    /// The caller named by an issuer's claims, with the role's additions from the database.
+    async fn claimed(&self, claimed: &Caller, expires_at: Micros) -> Result<Caller, Refusal> {
+        let state = self.state();
+        let Some(credential_store) = &self.credential_store else {
+            return Ok(RoleEntry::default().admit(claimed, expires_at, state));
+        };
+        let role = credential_store.role(claimed.role()).await?;
+        let caller = role.admit(claimed, expires_at, state);
+        if credential_store.disables(&caller).await? {
+            let refused = disabled(caller.id());
+            self.engine.note_denied(&caller, "authenticate", &refused.detail);
+            return Err(refused);
+        }
+        Ok(caller)
+    }
+}
+
+/// Pause after a failed lookup.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// Time until a moment, plus a little, so that it has passed; at most an hour, because clocks may be changed.
+fn until(now: Micros, at: Micros) -> std::time::Duration {
+    let us = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0);
+    let us = us.saturating_add(1_000);
+    std::time::Duration::from_micros(us).min(std::time::Duration::from_secs(3_600))
+}
+
+/// The id of a token of the form `abide_<id>_<secret>`, and the SHA-256 of the whole token in hexadecimal.
+fn token_parts(shown: &str) -> Option<(String, String)> {
+    let (id, secret) = shown.strip_prefix("abide_")?.split_once('_')?;
+    let fits = (1..=64).contains(&id.len()) && (16..=256).contains(&secret.len());
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !fits || !is_plain(id) || !is_plain(secret) {
+        return None;
+    }
+    let digest = Sha256::digest(shown.as_bytes());
+    let hash = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some((id.to_owned(), hash))
+}
+
+/// One refusal for every unknown credential, so that attempts reveal nothing.
+pub(crate) fn unknown() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "unknown token")
+        .hint("ask the operator of the server for the current one")
+}

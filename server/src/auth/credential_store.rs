@@ -1,0 +1,295 @@
+//! Tokens, roles and disabled identities from the database. Results are cached until one of the credential tables
+//! changes, which the engine announces before any reply to that change: the cache is never older than an
+//! acknowledged change.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_engine::Engine;
+use abide_engine::credentials::{RoleEntry, TokenEntry, disables};
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal, Row, Seq, Value, reducer};
+use serde_json::{Map, Value as JsonValue};
+use tokio::sync::{Semaphore, watch};
+
+use crate::limits;
+
+/// Cached results, for one state of the tables.
+#[derive(Debug, Default)]
+struct CredentialCache {
+    state: Seq,
+    asks: Option<bool>,
+    tokens: HashMap<String, Arc<TokenEntry>>,
+    /// Unknown ids. Separate from known tokens, so that made-up ids cannot evict them.
+    unknown: HashSet<String>,
+}
+
+impl CredentialCache {
+    fn remember(&mut self, id: &str, entry: Option<&Arc<TokenEntry>>) {
+        match entry {
+            Some(entry) => {
+                if self.tokens.len() >= limits::KNOWN_TOKENS {
+                    self.tokens.clear();
+                }
+                self.tokens.insert(id.to_owned(), Arc::clone(entry));
+            }
+            None => {
+                if self.unknown.len() >= limits::UNKNOWN_TOKENS {
+                    self.unknown.clear();
+                }
+                self.unknown.insert(id.to_owned());
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct CredentialStore {
+    engine: Engine,
+    spec: reducer::CredentialQueries,
+    changed: watch::Receiver<Seq>,
+    known: Arc<Mutex<CredentialCache>>,
+    /// Limits lookups of uncached tokens: one at a time, and a bounded number of waiters. Made-up tokens
+    /// use one reader at most, and do not delay cached tokens.
+    lookups: Arc<LookupSlots>,
+}
+
+/// See [`CredentialStore`].
+#[derive(Debug)]
+struct LookupSlots {
+    permit: Semaphore,
+    waiting: AtomicUsize,
+}
+
+/// A waiter for a lookup.
+struct LookupWaiter(Arc<LookupSlots>);
+
+impl LookupSlots {
+    fn new() -> LookupSlots {
+        LookupSlots { permit: Semaphore::new(1), waiting: AtomicUsize::new(0) }
+    }
+
+    fn wait(self: &Arc<LookupSlots>) -> Result<LookupWaiter, Refusal> {
+        let waiting = LookupWaiter(Arc::clone(self));
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < limits::TOKEN_LOOKUPS {
+            return Ok(waiting);
+        }
+        Err(Refusal::new(Code::Overloaded, "too many tokens wait to be looked up")
+            .hint("try again in a moment"))
+    }
+}
+
+impl Drop for LookupWaiter {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl CredentialStore {
+    /// The directory of an engine, if its modules declare one.
+    pub(crate) fn of(engine: &Engine) -> Option<CredentialStore> {
+        let spec = engine.credential_queries()?;
+        let (changed, known) = (engine.watch_tables(spec.tables), Arc::default());
+        let lookups = Arc::new(LookupSlots::new());
+        Some(CredentialStore { engine: engine.clone(), spec, changed, known, lookups })
+    }
+
+    /// The state of the tables; it differs for different contents.
+    pub(crate) fn state(&self) -> Seq {
+        *self.changed.borrow()
+    }
+
+    /// Returns when the state of the tables differs from the given one.
+    pub(crate) async fn changed_since(&self, state: Seq) {
+        let mut changed = self.changed.clone();
+        if changed.wait_for(|now| *now != state).await.is_err() {
+            // The engine has ended; so will the connection.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether credentials are required: once a token has been created.
+    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+        let state = self.state();
+        if let Some(asks) = self.at(state).asks {
+            return Ok(asks);
+        }
+        let rows = self.ask(self.spec.asks, Map::new()).await?;
+        let asks = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+        self.at(state).asks = Some(asks);
+        Ok(asks)
+    }
+
+    /// Looks up a token by id.
+    pub(crate) async fn token(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
+        if let Some(remembered) = self.remembered(self.state(), id) {
+            return Ok(remembered);
+        }
+        let (waiting, credential_queries, id) = (self.lookups.wait()?, self.clone(), id.to_owned());
+        // In a separate task: a caller can abandon its future (in a `select!`), and would otherwise keep the
+        // lookup turn and block all others.
+        let lookup = tokio::spawn(async move {
+            let _waiting = waiting;
+            credential_queries.look_up(&id).await
+        });
+        lookup.await.unwrap_or_else(|why| {
+            tracing::error!(%why, "a token lookup failed");
+            Err(Refusal::new(Code::Internal, "the credentials cannot be looked up"))
+        })
+    }
+
+    /// Queries the database, when it is this lookup's turn.
+    async fn look_up(&self, id: &str) -> Result<Option<Arc<TokenEntry>>, Refusal> {
+        let _turn = self.lookups.permit.acquire().await.ok();
+        // The previous lookup may have been for the same id.
+        let state = self.state();
+        if let Some(remembered) = self.remembered(state, id) {
+            return Ok(remembered);
+        }
+        let rows = self.ask(self.spec.token, named("id", id)).await?;
+        let entry = match rows.first() {
+            Some(row) => {
+                let entry = TokenEntry::from_row(id, row, state);
+                Some(Arc::new(entry.ok_or_else(unreadable)?))
+            }
+            None => None,
+        };
+        let mut known = self.at(state);
+        // The result may belong to a later state; then it must not be cached.
+        if self.state() == state {
+            known.remember(id, entry.as_ref());
+        }
+        Ok(entry)
+    }
+
+    /// The cached result for an id: its token, or that it is unknown.
+    fn remembered(&self, state: Seq, id: &str) -> Option<Option<Arc<TokenEntry>>> {
+        let known = self.at(state);
+        let entry = known.tokens.get(id).map(|entry| Some(Arc::clone(entry)));
+        entry.or_else(|| known.unknown.contains(id).then_some(None))
+    }
+
+    /// What a role adds; `None` for a built-in role.
+    pub(crate) async fn role(&self, name: &str) -> Result<RoleEntry, Refusal> {
+        let rows = self.ask(self.spec.role, named("name", name)).await?;
+        let Some(row) = rows.first() else { return Ok(RoleEntry::default()) };
+        RoleEntry::from_row(row).ok_or_else(unreadable)
+    }
+
+    /// Whether an identity of the caller's id disables it.
+    pub(crate) async fn disables(&self, caller: &Caller) -> Result<bool, Refusal> {
+        let rows = self.ask(self.spec.disabled, named("id", caller.id())).await?;
+        Ok(rows.first().is_some_and(|row| disables(row, caller)))
+    }
+
+    async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
+        let answer = self.engine.look_up(sql, &params).await;
+        answer.map(|answer| answer.rows).map_err(|why| match why.code {
+            Code::Overloaded | Code::Poisoned => why,
+            _ => {
+                tracing::error!(%why, "credentials cannot be looked up");
+                Refusal::new(Code::Internal, "the credentials cannot be looked up")
+            }
+        })
+    }
+
+    /// The cache of a state.
+    fn at(&self, state: Seq) -> MutexGuard<'_, CredentialCache> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.state != state {
+            *known = CredentialCache { state, ..CredentialCache::default() };
+        }
+        known
+    }
+}
+
+fn named(name: &str, value: &str) -> Map<String, JsonValue> {
+    [(name.to_owned(), JsonValue::from(value))].into_iter().collect()
+}
+
+fn unreadable() -> Refusal {
+    tracing::error!("a credential row has an unexpected form");
+    Refusal::new(Code::Internal, "the credentials cannot be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use abide_engine::{Config, Engine};
+    use futures_util::future::join_all;
+    use serde_json::json;
+
+    use super::*;
+
+    async fn token(engine: &Engine, id: &str) {
+        let hash = "0".repeat(64);
+        let args = json!({"id": id, "identity_id": "ann", "hash": hash, "last_four": "0000"});
+        engine.call(&Caller::local(), "create_token", &args, None).await.expect("it is made");
+    }
+
+    /// A connection looked its token up again in one branch of a `select!`, and continued with a message in another,
+    /// which needed the same lookup: the first future kept the turn but was not polled any more, and later
+    /// lookups blocked for ever.
+    #[tokio::test]
+    async fn an_abandoned_lookup_keeps_no_turn() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+        let credential_queries = CredentialStore::of(&engine).expect("there is one");
+        for left in 0..20 {
+            let (one, another) = (format!("one{left}"), format!("another{left}"));
+            let mut half_way = std::pin::pin!(credential_queries.token(&one));
+            let begun = poll_fn(|context| Poll::Ready(half_way.as_mut().poll(context))).await;
+            assert!(begun.is_pending(), "the lookup is pending");
+            let patience = std::time::Duration::from_secs(30);
+            let looked_up =
+                tokio::time::timeout(patience, credential_queries.token(&another)).await;
+            assert!(looked_up.expect("it has its turn").expect("it is asked").is_none());
+        }
+        engine.close();
+    }
+
+    /// Made-up tokens were looked up in the database every time: they cost as much as
+    /// valid ones, and occupied the readers.
+    #[tokio::test]
+    async fn made_up_tokens_evict_no_valid_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new(abide_reducers::modules());
+        let engine = Engine::open(folder.path().join("a.db"), config).expect("an engine");
+        let ann = json!({"id": "ann", "role": "app"});
+        engine.call(&Caller::local(), "create_identity", &ann, None).await.expect("it is made");
+        token(&engine, "goodgood").await;
+        let credential_queries = CredentialStore::of(&engine).expect("there is one");
+        assert!(credential_queries.token("goodgood").await.expect("it is known").is_some());
+
+        let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();
+        let told = join_all(made_up.iter().map(|id| credential_queries.token(id))).await;
+        let refused = told.iter().filter(|told| told.is_err()).count();
+        assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "the number of waiters is limited");
+        assert!(told.into_iter().flatten().all(|entry| entry.is_none()));
+        assert_eq!(
+            credential_queries.at(credential_queries.state()).unknown.len(),
+            limits::TOKEN_LOOKUPS
+        );
+        assert!(
+            credential_queries.remembered(credential_queries.state(), "goodgood").is_some(),
+            "a known token stays cached"
+        );
+        assert!(
+            credential_queries.remembered(credential_queries.state(), "0").is_some(),
+            "an unknown id stays cached"
+        );
+
+        token(&engine, "newnewnew").await;
+        assert!(credential_queries.token("newnewnew").await.expect("it is known").is_some());
+        assert!(
+            credential_queries.remembered(credential_queries.state(), "0").is_none(),
+            "the cache belongs to one state"
+        );
+        engine.close();
+    }
+}

@@ -1,0 +1,204 @@
+//! Request bodies: complete, within limits of size and time, UTF-8, and JSON of the expected form.
+
+use std::time::Duration;
+
+use abide_engine::buffers::Reservation;
+use abide_schema::caller::Caller;
+use abide_schema::{Code, Refusal, integers, limits::MESSAGE_BYTES};
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value as JsonValue;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::limits;
+use crate::problem::{Problem, with_status};
+use crate::routes::AppState;
+
+/// The text of a request's body, counted while it is held.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    text: String,
+    _hold: Option<Reservation>,
+}
+
+/// Why there is no body.
+pub(crate) enum BodyError {
+    Refused(Refusal),
+    /// It did not arrive in time.
+    Late,
+    /// The peer has disconnected; it gets no response.
+    Gone,
+}
+
+impl RequestBody {
+    /// Its length in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The JSON value, null if the body is empty.
+    pub(crate) fn value(&self) -> Result<JsonValue, Refusal> {
+        if self.text.trim_ascii().is_empty() {
+            return Ok(JsonValue::Null);
+        }
+        let value = serde_json::from_str(&self.text).map_err(|why| {
+            not_json(&why)
+                .hint("send one JSON object in UTF-8, or an empty body if no arguments are needed")
+        })?;
+        integers::check(&self.text)?;
+        Ok(value)
+    }
+
+    /// The JSON object in the form that a route expects; `looks` is an example for the hint.
+    pub(crate) fn envelope<T: DeserializeOwned>(&self, looks: &str) -> Result<T, Refusal> {
+        if self.text.trim_ascii().is_empty() {
+            return Err(Refusal::new(Code::BadRequest, "the body is empty")
+                .hint(format!("send a body like {looks}")));
+        }
+        let refused = |refusal: Refusal| refusal.hint(format!("send a body like {looks}"));
+        if !self.text.trim_ascii_start().starts_with('{') {
+            // Serde would accept an array for a struct, its items as the fields in order.
+            let refusal = serde_json::from_str::<IgnoredAny>(&self.text).map_or_else(
+                |why| not_json(&why),
+                |_| Refusal::new(Code::BadRequest, "the body is not a JSON object"),
+            );
+            return Err(refused(refusal));
+        }
+        let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
+            serde_json::error::Category::Data => refused(Refusal::new(
+                Code::BadRequest,
+                format!("the body has an unexpected form: {why}"),
+            )),
+            _ => refused(not_json(&why)),
+        })?;
+        integers::check(&self.text)?;
+        Ok(envelope)
+    }
+}
+
+fn not_json(why: &serde_json::Error) -> Refusal {
+    Refusal::new(Code::BadRequest, format!("the body is not JSON: {why}"))
+}
+
+impl FromRequest<AppState> for RequestBody {
+    type Rejection = BodyError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<RequestBody, BodyError> {
+        let (parts, body) = request.into_parts();
+        let caller = parts.extensions.get::<Caller>();
+        let mut hold = caller.map(|caller| app.engine.buffers().reserve(caller));
+        let announced = announced(&parts.headers);
+        if announced > MESSAGE_BYTES && parts.headers.contains_key(EXPECT) {
+            // The client asked first (`Expect: 100-continue`) and need not send the body.
+            return Err(BodyError::Refused(too_large()));
+        }
+        let read = timeout(limits::BODY, read(body, hold.as_mut()));
+        let bytes = read.await.map_err(|_| BodyError::Late)??;
+        let text = String::from_utf8(bytes).map_err(|why| {
+            let at = why.utf8_error().valid_up_to();
+            BodyError::Refused(
+                Refusal::new(Code::BadRequest, format!("the body is not UTF-8 from byte {at} on"))
+                    .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
+            )
+        })?;
+        Ok(RequestBody { text, _hold: hold })
+    }
+}
+
+fn announced(headers: &HeaderMap) -> usize {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or(0)
+}
+
+/// Reads a body. Received bytes are counted for the caller; a body that arrives too slowly is abandoned.
+async fn read(body: Body, mut hold: Option<&mut Reservation>) -> Result<Vec<u8>, BodyError> {
+    let mut bytes = Vec::new();
+    let mut seen = 0;
+    let begun = Instant::now();
+    let mut pieces = body.into_data_stream();
+    loop {
+        // By then the next part has arrived, or the body is too slow.
+        let paid_for = Duration::from_secs((seen / limits::BODY_BYTES_PER_S) as u64);
+        let due = begun + limits::BODY_START + paid_for;
+        let Ok(piece) = timeout_at(due, pieces.next()).await else { return Err(BodyError::Late) };
+        let Some(piece) = piece else { break };
+        let piece = piece.map_err(|_| BodyError::Gone)?;
+        seen += piece.len();
+        if let Some(hold) = hold.as_deref_mut()
+            && seen > limits::BODY_UNCOUNTED_BYTES
+            && seen <= MESSAGE_BYTES
+        {
+            hold.grow(seen - hold.bytes()).map_err(BodyError::Refused)?;
+        }
+        if seen > limits::DRAINED_BYTES {
+            break;
+        }
+        if seen > MESSAGE_BYTES {
+            bytes = Vec::new();
+            if let Some(hold) = hold.as_deref_mut() {
+                hold.shrink(hold.bytes());
+            }
+        } else {
+            bytes.extend_from_slice(&piece);
+        }
+    }
+    if seen > MESSAGE_BYTES { Err(BodyError::Refused(too_large())) } else { Ok(bytes) }
+}
+
+fn too_large() -> Refusal {
+    let detail = format!("the body is larger than {MESSAGE_BYTES} bytes");
+    Refusal::new(Code::LimitExceeded, detail).hint(
+        "send several requests, or store large content elsewhere and append a reference to it",
+    )
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        match self {
+            BodyError::Refused(refusal) => Problem(refusal).into_response(),
+            BodyError::Late => {
+                let detail = "the body arrived too slowly".to_owned();
+                let refusal = Refusal::new(Code::BadRequest, detail).hint("send it again");
+                with_status(&refusal, StatusCode::REQUEST_TIMEOUT)
+            }
+            BodyError::Gone => StatusCode::BAD_REQUEST.into_response(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A body of a kilobyte per second was received, and held in memory, for 64 seconds.
+    #[tokio::test(start_paused = true)]
+    async fn slow_bodies_are_refused() {
+        let slow = stream::unfold((), |()| async {
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(vec![b' '; 1 << 10]), ()))
+        });
+        let begun = Instant::now();
+        let answer = read(Body::from_stream(slow), None).await;
+        assert!(matches!(answer, Err(BodyError::Late)));
+        let waited = begun.elapsed();
+        assert!(waited >= limits::BODY_START && waited < 2 * limits::BODY_START, "{waited:?}");
+
+        let quick = stream::unfold(0, |nth| async move {
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            (nth < 20).then(|| (Ok::<_, Infallible>(vec![b' '; 64 << 10]), nth + 1))
+        });
+        let answer = read(Body::from_stream(quick), None).await;
+        assert!(answer.is_ok_and(|bytes| bytes.len() == 20 * (64 << 10)));
+    }
+}

@@ -1,0 +1,8 @@
+//! Connections: how many there are, how long they live, and what they may hold.
+
+pub(crate) mod descriptors;
+pub(crate) mod lifecycle;
+pub(crate) mod pending;
+pub(crate) mod read_limiter;
+pub(crate) mod reclaim;
+pub(crate) mod write_timeout;

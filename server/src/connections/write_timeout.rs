@@ -1,0 +1,118 @@
+//! A socket that times out writes to a peer that does not read.
+//!
+//! Backpressure means waiting for slow peers; this limits how long. It covers responses, event
+//! streams and WebSockets alike, because it sits below all of them.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use crate::arrivals::Arrivals;
+use crate::limits;
+
+/// The socket.
+#[derive(Debug)]
+pub(crate) struct WriteTimeoutStream {
+    socket: TcpStream,
+    /// Runs while a write is blocked.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// Where what arrives is counted.
+    arrivals: Arc<Arrivals>,
+}
+
+impl WriteTimeoutStream {
+    pub(crate) fn new(socket: TcpStream, arrivals: Arc<Arrivals>) -> WriteTimeoutStream {
+        WriteTimeoutStream { socket, stalled: None, arrivals }
+    }
+
+    /// Passes on the result of a write, and fails it after too long without progress.
+    fn judge<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limits::STALL)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
+    }
+}
+
+impl AsyncRead for WriteTimeoutStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(context, buffer))?;
+        Poll::Ready(self.arrivals.add(buffer.filled().len() - before))
+    }
+}
+
+impl AsyncWrite for WriteTimeoutStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.judge(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.judge(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_read_times_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let peer = TcpStream::connect(address).await.expect("it listens");
+        let (socket, _) = listener.accept().await.expect("a peer");
+        let mut patient = WriteTimeoutStream::new(socket, Arc::default());
+        let begun = Instant::now();
+        let given_up = loop {
+            if let Err(why) = patient.write_all(&[0; 1 << 16]).await {
+                break why;
+            }
+        };
+        assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= limits::STALL, "{:?}", begun.elapsed());
+        drop(peer);
+    }
+}

@@ -1,0 +1,380 @@
+//! Buffered memory is limited: per caller, and in total.
+
+use std::time::Duration;
+
+use abide_engine::buffers::BufferLimits;
+use abide_engine::{Budget, Config, Connection, Start, SubscribeRequest, Update};
+use abide_schema::{Caller, Code, Seq};
+use futures_util::StreamExt as _;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::house::TestServer;
+
+const MB: usize = 1 << 20;
+
+/// More than two sockets buffer while nothing is read.
+const LARGE: usize = 7 * MB;
+
+/// How long the server may take for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Room for one large result of a caller, and for less than two of all callers.
+const BUFFERS: BufferLimits = BufferLimits { total: 8 * MB, per_caller: 5 * MB };
+
+/// A server whose sessions `s0`, `s1` and `s2` have messages of 4 MB each.
+async fn server() -> TestServer {
+    let server = TestServer::buffering(BUFFERS).await;
+    fill(&server).await;
+    server
+}
+
+async fn fill(server: &TestServer) {
+    for nth in 0..3 {
+        let session = format!("s{nth}");
+        let args = json!({"id": session, "agent": "a"});
+        let created = server.engine.call(&Caller::local(), "create_session", &args, None).await;
+        created.unwrap_or_else(|why| panic!("{why}"));
+        for _ in 0..8 {
+            append(server, &session, MB / 2).await;
+        }
+    }
+}
+
+fn query(nth: usize) -> String {
+    format!("SELECT id, content FROM agent_state WHERE session_id = 's{nth}'")
+}
+
+/// 100 clients that subscribed to one result of 10 MB and did not read cost 2 GB: each had its own copy of the rows.
+#[tokio::test]
+async fn equal_snapshots_are_shared_and_counted_once() {
+    let server = server().await;
+    let subscribed = async |caller: &str, nth: usize| {
+        let mut connection = server.engine.connect(&Caller::new(caller));
+        let (sql, params) = (query(nth), serde_json::Map::new());
+        let answer = connection.subscribe(&SubscribeRequest::new("q", &sql, &params)).await;
+        answer.map(|()| connection).map_err(|refusal| refusal.code)
+    };
+    let mut connections = Vec::new();
+    for _ in 0..100 {
+        connections.push(subscribed("ann", 0).await.expect("the rows are shared"));
+    }
+    let total = server.engine.buffers().total();
+    assert!((4 * MB..5 * MB).contains(&total), "{total}");
+    assert_eq!(subscribed("ann", 1).await.err(), Some(Code::Overloaded), "the limit per caller");
+    assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the total limit");
+    // A client that reads holds nothing.
+    for mut connection in connections.drain(1..) {
+        while connection.try_next().is_some() {}
+    }
+    assert_eq!(server.engine.buffers().total(), total, "one client still does not read");
+    connections.clear();
+    assert_eq!(server.engine.buffers().total(), 0);
+    assert!(subscribed("ann", 1).await.is_ok());
+}
+
+/// Sends a request, and reads only the first bytes of the response.
+async fn ask(server: &TestServer, sql: &str) -> (TcpStream, String) {
+    let body = json!({"sql": sql}).to_string();
+    let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+    let head = format!(
+        "POST /v1/sql HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    socket.write_all(head.as_bytes()).await.expect("it reads");
+    let mut first = [0; 12];
+    socket.read_exact(&mut first).await.expect("it answers");
+    (socket, String::from_utf8_lossy(&first).into_owned())
+}
+
+/// An unread response was held completely, for two minutes, on each connection.
+#[tokio::test]
+async fn unread_responses_are_counted() {
+    let server = server().await;
+    // Larger than the buffers of two sockets, so that it is not sent while the client does not read.
+    let large = "SELECT a.id, a.content FROM agent_state a JOIN agent_state b \
+        ON b.session_id = 's0' WHERE a.session_id = 's0'";
+    let (unread, status) = ask(&server, large).await;
+    assert_eq!(status, "HTTP/1.1 200");
+    let total = server.engine.buffers().total();
+    assert!(total >= 32 * MB, "{total}: a single result is accepted even if it is the largest");
+    assert_eq!(ask(&server, &query(0)).await.1, "HTTP/1.1 503");
+    assert_eq!(ask(&server, "SELECT 1").await.1, "HTTP/1.1 200", "small answers are not counted");
+    drop(unread);
+    until_empty(&server).await;
+    // The parts form one JSON text. HTTP/1.0 has no chunk sizes.
+    let body = json!({"sql": query(0)}).to_string();
+    let head = format!("POST /v1/sql HTTP/1.0\r\ncontent-length: {}\r\n\r\n", body.len());
+    let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+    socket.write_all((head + &body).as_bytes()).await.expect("it reads");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.expect("it answers");
+    let (_, body) = text.split_once("\r\n\r\n").expect("a head");
+    let answer: serde_json::Value = serde_json::from_str(body).expect("one JSON text");
+    assert_eq!(answer["rows"].as_array().map(Vec::len), Some(8));
+    assert_eq!(answer["columns"], json!(["id", "content"]));
+    assert_eq!(answer["rows"][7][1].as_str().map(str::len), Some(MB / 2));
+}
+
+/// 120 bodies of 7.9 MB that were sent slowly with one token held 1 GB.
+#[tokio::test]
+async fn request_bodies_are_counted() {
+    let server = TestServer::buffering(BUFFERS).await;
+    let begin = async |bytes: usize| {
+        let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+        let head = "POST /v1/sql HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8000000\r\n\r\n";
+        socket.write_all(head.as_bytes()).await.expect("it reads");
+        // After a refusal, the server may not read the rest.
+        let _ = socket.write_all(&vec![b' '; bytes]).await;
+        socket
+    };
+    let first = begin(3 * MB).await;
+    while server.engine.buffers().total() < 3 * MB {
+        tokio::task::yield_now().await;
+    }
+    let mut second = begin(3 * MB).await;
+    let mut status = [0; 12];
+    second.read_exact(&mut status).await.expect("it answers");
+    assert_eq!(status.as_slice(), b"HTTP/1.1 503");
+    drop((first, second));
+    until_empty(&server).await;
+}
+
+async fn until_empty(server: &TestServer) {
+    while server.engine.buffers().total() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until so many bytes are counted.
+async fn until_at_least(server: &TestServer, bytes: usize) {
+    let counted = async {
+        while server.engine.buffers().total() < bytes {
+            tokio::task::yield_now().await;
+        }
+    };
+    let total = || server.engine.buffers().total();
+    timeout(PATIENCE, counted).await.unwrap_or_else(|_| panic!("{} are counted", total()));
+}
+
+/// Appends a message of so many bytes to a session.
+async fn append(server: &TestServer, session: &str, bytes: usize) -> Seq {
+    let args = json!({"session_id": session, "role": "user", "content": "x".repeat(bytes)});
+    let done = server.engine.call(&Caller::local(), "append_message", &args, None).await;
+    done.unwrap_or_else(|why| panic!("{why}")).seq
+}
+
+async fn subscribe(
+    server: &TestServer,
+    caller: &str,
+    sql: &str,
+    start: Start,
+) -> Result<Connection, Code> {
+    let mut connection = server.engine.connect(&Caller::new(caller));
+    let params = serde_json::Map::new();
+    let wanted = SubscribeRequest { start, ..SubscribeRequest::new("q", sql, &params) };
+    connection.subscribe(&wanted).await.map_err(|refusal| refusal.code)?;
+    Ok(connection)
+}
+
+/// Takes what is there until the subscription ends, and says why.
+async fn ended(connection: &mut Connection) -> Code {
+    loop {
+        if let Update::Error { refusal, .. } = connection.next().await
+            && refusal.code != Code::Refetch
+        {
+            return refusal.code;
+        }
+    }
+}
+
+/// Deltas that waited for clients that did not read were not counted: a megabyte for each connection, and
+/// however much one commit changed.
+#[tokio::test]
+async fn deltas_that_wait_are_counted_once() {
+    let server = server().await;
+    let before = server.engine.durable_seq();
+    let newer = |nth: usize| format!("{} AND seq > {before} AND content <> '{nth}'", query(0));
+    let mut same = Vec::new();
+    for caller in ["ann", "ann", "ann", "bob"] {
+        let connection = subscribe(&server, caller, &newer(0), Start::Now).await;
+        same.push(connection.expect("an empty result"));
+    }
+    let mut others = Vec::new();
+    for nth in 1..4 {
+        let connection = subscribe(&server, "ann", &newer(nth), Start::Now).await;
+        others.push(connection.expect("an empty result"));
+    }
+    // The last to be told: then the others have been.
+    let few = "SELECT id FROM agent_state WHERE session_id = 's0'";
+    let mut last = subscribe(&server, "zoe", few, Start::Now).await.expect("a small result");
+    append(&server, "s0", MB).await;
+    while !matches!(last.next().await, Update::Delta { .. }) {}
+    // Rows and text of a delta are 2 MB. Two fit into the 5 MB of ann; bob has one that ann has, too.
+    let total = server.engine.buffers().total();
+    assert!((4 * MB..5 * MB).contains(&total), "{total}");
+    // Those that found no room are caught up where there is some, and end where there is none.
+    assert_eq!(ended(&mut others[2]).await, Code::Overloaded);
+    let told = same[3].next().await;
+    assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
+    let told = same[3].next().await;
+    assert!(matches!(&told, Update::Delta { changes, .. } if changes.len() == 1), "{told:?}");
+    drop((told, same, others));
+    assert_eq!(server.engine.buffers().total(), 0);
+}
+
+/// What a resume leads to could be as large as a whole result, and was not counted.
+#[tokio::test]
+async fn deltas_of_resumes_are_counted() {
+    let server = server().await;
+    let before = server.engine.durable_seq();
+    append(&server, "s0", 2 * MB).await;
+    let mut first = subscribe(&server, "ann", &query(0), Start::After(before)).await;
+    let first = first.as_mut().expect("room");
+    let total = server.engine.buffers().total();
+    assert!((4 * MB..5 * MB).contains(&total), "{total}");
+    let second = subscribe(&server, "ann", &query(0), Start::After(before)).await;
+    assert_eq!(second.err(), Some(Code::Overloaded));
+    drop(first.try_next());
+    assert_eq!(server.engine.buffers().total(), 0, "it was told");
+}
+
+/// A query that is run again is held whole as long as it is subscribed to, which was not counted.
+#[tokio::test]
+async fn results_of_reruns_are_counted() {
+    let config = Config { buffers: BUFFERS, ..Config::new(abide_reducers::modules()) };
+    let live_budget = Budget { average: 0, most: 0, commit: 0 };
+    let server = TestServer::configured(Config { live_budget, ..config }).await;
+    fill(&server).await;
+    let mut first = subscribe(&server, "ann", &query(0), Start::Now).await.expect("room");
+    while first.try_next().is_some() {}
+    assert_eq!(server.engine.buffers().total(), 0);
+    append(&server, "s0", 1).await;
+    while !matches!(first.next().await, Update::Snapshot(part) if !part.more) {}
+    let total = server.engine.buffers().total();
+    assert!((4 * MB..5 * MB).contains(&total), "{total}");
+    // Another query of hers has no result yet; when it has one, there is no room for it.
+    let before = server.engine.durable_seq();
+    let sql = format!("{} AND seq > {before}", query(1));
+    let mut second = subscribe(&server, "ann", &sql, Start::Now).await.expect("an empty result");
+    append(&server, "s1", MB).await;
+    assert_eq!(ended(&mut second).await, Code::Overloaded);
+    drop(first);
+    assert_eq!(server.engine.buffers().total(), 0);
+}
+
+/// A server whose session `s0` has one message that is larger than what two sockets buffer.
+async fn house_of_one_large_row() -> TestServer {
+    let server = TestServer::buffering(BUFFERS).await;
+    let args = json!({"id": "s0", "agent": "a"});
+    let created = server.engine.call(&Caller::local(), "create_session", &args, None).await;
+    created.unwrap_or_else(|why| panic!("{why}"));
+    append(&server, "s0", LARGE).await;
+    server
+}
+
+/// Clients shared the rows of a result, and each had its text for itself as long as it was sent.
+#[tokio::test]
+async fn texts_that_are_sent_are_counted() {
+    let server = house_of_one_large_row().await;
+    let path = "/v1/subscribe?sql=SELECT%20id,content%20FROM%20agent_state";
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut socket = TcpStream::connect(server.address).await.expect("it listens");
+        socket.write_all(head.as_bytes()).await.expect("it reads");
+        streams.push(socket);
+    }
+    let mut sockets = Vec::new();
+    for _ in 0..2 {
+        let mut socket = server.socket().await;
+        let sql = "SELECT id, content FROM agent_state";
+        socket.say(&json!({"op": "subscribe", "id": "q", "sql": sql}).to_string()).await;
+        sockets.push(socket);
+    }
+    // The rows, and a text of them.
+    until_at_least(&server, 2 * LARGE).await;
+    assert!(server.engine.buffers().total() < 3 * LARGE, "one text at a time");
+    // Each has its turn when those before it have read.
+    drop(streams);
+    for mut socket in sockets {
+        let told = socket.hear_op("snapshot").await;
+        assert_eq!(told["rows"][0][1].as_str().map(str::len), Some(LARGE));
+    }
+    until_empty(&server).await;
+}
+
+/// The answer to a small call may be large, and was not counted while it waited.
+#[tokio::test]
+async fn answers_to_calls_are_counted() {
+    let server = TestServer::buffering(BUFFERS).await;
+    let call = async |reducer: &str, args| {
+        let done = server.engine.call(&Caller::local(), reducer, &args, None).await;
+        done.unwrap_or_else(|why| panic!("{reducer}: {why}"));
+    };
+    call("create_session", json!({"id": "s", "agent": "a"})).await;
+    call("register_tool", json!({"name": "t"})).await;
+    let arguments = json!({"text": "x".repeat(LARGE)});
+    let args = json!({"session_id": "s", "call_id": "c", "tool_name": "t", "arguments": arguments});
+    call("request_tool_call", args).await;
+    let body = r#"{"call_id":"c"}"#;
+    let head = format!(
+        "POST /v1/call/cancel_tool_call HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut unread = TcpStream::connect(server.address).await.expect("it listens");
+    unread.write_all(head.as_bytes()).await.expect("it reads");
+    until_at_least(&server, LARGE).await;
+    // The next answer finds no room: it is done, so its connection ends without it.
+    let mut second = TcpStream::connect(server.address).await.expect("it listens");
+    second.write_all(head.as_bytes()).await.expect("it reads");
+    let mut answer = Vec::new();
+    // It may be reset.
+    let _ = second.read_to_end(&mut answer).await;
+    assert!(answer.len() < MB, "{} bytes", answer.len());
+    let mut socket = server.socket().await;
+    let call = json!({"op": "call", "id": "c", "reducer": "cancel_tool_call",
+        "args": {"call_id": "c"}});
+    socket.say(&call.to_string()).await;
+    let told = socket.0.next().await;
+    let Some(Ok(Message::Close(Some(frame)))) = told else { panic!("{told:?}") };
+    assert_eq!(frame.code, CloseCode::Again);
+    // When the first has left there is room.
+    drop(unread);
+    until_empty(&server).await;
+    let mut socket = server.socket().await;
+    socket.say(&call.to_string()).await;
+    assert!(socket.hear_text().await.len() > LARGE);
+    until_empty(&server).await;
+}
+
+/// Messages of a WebSocket that were sent slowly were held, and not counted.
+#[tokio::test]
+async fn messages_that_arrive_are_counted() {
+    let server = TestServer::buffering(BUFFERS).await;
+    // RFC 6455, 5.2: one text frame, its length in 64 bits, masked with zeros.
+    let mut begun = [0x81, 0xff].to_vec();
+    begun.extend((4 * MB as u64).to_be_bytes());
+    begun.extend([0; 4]);
+    begun.resize(begun.len() + 3 * MB, b' ');
+    let mut first = server.socket().await;
+    first.0.get_mut().write_all(&begun).await.expect("it reads");
+    until_at_least(&server, 3 * MB).await;
+    let mut second = server.socket().await;
+    // Where it is refused half-way, the rest may not be taken any more.
+    let _ = second.0.get_mut().write_all(&begun).await;
+    assert_eq!(second.hear_op("error").await["code"], "overloaded");
+    let closed = second.closed().await.map(|frame| frame.code);
+    assert!(closed.is_none_or(|code| code == CloseCode::Again), "{closed:?}");
+    // The first goes on.
+    let mut rest = vec![b' '; MB - 14];
+    rest.extend(br#"{"op":"ping"} "#);
+    first.0.get_mut().write_all(&rest).await.expect("it reads");
+    assert_eq!(first.hear().await["op"], "pong");
+    until_empty(&server).await;
+}

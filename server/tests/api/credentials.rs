@@ -1,0 +1,141 @@
+//! Authentication: every place where a token may be, and loopback without one.
+
+use abide_schema::{Code, Refusal};
+use abide_server::AccessConfig;
+use expect_test::expect;
+use tokio::net::TcpListener;
+
+use crate::house::TestServer;
+use crate::http::check;
+
+async fn locked() -> TestServer {
+    TestServer::with(AccessConfig::bearer("s3cret").expect("a token")).await
+}
+
+#[tokio::test]
+async fn without_credentials_other_addresses_are_refused() {
+    let server = TestServer::open().await;
+    let listener = TcpListener::bind("0.0.0.0:0").await.expect("a free port");
+    let served = abide_server::serve(
+        server.engine.clone(),
+        listener,
+        AccessConfig::loopback(),
+        std::future::pending(),
+    );
+    let refused = served.await.expect_err("it must refuse");
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    let refusal = refused.get_ref().and_then(|why| why.downcast_ref::<Refusal>());
+    let refusal = refusal.expect("a refusal");
+    assert_eq!(refusal.code, Code::Denied);
+    let starts = "without credentials the server listens on loopback only, not on 0.0.0.0:";
+    assert!(refusal.detail.starts_with(starts), "{refusal}");
+    assert!(refusal.hint.is_some());
+}
+
+#[tokio::test]
+async fn a_token_is_required_except_on_open_paths() {
+    let server = locked().await;
+    let mut problems = Vec::new();
+    for path in ["/v1/schema", "/openapi.json", "/metrics", "/v1/subscribe?sql=SELECT+1", "/no"] {
+        let refused = server.get(path).await;
+        assert_eq!(refused.header("www-authenticate"), Some("Bearer"), "{path}");
+        problems.push(refused.problem());
+    }
+    problems.dedup();
+    check(
+        &problems.concat(),
+        expect![[r#"
+        401 unauthenticated: the request has no token (send the header: Authorization: Bearer <token>)
+    "#]],
+    );
+    let wrong = server.request("POST", "/v1/call/nothing").header("authorization", "Bearer no");
+    check(
+        &wrong.send().await.problem(),
+        expect![[r#"
+        401 unauthenticated: unknown token (ask the operator of the server for the current one)
+    "#]],
+    );
+    assert_eq!(server.post("/health", "").await.status, 401);
+    for path in ["/health", "/ready", "/"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+    assert!(server.get("/").await.body.contains("Requests need a bearer token."));
+}
+
+#[tokio::test]
+async fn the_log_records_the_caller() {
+    let open = TestServer::open().await;
+    open.post("/v1/call/nothing", "").await;
+    let server = locked().await;
+    let with_token = |method: &'static str, path: &'static str| {
+        server.request(method, path).header("authorization", "Bearer s3cret")
+    };
+    assert_eq!(with_token("POST", "/v1/call/nothing").send().await.status, 200);
+    let ask = r#"{"sql":"SELECT caller FROM events"}"#;
+    let callers = with_token("POST", "/v1/sql").body(ask).send().await;
+    assert_eq!(callers.json()["rows"], serde_json::json!([["token"]]));
+    let callers = open.post("/v1/sql", ask).await;
+    assert_eq!(callers.json()["rows"], serde_json::json!([["local"]]));
+}
+
+#[tokio::test]
+async fn a_websocket_accepts_a_token_in_three_places() {
+    let server = locked().await;
+    let ways: [(&str, &[(&'static str, &str)]); 3] = [
+        ("/v1/ws", &[("authorization", "Bearer s3cret")]),
+        ("/v1/ws?token=s3cret", &[]),
+        ("/v1/ws", &[("sec-websocket-protocol", "abide.v1, bearer.s3cret")]),
+    ];
+    for (path, headers) in ways {
+        let socket = server.try_socket(path, headers).await;
+        let hello = socket.unwrap_or_else(|why| panic!("{path} {why:?}")).hear().await;
+        assert_eq!(hello["op"], "hello", "{path}");
+    }
+    let (status, body) = server.try_socket("/v1/ws", &[]).await.err().expect("a refusal");
+    assert_eq!(status, 401);
+    assert!(body.contains(r#""code":"unauthenticated""#), "{body}");
+}
+
+#[tokio::test]
+async fn the_subprotocol_is_negotiated() {
+    let server = TestServer::open().await;
+    let upgrade = |protocols: &'static str| {
+        server
+            .request("GET", "/v1/ws")
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", protocols)
+    };
+    let mut socket = upgrade("bearer.x, abide.v1").begin().await;
+    let answer = crate::http::head(&mut socket).await;
+    assert_eq!(answer.status, 101);
+    assert_eq!(answer.header("sec-websocket-protocol"), Some("abide.v1"));
+}
+
+#[tokio::test]
+async fn foreign_origins_are_refused() {
+    let server = TestServer::open().await;
+    let evil = ("origin", "https://evil.example");
+    let (status, body) = server.try_socket("/v1/ws", &[evil]).await.err().expect("a refusal");
+    assert_eq!(status, 403);
+    assert!(body.contains(r#""code":"denied""#), "{body}");
+    let call = || server.request("POST", "/v1/call/nothing");
+    let refused = call().header(evil.0, evil.1).send().await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to allow pages of other origins)
+    "#]],
+    );
+    let rebound = call().header("host", "rebound.example:7341").send().await;
+    check(
+        &rebound.problem(),
+        expect![[r#"
+        403 denied: the host "rebound.example:7341" is not this machine (use http://127.0.0.1, or start the server with a token)
+    "#]],
+    );
+    let neighbour = call().header("origin", "http://localhost:5173").send().await;
+    assert_eq!(neighbour.status, 200);
+}

@@ -1,0 +1,95 @@
+//! Endpoints for operators and tools: health, readiness, metrics, schema, OpenAPI, the page.
+
+use expect_test::expect;
+
+use crate::house::TestServer;
+use crate::http::check;
+
+#[tokio::test]
+async fn health_and_readiness() {
+    let server = TestServer::open().await;
+    check(
+        &server.get("/health").await.body,
+        expect![[r#"
+        {"status":"ok","version":"0.1.0"}
+    "#]],
+    );
+    check(
+        &server.get("/ready").await.body,
+        expect![[r#"
+        {"seq":0,"status":"ready"}
+    "#]],
+    );
+    assert_eq!(server.request("HEAD", "/health").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_closed_engine_refuses_with_retry_after() {
+    let server = TestServer::open().await;
+    let engine = server.engine.clone();
+    tokio::task::spawn_blocking(move || engine.close()).await.expect("no panic");
+    let refused = server.post("/v1/call/nothing", "").await;
+    check(
+        &refused.problem(),
+        expect![[r#"
+        503 overloaded: the engine is closing (retry after the restart)
+    "#]],
+    );
+    assert_eq!(refused.header("retry-after"), Some("1"));
+}
+
+#[tokio::test]
+async fn metrics_have_the_prometheus_text_format() {
+    let server = TestServer::open().await;
+    server.post("/v1/call/nothing", "").await;
+    server.post("/v1/call/edit_note", r#"{"id":7,"text":"x"}"#).await;
+    let _socket = server.socket().await;
+    let metrics = server.get("/metrics").await;
+    let kind = metrics.header("content-type");
+    assert_eq!(kind, Some("text/plain; version=0.0.4; charset=utf-8"));
+    for line in [
+        "# TYPE abide_calls_total counter",
+        "abide_calls_total 1",
+        "# TYPE abide_seq gauge",
+        "abide_seq 1",
+        "abide_websockets 1",
+        "abide_connections 2",
+        "abide_ready 1",
+        "# TYPE abide_refusals_by_code_total counter",
+        "abide_refusals_by_code_total{code=\"not_found\"} 1",
+        "abide_change_log_floor 0",
+        "abide_change_log_events 1",
+        "abide_build_info{version=\"0.1.0\"} 1",
+    ] {
+        assert!(metrics.body.lines().any(|given| given == line), "{line}\n{}", metrics.body);
+    }
+    let is_sample = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_default();
+        name.starts_with("abide_") && value.parse::<u64>().is_ok()
+    };
+    let odd = metrics.body.lines().find(|line| !line.starts_with("# ") && !is_sample(line));
+    assert_eq!(odd, None);
+}
+
+#[tokio::test]
+async fn the_schema_lists_tables_and_reducers() {
+    let server = TestServer::open().await;
+    let schema = server.get("/v1/schema").await.json();
+    let names = |list: &str| -> Vec<String> {
+        let items = schema[list].as_array().expect("a list").iter();
+        items.map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert!(names("tables").contains(&"notes".to_owned()), "{:?}", names("tables"));
+    assert_eq!(names("reducers"), ["burn_note", "edit_note", "nothing", "write_note"]);
+}
+
+#[tokio::test]
+async fn the_page_shows_the_state_of_the_log() {
+    let server = TestServer::open().await;
+    server.post("/v1/call/nothing", "").await;
+    let page = server.get("/").await;
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    for part in ["<title>Abide</title>", "event <b>1</b>", "/openapi.json", "/metrics"] {
+        assert!(page.body.contains(part), "{part}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Shutdown of a server: requests in progress complete, subscribers are notified.
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+use crate::house::TestServer;
+use crate::http;
+
+#[tokio::test]
+async fn shutdown_answers_requests_and_notifies_subscribers() {
+    let mut server = TestServer::open().await;
+    let address = server.address;
+    let mut socket = server.socket().await;
+    let mut stream = server.request("GET", "/v1/subscribe?sql=SELECT+id+FROM+notes").begin().await;
+    assert_eq!(http::head(&mut stream).await.status, 200);
+    let mut idle = TcpStream::connect(address).await.expect("it listens");
+    socket.say(r#"{"op":"call","id":"c1","reducer":"nothing"}"#).await;
+    assert_eq!(socket.hear_op("result").await["id"], "c1");
+
+    server.begin_shutdown();
+    let closed = socket.closed().await.expect("a close frame");
+    assert_eq!(u16::from(closed.code), 1001);
+    assert_eq!(closed.reason.as_str(), "the server is shutting down");
+    // The stream ends with a last chunk, as HTTP requires.
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.expect("text");
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+    assert_eq!(idle.read(&mut [0; 1]).await.expect("a close"), 0);
+    server.ended().await;
+    TcpStream::connect(address).await.expect_err("the listener is closed");
+}
+
+/// A peer that never answers the close frame does not block the shutdown.
+#[tokio::test]
+async fn a_silent_websocket_does_not_block_shutdown() {
+    let mut server = TestServer::open().await;
+    let socket = server.socket().await;
+    server.begin_shutdown();
+    server.ended().await;
+    drop(socket);
+}
+
+/// A request whose body never ends does not block it beyond the grace period.
+#[tokio::test]
+async fn an_endless_request_is_cut_at_shutdown() {
+    let mut server = TestServer::open().await;
+    let request = server.request("POST", "/v1/call/nothing").header("content-length", "10");
+    let mut socket = request.begin().await;
+    // A request of the connection was served before the shutdown began.
+    server.get("/health").await;
+    tokio::time::pause();
+    server.begin_shutdown();
+    server.ended().await;
+    let mut rest = Vec::new();
+    let _ = socket.read_to_end(&mut rest).await;
+}

@@ -1,0 +1,299 @@
+//! WebSockets: messages, their order, and slow clients.
+
+use std::collections::BTreeMap;
+
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Checksum, Value};
+use serde_json::{Value as JsonValue, json};
+use tokio::io::AsyncReadExt as _;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::house::TestServer;
+use crate::http;
+use crate::ws::Socket;
+
+/// Subscribes and receives the snapshot.
+async fn subscribe(socket: &mut Socket, id: &str, sql: &str) -> JsonValue {
+    socket.say(&format!(r#"{{"op":"subscribe","id":"{id}","sql":"{sql}"}}"#)).await;
+    socket.hear_op("snapshot").await
+}
+
+#[tokio::test]
+async fn one_frame_per_commit_covers_all_subscriptions() {
+    let server = TestServer::open().await;
+    let mut socket = server.socket().await;
+    subscribe(&mut socket, "q1", "SELECT id, text FROM notes WHERE book = 'a'").await;
+    subscribe(&mut socket, "q2", "SELECT id FROM notes WHERE weight = 'heavy'").await;
+    let heavy = r#"{"book":"a","text":"x","weight":"heavy"}"#;
+    server.post("/v1/call/write_note", heavy).await;
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(0), &json!(1)));
+    let changes = json!([
+        {"id": "q1", "deletes": [], "inserts": [[1, "x"]], "updates": []},
+        {"id": "q2", "deletes": [], "inserts": [[1]], "updates": []},
+    ]);
+    assert_eq!(delta["changes"], changes);
+
+    socket.say(r#"{"op":"unsubscribe","id":"q1"}"#).await;
+    // Commands are executed in order: when the next subscription has started, this one is done.
+    subscribe(&mut socket, "q3", "SELECT id FROM notes WHERE book = 'z'").await;
+    server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let delta = socket.hear_op("delta").await;
+    let changes = json!([{"id": "q2", "deletes": [[1]], "inserts": [], "updates": []}]);
+    assert_eq!(delta["changes"], changes);
+}
+
+#[tokio::test]
+async fn calls_are_executed_in_the_order_they_were_sent() {
+    let server = TestServer::open().await;
+    server.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
+    let mut socket = server.socket().await;
+    let calls = 300;
+    for at in 0..calls {
+        let args = format!(r#"{{"id":1,"text":"{at}"}}"#);
+        let call = format!(r#"{{"op":"call","id":"{at}","reducer":"edit_note","args":{args}}}"#);
+        socket.say(&call).await;
+    }
+    let mut seqs = BTreeMap::new();
+    while seqs.len() < calls {
+        let answer = socket.hear_op("result").await;
+        let id: usize = answer["id"].as_str().and_then(|id| id.parse().ok()).expect("our id");
+        seqs.insert(id, answer["seq"].as_i64().expect("a seq"));
+    }
+    let seqs: Vec<i64> = seqs.into_values().collect();
+    let expected: Vec<i64> = (2..=calls as i64 + 1).collect();
+    assert_eq!(seqs, expected);
+}
+
+#[tokio::test]
+async fn deltas_arrive_in_order() {
+    let server = TestServer::open().await;
+    server.post("/v1/call/write_note", r#"{"book":"a","text":"0"}"#).await;
+    let (mut listener, mut caller) = (server.socket().await, server.socket().await);
+    subscribe(&mut listener, "q", "SELECT id, text FROM notes").await;
+    let calls = 300;
+    for at in 1..=calls {
+        let args = format!(r#"{{"id":1,"text":"{at}"}}"#);
+        let call = format!(r#"{{"op":"call","id":"{at}","reducer":"edit_note","args":{args}}}"#);
+        caller.say(&call).await;
+    }
+    let mut told = None;
+    let last = loop {
+        let delta = listener.hear_op("delta").await;
+        // The first starts at or before the snapshot.
+        let from = told.unwrap_or_else(|| delta["from"].clone());
+        assert_eq!(delta["from"], from, "a delta is missing before {delta}");
+        told = Some(delta["to"].clone());
+        if delta["to"] == json!(calls + 1) {
+            break delta["changes"][0]["updates"].clone();
+        }
+    };
+    assert_eq!(last, json!([[1, calls.to_string()]]));
+}
+
+#[tokio::test]
+async fn concurrent_requests_are_answered_by_id() {
+    let server = TestServer::open().await;
+    let mut socket = server.socket().await;
+    for message in [
+        r#"{"op":"call","id":"a","reducer":"write_note","args":{"book":"a","text":"x"}}"#,
+        r#"{"op":"batch","id":"b","calls":[{"reducer":"nothing"},{"reducer":"nothing"}]}"#,
+        r#"{"op":"sql","id":"c","sql":"SELECT 1"}"#,
+        r#"{"op":"call","id":"d","reducer":"burn_note","args":{"id":9}}"#,
+        r#"{"op":"subscribe","id":"e","sql":"SELECT id FROM notes"}"#,
+        r#"{"op":"ack","seq":1}"#,
+    ] {
+        socket.say(message).await;
+    }
+    let mut heard = BTreeMap::new();
+    while heard.len() < 5 {
+        let message = socket.hear().await;
+        if let Some(id) = message["id"].as_str() {
+            heard.insert(id.to_owned(), message["op"].as_str().expect("an op").to_owned());
+        }
+    }
+    let heard: Vec<(&str, &str)> =
+        heard.iter().map(|(id, op)| (id.as_str(), op.as_str())).collect();
+    let expected =
+        [("a", "result"), ("b", "result"), ("c", "rows"), ("d", "error"), ("e", "snapshot")];
+    assert_eq!(heard, expected);
+}
+
+#[tokio::test]
+async fn a_retry_over_a_new_socket_is_a_duplicate() {
+    let server = TestServer::open().await;
+    let call = r#"{"op":"call","id":"c","reducer":"nothing","request_id":"r1"}"#;
+    let mut seqs = Vec::new();
+    for duplicate in [false, true] {
+        let mut socket = server.socket().await;
+        socket.say(call).await;
+        let answer = socket.hear_op("result").await;
+        assert_eq!(answer["duplicate"], duplicate);
+        seqs.push(answer["seq"].clone());
+    }
+    assert_eq!(seqs[0], seqs[1]);
+}
+
+#[tokio::test]
+async fn a_resume_sends_the_changes_in_between() {
+    let server = TestServer::open().await;
+    for text in ["one", "two", "three"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        server.post("/v1/call/write_note", &note).await;
+    }
+    server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let mut socket = server.socket().await;
+    let sql = "SELECT id, text FROM notes WHERE book = 'a'";
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","from":2}}"#)).await;
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
+    let change = &delta["changes"][0];
+    assert_eq!((&change["id"], delta["changes"].as_array().map(Vec::len)), (&json!("q"), Some(1)));
+    assert_eq!(change["deletes"], json!([[1]]));
+    assert_eq!(change["inserts"], json!([[3, "three"]]));
+    assert_eq!(change["updates"], json!([]));
+    // A client that has only a seq gets the columns.
+    let columns =
+        [json!({"name": "id", "type": "INTEGER"}), json!({"name": "text", "type": "TEXT"})];
+    assert_eq!(change["columns"], json!(columns));
+    assert_eq!(change["key"], json!(["id"]));
+
+    // Also without changes.
+    socket.say(&format!(r#"{{"op":"subscribe","id":"r","sql":"{sql}","from":4}}"#)).await;
+    let change = socket.hear().await["changes"][0].clone();
+    assert_eq!((&change["inserts"], &change["columns"]), (&json!([]), &json!(columns)));
+}
+
+/// The checksum of every change is that of the rows that a client must then hold.
+#[tokio::test]
+async fn every_change_has_a_checksum() {
+    let server = TestServer::open().await;
+    let mut socket = server.socket().await;
+    let query = r#""sql":"SELECT text FROM notes ORDER BY weight","checksum":true"#;
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q",{query}}}"#)).await;
+    let snapshot = socket.hear().await;
+    assert_eq!(snapshot["checksum"], "0000000000000000", "{snapshot}");
+    let mut told = Vec::new();
+    for text in ["one", "two"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        server.post("/v1/call/write_note", &note).await;
+        told.push(socket.hear_op("delta").await["changes"][0].clone());
+    }
+    let rows: Vec<Vec<Value>> = (told.iter())
+        .map(|change| {
+            let row = change["inserts"][0].as_array().expect("a row");
+            row.iter().map(|cell| Value::from_json(cell).expect("a cell")).collect()
+        })
+        .collect();
+    assert_eq!(rows[0].len(), 2, "hidden columns are included");
+    assert_eq!(told[0]["checksum"], Checksum::of(&rows[..1]).to_string());
+    assert_eq!(told[1]["checksum"], Checksum::of(&rows).to_string());
+    // A resume includes it too, although the client's rows are unknown.
+    socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"from":1}}"#)).await;
+    assert_eq!(socket.hear().await["changes"][0]["checksum"], told[1]["checksum"]);
+    // Other subscriptions get none.
+    subscribe(&mut socket, "s", "SELECT id FROM notes").await;
+    server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let changes = socket.hear_op("delta").await["changes"].clone();
+    let with: Vec<bool> =
+        changes.as_array().expect("three").iter().map(|c| c.get("checksum").is_some()).collect();
+    assert_eq!(with, [true, true, false], "{changes}");
+}
+
+/// The result as of a past seq, then all changes since, then every change.
+#[tokio::test]
+async fn a_subscription_can_start_as_of_a_seq() {
+    let server = TestServer::open().await;
+    for text in ["one", "two", "three"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        server.post("/v1/call/write_note", &note).await;
+    }
+    server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
+    let mut socket = server.socket().await;
+    let sql = "SELECT id, text FROM notes ORDER BY id";
+    socket.say(&format!(r#"{{"op":"subscribe","id":"q","sql":"{sql}","as_of":2}}"#)).await;
+    let snapshot = socket.hear().await;
+    assert_eq!((&snapshot["op"], &snapshot["seq"]), (&json!("snapshot"), &json!(2)));
+    assert_eq!(snapshot["rows"], json!([[1, "one"], [2, "two"]]));
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(2), &json!(4)));
+    assert_eq!(delta["changes"][0]["deletes"], json!([[1]]));
+    assert_eq!(delta["changes"][0]["inserts"], json!([[3, "three"]]));
+    server.post("/v1/call/burn_note", r#"{"id":2}"#).await;
+    let delta = socket.hear().await;
+    assert_eq!((&delta["from"], &delta["to"]), (&json!(4), &json!(5)));
+    assert_eq!(delta["changes"][0]["deletes"], json!([[2]]));
+}
+
+/// A client does not read for a while: its queue is dropped, memory stays constant, and when it
+/// reads again it ends with the result of the query, without a gap. Its own calls are answered in
+/// between.
+#[tokio::test]
+async fn a_slow_reader_is_caught_up() {
+    let server = TestServer::open().await;
+    let mut socket = server.socket().await;
+    subscribe(&mut socket, "q", "SELECT id, text FROM notes WHERE book = 'a'").await;
+    let (caller, text) = (Caller::new("writer"), "x".repeat(20_000));
+    let write = |at: usize| BatchCall {
+        reducer: "write_note".to_owned(),
+        args: json!({"book": "a", "text": format!("{at}{text}")}),
+    };
+    for round in 0..100 {
+        let calls: Vec<BatchCall> = (0..10).map(|at| write(round * 10 + at)).collect();
+        server.engine.batch(&caller, &calls, None).await.expect("room");
+        if round % 10 == 0 {
+            socket.say(r#"{"op":"ping"}"#).await;
+        }
+    }
+    let head = server.engine.durable_seq().0;
+    let (mut told, mut rows) = (0, BTreeMap::new());
+    while told < head {
+        let frame = socket.hear().await;
+        if frame["op"] == "progress" {
+            told = frame["seq"].as_i64().expect("a seq");
+        }
+        if frame["op"] != "delta" {
+            continue;
+        }
+        let (from, to) = (frame["from"].as_i64().expect("a seq"), frame["to"].as_i64());
+        assert!(from <= told, "a gap: received up to {told}, and now from {from}");
+        told = to.expect("a seq");
+        for row in frame["changes"][0]["inserts"].as_array().expect("rows") {
+            rows.insert(row[0].as_i64().expect("a key"), row[1].clone());
+        }
+    }
+    assert!(server.engine.metrics().lags_total.get() > 0, "it was never slow");
+    let ids: Vec<i64> = rows.keys().copied().collect();
+    assert_eq!(ids, (1..=1000).collect::<Vec<i64>>());
+    assert!(rows.values().all(|text| text.as_str().is_some_and(|text| text.len() > 20_000)));
+}
+
+#[tokio::test]
+async fn a_client_that_closes_is_answered() {
+    let server = TestServer::open().await;
+    let mut socket = server.socket().await;
+    let frame = CloseFrame { code: CloseCode::Normal, reason: "enough".into() };
+    socket.0.close(Some(frame.clone())).await.expect("it listens");
+    assert_eq!(socket.closed().await, Some(frame));
+}
+
+/// A peer that disappeared: no answer to any ping.
+#[tokio::test]
+async fn a_dead_peer_times_out() {
+    let server = TestServer::open().await;
+    let request = server
+        .request("GET", "/v1/ws")
+        .header("connection", "upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let mut socket = request.begin().await;
+    assert_eq!(http::head(&mut socket).await.status, 101);
+    tokio::time::pause();
+    let mut heard = Vec::new();
+    socket.read_to_end(&mut heard).await.expect("it ends");
+    let pings = heard.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
+    assert_eq!(pings, 3);
+}

@@ -1,0 +1,119 @@
+//! The server's side of a connection: the real messages and frames, over a pipe instead of a
+//! socket.
+//!
+//! It replaces the loops of `server/src/websocket`, which depend on sockets and tasks: one step at
+//! a time, in the order of the simulator.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use abide_engine::{Engine, Start, SubscribeRequest, Update};
+use abide_schema::reducer::Caller;
+use abide_schema::wire::ClientMessage;
+use abide_server::protocol;
+
+use crate::checks::bounds::FRAMES;
+
+/// Messages in flight between a client and its session.
+#[derive(Debug, Default)]
+pub(super) struct Pipe {
+    pub(super) to_server: VecDeque<String>,
+    pub(super) to_client: VecDeque<String>,
+}
+
+/// Shared by both ends.
+pub(super) type Shared = Rc<RefCell<Pipe>>;
+
+/// Pending work of the server.
+pub(super) type PendingWork<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Answers one stand-alone message, as an HTTP request.
+pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> String {
+    let message = match protocol::read(&text) {
+        Ok(message) => message,
+        Err((id, refusal)) => return protocol::error(id.as_deref(), &refusal),
+    };
+    let said = match message {
+        ClientMessage::Call { id, reducer, args, request_id } => {
+            let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
+            done.map(|done| protocol::call(Some(&id), &done)).map_err(|why| (id, why))
+        }
+        ClientMessage::Batch { id, calls, request_id } => {
+            let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
+            done.map(|done| protocol::batch(Some(&id), &done)).map_err(|why| (id, why))
+        }
+        ClientMessage::Sql { id, sql, params, as_of } => {
+            let answer = engine.query(&caller, &sql, &params, as_of).await;
+            answer.map(|answer| protocol::rows(Some(&id), &answer)).map_err(|why| (id, why))
+        }
+        other => panic!("no client sends {other:?} separately"),
+    };
+    said.unwrap_or_else(|(id, refusal)| protocol::error(Some(&id), &refusal))
+}
+
+/// The next event on a connection.
+enum SessionEvent {
+    Told(Update),
+    Asked(String),
+}
+
+/// Serves the subscriptions of a connection.
+pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
+    let mut connection = engine.connect(&caller);
+    pipe.borrow_mut().to_client.push_back(protocol::hello(engine.durable_seq()));
+    loop {
+        let next = {
+            let mut told = pin!(connection.next());
+            poll_fn(|context| {
+                if let Some(text) = pipe.borrow_mut().to_server.pop_front() {
+                    return Poll::Ready(SessionEvent::Asked(text));
+                }
+                // A client that does not read receives nothing more.
+                if pipe.borrow().to_client.len() >= FRAMES {
+                    return Poll::Pending;
+                }
+                told.as_mut().poll(context).map(SessionEvent::Told)
+            })
+            .await
+        };
+        let text = match next {
+            SessionEvent::Told(update) => protocol::update(&update),
+            SessionEvent::Asked(text) => match protocol::read(&text) {
+                Ok(ClientMessage::Subscribe {
+                    id,
+                    sql,
+                    params,
+                    from,
+                    as_of,
+                    checksum,
+                    explain,
+                }) => {
+                    let start = Start::of(from, as_of).expect("a client sends at most one of both");
+                    let wanted = SubscribeRequest {
+                        id: &id,
+                        sql: &sql,
+                        params: &params,
+                        start,
+                        checksum,
+                        explain,
+                    };
+                    match connection.subscribe(&wanted).await {
+                        Ok(()) => continue, // The response is the next update.
+                        Err(refusal) => protocol::error(Some(&id), &refusal),
+                    }
+                }
+                Ok(ClientMessage::Unsubscribe { id }) => {
+                    connection.unsubscribe(&id);
+                    continue;
+                }
+                Ok(other) => panic!("no client sends {other:?} here"),
+                Err((id, refusal)) => protocol::error(id.as_deref(), &refusal),
+            },
+        };
+        pipe.borrow_mut().to_client.push_back(text);
+    }
+}

@@ -1,0 +1,60 @@
+//! Load and fault tests of the `abide` program as a real process: overload (`overload`), mixed load
+//! while the server is killed, the network fails and the disk fills up (`soak`), and recovery time
+//! (`recovery`).
+//!
+//! Changes when the load, the faults or the limits change. The tests use no engine internals: they
+//! observe the server through its sockets, its file and `/proc`. Results are printed as figures,
+//! from which `cargo xtask reliability` builds its table.
+//!
+//! `server` a process and its file · `caller` a caller whose calls are timed · `http`, `socket`
+//! minimal clients · `pace` real time · `words` the command line · `figures` the output.
+
+mod caller;
+mod figures;
+mod http;
+mod overload;
+mod pace;
+mod recovery;
+mod server;
+mod soak;
+mod socket;
+mod words;
+
+use std::process::ExitCode;
+
+use words::Arguments;
+
+const USAGE: &str = "abide-stress overload [--share]
+abide-stress soak [--minutes N] [--seed S] [--clients N]
+abide-stress recovery [--share]";
+
+/// An error is a finding, or a restriction of the machine, as text.
+type CheckResult<T = ()> = Result<T, String>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> CheckResult {
+    let Some((verb, rest)) = words.split_first() else {
+        println!("{USAGE}");
+        return Ok(());
+    };
+    let words = Arguments::read(rest)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|why| format!("no runtime: {why}"))?;
+    match verb.as_str() {
+        "overload" => runtime.block_on(overload::run(words)),
+        "soak" => runtime.block_on(soak::run(words)),
+        "recovery" => runtime.block_on(recovery::run(words)),
+        _ => Err(format!("unknown command {verb}\n{USAGE}")),
+    }
+}

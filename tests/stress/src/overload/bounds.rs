@@ -1,0 +1,51 @@
+//! The limits for a server under overload, each with its reason. Times are factors of the response
+//! time of an idle server, in the same run; memory is in bytes.
+
+/// Maximum factor of a caller's p99 while another caller floods.
+pub(crate) const FACTOR: f64 = 40.0;
+
+/// The same with ten thousand connections of which a thousand do not read, while the others receive
+/// a change. One in a hundred calls arrives while the change is sent to all of them, and waits
+/// behind some of the awake connections (`engine/src/subscriptions/wakeups.rs`). On two processors, which the
+/// clients share, that usually takes 20 ms and sometimes 50; the factor depends on the idle
+/// response time.
+pub(crate) const CROWD_FACTOR: f64 = 60.0;
+
+/// The same during a reconnect storm after a restart: the handshakes take the machine's processors.
+pub(crate) const STORM_FACTOR: f64 = 250.0;
+
+/// A p99 below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its factor:
+/// some four megabytes of calls, which are eight in the WAL, are synced before a call that comes then, and as much
+/// again while a checkpoint writes to the same disk.
+pub(crate) const FLOOD_MS: f64 = 400.0;
+
+/// A p99 below this is nobody's trouble, whatever its factor: on a fast disk a quiet call takes less than the
+/// scheduler's slice.
+pub(crate) const NOTICED_MS: f64 = 20.0;
+
+/// Memory of an idle server with warm caches.
+pub(crate) const REST_BYTES: u64 = 256 << 20;
+
+/// Memory of one subscribed connection: buffers of both directions of its socket, its session, its
+/// share of a query.
+pub(crate) const CONNECTION_BYTES: u64 = 64 << 10;
+
+/// Memory of one connection that does not read: the outbox of
+/// [`abide_schema::limits::OUTBOX_BYTES`], the same again in write buffers, and the connection
+/// itself.
+pub(crate) const MUTE_BYTES: u64 =
+    2 * (abide_schema::limits::OUTBOX_BYTES as u64) + CONNECTION_BYTES;
+
+/// Memory of one incoming message: the maximum that is read, and its copies as text and as values.
+pub(crate) const MESSAGE_BYTES: u64 = 4 * (abide_schema::limits::MESSAGE_BYTES as u64);
+
+/// How long a caller may wait at the 99th percentile while another tenant repeats one expensive query or holds one
+/// expensive subscription, in milliseconds.
+pub(crate) const EXPENSIVE_MS: f64 = 50.0;
+
+/// The same as a factor of what the caller waits beside nothing, where that is more: the machine does other work.
+pub(crate) const EXPENSIVE_FACTOR: f64 = 12.0;
+
+/// The same while another tenant writes messages of 4 MB: a commit is durable after the sync of the one before it, and each
+/// of these is some 8 MB in the WAL. At 100 MB/s two syncs take 160 ms.
+pub(crate) const LARGE_CALL_MS: f64 = 400.0;

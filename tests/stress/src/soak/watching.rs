@@ -1,0 +1,204 @@
+//! Subscribers: SDK subscriptions with checksums, and `abide watch` as a process. Their final
+//! state, built only from received updates, must equal the result of their query.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use abide_client::{Abide, Subscription, Value};
+use serde_json::Value as JsonValue;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::people::ClientPool;
+use crate::CheckResult;
+use crate::pace::pause;
+use crate::server::abide;
+
+/// Watched through the SDK, one each, by identities that see everything or one tenant.
+const QUERIES: [(&str, &str); 5] = [
+    ("root", "SELECT id, status, updated_at FROM sessions"),
+    ("supervisor", "SELECT call_id, tool_name FROM tool_calls WHERE status = 'claimed'"),
+    ("acme", "SELECT id, session_id, content FROM agent_state"),
+    ("root", "SELECT tool_name, status, count(*) FROM tool_calls GROUP BY tool_name, status"),
+    ("zeta", "SELECT call_id, status FROM tool_calls ORDER BY call_id DESC LIMIT 20"),
+];
+/// Watched by `abide watch`; the first column is the key.
+const PRINTED: [(&str, &str); 3] = [
+    ("root", "SELECT id, status FROM sessions"),
+    ("supervisor", "SELECT id, status FROM handoff_requests"),
+    ("acme", "SELECT call_id, status FROM tool_calls"),
+];
+/// How long a subscription may take to match its query.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for one state before checking a later one.
+const LEVEL: Duration = Duration::from_secs(2);
+
+/// A running SDK subscription.
+pub(crate) struct Watcher {
+    sql: &'static str,
+    abide: Abide,
+    task: JoinHandle<CheckResult<Subscription>>,
+}
+
+impl Watcher {
+    /// Starts to watch.
+    pub(crate) async fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Watcher> {
+        let (identity, sql) = QUERIES[(nth / 10) as usize % QUERIES.len()];
+        let abide = client_pool.connect(identity).await?;
+        let live = abide.subscribe(sql).checksum();
+        let mut live = live.await.map_err(|why| format!("{sql}: {why}"))?;
+        let stopped = Arc::clone(&client_pool.ledger);
+        let task = tokio::spawn(async move {
+            while !stopped.is_stopped() {
+                if let Ok(None) = timeout(Duration::from_millis(500), live.next()).await {
+                    return Err(format!("{sql} ended: {:?}", live.error()));
+                }
+            }
+            Ok(live)
+        });
+        Ok(Watcher { sql, abide, task })
+    }
+
+    /// Waits until the state equals the result of its query. Timers that fire meanwhile change
+    /// both.
+    pub(crate) async fn converge(self) -> CheckResult {
+        let mut live = self.task.await.map_err(|why| why.to_string())??;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let fresh = self.abide.sql(self.sql).rows().await;
+            let fresh = fresh.map_err(|why| format!("{}: {why}", self.sql))?;
+            let wanted = sorted(fresh.rows.iter().map(|row| &**row));
+            let soon = Instant::now() + LEVEL;
+            while sorted(live.rows()) != wanted && timeout_at(soon, live.next()).await.is_ok() {}
+            if sorted(live.rows()) == wanted {
+                break;
+            }
+            if Instant::now() > until {
+                let (held, wanted) = (live.rows().len(), wanted.len());
+                return Err(format!("{}: {held} rows at {}, not {wanted}", self.sql, live.seq()));
+            }
+        }
+        match self.abide.mismatches() {
+            0 => Ok(()),
+            n => Err(format!("{}: {n} results differed from the server's", self.sql)),
+        }
+    }
+}
+
+/// Rows in a fixed order; a query without ORDER BY has none.
+fn sorted<'a>(rows: impl Iterator<Item = &'a [Value]>) -> Vec<String> {
+    let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
+    rows.sort();
+    rows
+}
+
+/// The output of `abide watch` as rows by key.
+type Printed = Arc<Mutex<CheckResult<BTreeMap<String, JsonValue>>>>;
+
+/// `abide watch` as a process.
+pub(crate) struct Printer {
+    sql: &'static str,
+    identity: &'static str,
+    child: Child,
+    printed: Printed,
+}
+
+impl Printer {
+    /// Starts the process.
+    pub(crate) fn start(client_pool: &ClientPool, nth: u64) -> CheckResult<Printer> {
+        let (identity, sql) = PRINTED[(nth / 10) as usize % PRINTED.len()];
+        let mut command = abide()?;
+        command.args(["watch", sql, "--json", "--url", &client_pool.url]);
+        command.args(["--token", client_pool.token(identity)?]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|why| why.to_string())?;
+        let stdout = child.stdout.take().ok_or("stdout is piped")?;
+        let printed: Printed = Arc::new(Mutex::new(Ok(BTreeMap::new())));
+        let into = Arc::clone(&printed);
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let mut rows = into.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Ok(held) = &mut *rows
+                    && let Err(why) = work_in(held, &line)
+                {
+                    *rows = Err(why);
+                }
+            }
+        });
+        Ok(Printer { sql, identity, child, printed })
+    }
+
+    /// Waits until the printed state equals the result of its query.
+    pub(crate) async fn converge(mut self, client_pool: &ClientPool) -> CheckResult {
+        let abide = client_pool.connect(self.identity).await?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let fresh = abide.sql(self.sql).rows().await.map_err(|why| why.to_string())?;
+            let rows = fresh.rows.iter().map(|row| row.iter().map(Value::to_json).collect());
+            let rows = rows.map(|row: Vec<JsonValue>| (row[0].to_string(), row.into()));
+            let wanted: BTreeMap<String, JsonValue> = rows.collect();
+            let soon = Instant::now() + LEVEL;
+            while self.held()? != wanted && Instant::now() < soon {
+                pause(Duration::from_millis(20)).await;
+            }
+            let held = self.held()?;
+            if held == wanted {
+                return self.end();
+            }
+            if Instant::now() > until {
+                let (sql, held, wanted) = (self.sql, held.len(), wanted.len());
+                return Err(format!("abide watch {sql:?}: {held} rows, not {wanted}"));
+            }
+        }
+    }
+
+    fn held(&self) -> CheckResult<BTreeMap<String, JsonValue>> {
+        self.printed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&mut self) -> CheckResult {
+        self.child.kill().map_err(|why| format!("abide watch {:?} ended: {why}", self.sql))
+    }
+}
+
+impl Drop for Printer {
+    fn drop(&mut self) {
+        // It may have exited already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Applies one line to the rows: no insert of a present row, no delete of an absent one.
+fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
+    let told: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
+    let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
+    match told["op"].as_str() {
+        Some("snapshot") => {
+            held.clear();
+            held.extend(list(&told["rows"]).into_iter().map(|row| (row[0].to_string(), row)));
+        }
+        Some("delta" | "rerun") => {
+            for change in list(&told["changes"]) {
+                for gone in list(&change["deletes"]) {
+                    let key = if gone.is_array() { gone[0].to_string() } else { gone.to_string() };
+                    held.remove(&key).ok_or(format!("delete of an absent row: {line}"))?;
+                }
+                for row in list(&change["inserts"]) {
+                    let before = held.insert(row[0].to_string(), row);
+                    before.map_or(Ok(()), |_| Err(format!("insert of a present row: {line}")))?;
+                }
+                for row in list(&change["updates"]) {
+                    let before = held.insert(row[0].to_string(), row);
+                    before.ok_or(format!("update of an absent row: {line}"))?;
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! `cargo xtask overload`, `soak` and `recovery`: tests of the program as a real process, by `tests/stress/`. They
+//! run in release, because the shipped program is measured.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+/// The arguments of `overload`.
+pub(crate) const OVERLOAD_TAKES: &str = "[--share]   ten thousand connections, or a share for CI";
+
+/// The arguments of `soak`.
+pub(crate) const SOAK_TAKES: &str =
+    "[--minutes N | --seconds N] [--seed S] [--clients N]   10 minutes, seed 1, 50 clients";
+
+/// The arguments of `recovery`.
+pub(crate) const RECOVERY_TAKES: &str = "[--share]   up to 1,000,000 events, or a share for CI";
+
+/// Overloads a server.
+pub(crate) fn overload(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    run_stress(root, "overload", words)
+}
+
+/// Runs clients while the server, the network and the disk fail.
+pub(crate) fn soak(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    run_stress(root, "soak", words)
+}
+
+/// Measures the restart time.
+pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String> {
+    run_stress(root, "recovery", words)
+}
+
+fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, String> {
+    let mut build = crate::cargo(root);
+    build.args(["build", "--quiet", "--release", "--package", "abide"]).stdin(Stdio::null());
+    let built = build.status().map_err(|why| format!("cannot start cargo: {why}"))?;
+    if !built.success() {
+        return Ok(crate::verdict(false));
+    }
+    let mut cargo = crate::cargo(root);
+    cargo.args(["run", "--quiet", "--release", "--package", "abide-stress", "--", verb]);
+    let status = cargo.args(words).stdin(Stdio::null()).status();
+    let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
+    Ok(crate::verdict(status.success()))
+}
