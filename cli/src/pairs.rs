@@ -203,19 +203,19 @@ mod tests {
     fn what_is_no_argument_is_named() {
         let forms = expect![[r#"
             "create" is not an argument
-            arguments go as key=value, key:=json or key@=text"#]];
+            give arguments as key=value, key:=json or key@=text"#]];
         check(&["create"], forms);
         check(
             &["=1"],
             expect![[r#"
                 "=1" is not an argument
-                arguments go as key=value, key:=json or key@=text"#]],
+                give arguments as key=value, key:=json or key@=text"#]],
         );
         check(
             &["a=1", "a=2"],
             expect![[r#"
-            a is given twice
-            give each name once"#]],
+                a is given twice
+                give each argument once"#]],
         );
     }
 }

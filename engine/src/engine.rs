@@ -11,7 +11,8 @@ use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Micros, Refusal, Seq, TableSpec, Value, limits};
 use abide_store::{
-    Checkpointer, Layout, LogHead, OpenError, Reader, Store, StoreError, WalSync, Writer,
+    Checkpointer, LastBefore, Layout, LogHead, OpenError, Reader, Store, StoreError, WalSync,
+    Writer,
 };
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
@@ -432,6 +433,8 @@ struct Recovered {
     chain: Chain,
     change_log_floor: Seq,
     policies: Arc<Policies>,
+    /// The last events before the versions of the modules.
+    former: Vec<LastBefore>,
 }
 
 /// Reads the end of the log. SQLite has already recovered the WAL of the previous process.
@@ -455,6 +458,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     let readers = readers.collect::<Result<Vec<_>, _>>()?;
     let (lookups, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
     let policies = Policies::load(store.layout(), &writer)?;
+    let former = writer.last_before(&store.layout().modules)?;
     Ok(Recovered {
         writer,
         checkpointer,
@@ -466,6 +470,7 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
         chain,
         change_log_floor,
         policies,
+        former,
     })
 }
 
@@ -511,8 +516,7 @@ fn start(store: Store, config: WriterConfig) -> Result<Engine, StoreError> {
     let ports = (Arc::clone(&config.clock), Arc::clone(&config.entropy));
     let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
     let (writer, chain, at) = (found.writer, found.chain, found.head.at);
-    let former = writer.last_before(modules)?;
-    let executor = Executor::new(writer, chain, at, ports, rules, credentials).knowing(former);
+    let executor = Executor::new(writer, chain, at, ports, rules, credentials, found.former);
     let writer = WriterThread {
         timers: Timers::new(if config.timers { modules } else { &[] }),
         registry: Arc::clone(&registry),

@@ -108,8 +108,8 @@ pub fn replay(
     let writer = store.writer()?;
     let former = log.last_before(&store.layout().modules)?;
     former.iter().try_for_each(|it| writer.set_last_before(it))?;
-    let executor = Executor::new(writer, chain, Micros(0), ports, scope_rules, credentials);
-    let mut executor = executor.knowing(former);
+    let mut executor =
+        Executor::new(writer, chain, Micros(0), ports, scope_rules, credentials, former);
     let (mut requests, mut unsalted) = (RequestIdRebuilder::default(), Seq::ZERO);
     executor.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {

@@ -67,15 +67,15 @@ fn no_database() {
         |path| fs::write(path, "This is a letter to my grandmother. ".repeat(100)).unwrap(),
         expect![[r#"
             bad_request: FOLDER/abide.db is not an Abide database: it is not a SQLite file
-            hint: name another file; this one was not changed
+            hint: pass another file; this one was not changed
         "#]],
     );
     check(
         |path| fs::write(path, "short").unwrap(),
         expect![[r#"
-        bad_request: FOLDER/abide.db is not an Abide database: it is not a SQLite file
-        hint: name another file; this one was not changed
-    "#]],
+            bad_request: FOLDER/abide.db is not an Abide database: it is not a SQLite file
+            hint: pass another file; this one was not changed
+        "#]],
     );
 }
 
@@ -84,30 +84,30 @@ fn another_programs_database() {
     check(
         |path| make_sql(path, "CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
-        hint: name another file; this one was not changed
-    "#]],
+            bad_request: FOLDER/abide.db is a SQLite database of another program
+            hint: pass another file; this one was not changed
+        "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA application_id = 7; CREATE TABLE t (a)"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
-        hint: name another file; this one was not changed
-    "#]],
+            bad_request: FOLDER/abide.db is a SQLite database of another program
+            hint: pass another file; this one was not changed
+        "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
-            bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
-            hint: name another file; this one was not changed
+            bad_request: FOLDER/abide.db is a SQLite database of another program
+            hint: pass another file; this one was not changed
         "#]],
     );
     check(
         |path| make_sql(path, "PRAGMA user_version = 3"),
         expect![[r#"
-        bad_request: FOLDER/abide.db is a SQLite database, but not an Abide database
-        hint: name another file; this one was not changed
-    "#]],
+            bad_request: FOLDER/abide.db is a SQLite database of another program
+            hint: pass another file; this one was not changed
+        "#]],
     );
 }
 

@@ -55,6 +55,8 @@ fn with_policies(count: i64) -> World {
     let mut world = World::new();
     run(async {
         world.session("s1").await;
+        let role = json!({"name": "none", "reducers": ["set_timer"]});
+        world.call("set_role", role).await.unwrap();
         let args = json!({"table": "timers", "role": "none", "condition": "1"});
         world.call("set_policy", args).await.unwrap();
     });

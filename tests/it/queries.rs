@@ -299,7 +299,7 @@ fn results_over_the_limits() {
             answers.push('\n');
         }
         expect![[r#"
-            limit_exceeded: a statement of 65545 bytes, at most 65536 are taken (hint: use parameters for long values)
+            limit_exceeded: a statement of 65545 bytes, at most 65536 are allowed (hint: use parameters for long values)
             limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: the result exceeds 100000 rows or 67108864 bytes (hint: reduce it with LIMIT or a narrower WHERE)
             limit_exceeded: string or blob too big
@@ -379,11 +379,11 @@ fn errors_of_past_queries() {
             at 4: (1)
             at 3: (0)
             at 2: (1)
-            refused bad_request: there is no state 5: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
-            refused bad_request: there is no state -1: the log ends at 4 (hint: any seq from 0 to 4 names the state after that event)
-            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
-            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
-            refused bad_sql: only tables at that point in time can be queried (hint: name tables without  main.  and omit the engine's own tables)
+            refused bad_request: there is no state 5: the log ends at 4 (hint: use a seq from 0 to 4)
+            refused bad_request: there is no state -1: the log ends at 4 (hint: use a seq from 0 to 4)
+            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
+            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
+            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
             refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)

@@ -399,7 +399,7 @@ fn a_policy_is_validated_before_it_is_stored() {
             ("notes", json!("absent = 1"), "no such column: absent"),
             ("notes", json!("id IN (SELECT id FROM nowhere)"), "no such table: nowhere"),
             ("notes", json!("random() > 0"), "random() is not deterministic"),
-            ("notes", json!("1) OR (1"), "closes a parenthesis"),
+            ("notes", json!("1) OR (1"), "unmatched closing parenthesis"),
             ("notes", json!("1; DROP TABLE notes"), "contains a semicolon"),
             ("notes", json!("id = :whom"), "has no parameter :whom"),
             ("notes", json!("id = ?1"), "has no parameter ?1"),

@@ -293,6 +293,7 @@ fn query(random: &mut Random) -> String {
 fn is_refused(sql: &str) -> bool {
     crate::deltas::refused(sql).is_some_and(|refusal| {
         let known = [
+            "without a unique key",
             "have no unique key",
             "can be peers",
             "more than one possible type",

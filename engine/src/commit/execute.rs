@@ -108,12 +108,13 @@ impl Executor {
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         scope_rules: ScopeRules,
         credentials: CredentialChecker,
+        former: Vec<LastBefore>,
     ) -> Executor {
         let salts = SaltPool { source: entropy, drawn: Vec::new() };
         let (overlay, row_policies, scope_rules) =
             (Overlay::default(), scope_rules.row_policies(), Arc::new(scope_rules));
         let (keeps_events, events) = (false, Vec::new());
-        let (wrote, policy_validator, former) = (false, None, Vec::new());
+        let (wrote, policy_validator) = (false, None);
         Executor {
             store,
             overlay,
@@ -135,11 +136,6 @@ impl Executor {
     /// Sets the policy validator. A replay needs none: the log contains only valid policies.
     pub(crate) fn with_policy_validator(self, policy_validator: PolicyValidator) -> Executor {
         Executor { policy_validator: Some(Arc::new(policy_validator)), ..self }
-    }
-
-    /// With the events until which former rules hold.
-    pub(crate) fn knowing(self, former: Vec<LastBefore>) -> Executor {
-        Executor { former, ..self }
     }
 
     /// Runs one call and appends its event. `work_budget` limits deferrable work, if given.

@@ -223,7 +223,7 @@ async fn only_unscoped_callers_change_agents() {
     check(
         &of_tenant.problem(),
         expect![[r#"
-            403 denied: agents are those of all tenants, and a scope bounds you to your own (a caller without a scope can register it)
+            403 denied: agents are shared by all tenants, and a caller with a scope cannot change them (let an identity without a scope register it)
         "#]],
     );
     assert_eq!(home.ask(&token("rootrootr"), "POST", "/agents", &clerk).await.status, 201);

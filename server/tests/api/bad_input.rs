@@ -476,7 +476,7 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
     let mut socket = server.socket().await;
     for message in [
         r#"{"op":"call","id":"c","reducer":"nothing","args":{"n":100000000000000000000000}}"#,
-        r#"{"op":"batch","id":"b","calls":[{"reducer":"nothing","args":{"n":9223372036854775808}}]}"#,
+        r#"{"op":"batch","id":"b","calls":[{"reducer":"no","args":{"n":18446744073709551615}}]}"#,
         r#"{"op":"sql","id":"s","sql":"SELECT :n","params":{"n":-9223372036854775809}}"#,
         r#"{"op":"subscribe","id":"q","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,
         r#"{"op":"explain","id":"e","sql":"SELECT 1","params":{"n":18446744073709551615}}"#,

@@ -104,21 +104,21 @@ async fn a_token_determines_the_caller_and_its_permissions() {
     check(
         &told.join("\n"),
         expect![[r#"
-        404 not_found: there is no session s1 (create_session makes one)
-        403 denied: the role worker may not call create_session (abide role list  shows what each role may call)
-        403 denied: the role worker may not call create_identity (abide role list  shows what each role may call)
-        403 denied: the role worker may not call set_role (abide role list  shows what each role may call)
-        403 denied: /metrics covers all tenants, and this caller has a scope (an identity without a scope may)
-    "#]],
+            404 not_found: there is no session s1 (create_session creates one)
+            403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call create_identity (abide role list  shows what each role may call; an admin can assign another role)
+            403 denied: the role worker may not call set_role (abide role list  shows what each role may call; an admin can assign another role)
+            403 denied: /metrics covers all scopes, and you have a scope (use an identity without a scope)
+        "#]],
     );
     check(
         &home.denied().await.join("\n"),
         expect![[r#"
-        workwork: create_session: the role worker may not call create_session
-        workwork: create_identity: the role worker may not call create_identity
-        workwork: set_role: the role worker may not call set_role
-        annannann: /metrics: /metrics covers all tenants, and this caller has a scope
-    "#]],
+            workwork: create_session: the role worker may not call create_session
+            workwork: create_identity: the role worker may not call create_identity
+            workwork: set_role: the role worker may not call set_role
+            annannann: /metrics: /metrics covers all scopes, and you have a scope
+        "#]],
     );
 }
 
@@ -465,8 +465,8 @@ async fn a_demoted_caller_gets_no_stored_answer() {
     check(
         &create().await.problem(),
         expect![[r#"
-        403 denied: the role worker may not call create_session (abide role list  shows what each role may call)
-    "#]],
+            403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
+        "#]],
     );
 }
 

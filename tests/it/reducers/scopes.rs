@@ -258,18 +258,18 @@ fn required_capabilities_are_enforced() {
             seq 2 {name: wire, version: 1, effect: at_most_once}
             seq 3 {id: s, status: created}
             seq 4 {call_id: c, status: awaiting_approval, attempt: 0}
-            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call)
-            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call)
+            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
             refused conflict: call c is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c'")
             refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
-            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call)
-            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call)
-            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call)
-            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call)
+            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
             seq 11 {id: ho#1, status: pending, escalate_at: 14:00:03, reason: help}
-            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call)
-            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call)
+            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call; an admin can assign another role)
+            refused denied: the role worker may not call claim_handoff (hint: abide role list  shows what each role may call; an admin can assign another role)
         "#]],
     );
 }
