@@ -10,7 +10,6 @@ use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
 use crate::options::Options;
-use crate::output::note;
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -55,11 +54,7 @@ fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
     if access == Access::Read {
         return look_at(file);
     }
-    let abide = Abide::open(file)?;
-    if is_new {
-        note(format!("created {}", file.display()));
-    }
-    Ok(abide)
+    Ok(Abide::open(file)?)
 }
 
 fn look_at(file: &Path) -> Result<Abide, Failure> {

@@ -97,7 +97,11 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     let secret = Secret::new().map_err(randomness)?;
     // Without a role the identity exists, and so does its file.
     let access = if args.role.is_some() { Access::Create } else { Access::Write };
+    let new_file = options.db.as_ref().filter(|file| !file.exists());
     let abide = connect(options, access).await?;
+    if let Some(file) = new_file.filter(|_| !options.json) {
+        note(format!("created {}", file.display()));
+    }
     let made = make(&abide, &args, &secret).await;
     abide.close().await;
     let token = made?;

@@ -339,7 +339,7 @@ fn lists_and_checks_definitions() {
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
     let checked = agent_folder.run(&["agent", "check"]).good();
-    assert_eq!(checked, "4 agents, nothing is wrong with them\n");
+    assert_eq!(checked, "4 agents, no errors\n");
     fs::write(agent_folder.path("house/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
     fs::write(agent_folder.path("house/agents/odd.yaml"), "middleware: [{ name: pii }]\n").unwrap();
     fs::write(agent_folder.path("house/agents/typo.yaml"), "tool: [look]\n").unwrap();
@@ -371,7 +371,9 @@ fn lists_and_checks_definitions() {
     );
     let listed = agent_folder.run(&["agent", "list"]).good();
     assert!(
-        listed.ends_with("3 more of the files are no definition: abide agent check\n"),
+        listed.ends_with(
+            "3 more files are not valid definitions:  abide agent check  lists the errors\n"
+        ),
         "{listed}"
     );
 }

@@ -256,7 +256,7 @@ fn arguments_from_a_file_or_another_program() {
     for (input, why) in [("", "EOF"), ("[1]", "sequence"), ("{\"agent\": ", "EOF")] {
         let ended = with_input(&["call", "create_session", "-"], input);
         assert_eq!(ended.code, Some(2), "{input}: {ended:?}");
-        assert!(ended.stderr.starts_with("error: stdin holds no JSON object: "), "{ended:?}");
+        assert!(ended.stderr.starts_with("error: stdin is not a JSON object: "), "{ended:?}");
         assert!(ended.stderr.contains(why) && ended.stderr.contains("[usage]"), "{ended:?}");
     }
     assert_eq!(server.verify(), 2, "nothing else was written");

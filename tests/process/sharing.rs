@@ -109,7 +109,7 @@ fn a_port_in_use() {
         expect![[r#"
             exit code 1
             error: ADDRESS is in use by another program   [conflict]
-              hint: stop that one, or take a free port with --listen 127.0.0.1:0
+              hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
         "#]],
     );
     assert!(!db.exists(), "a server that does not start leaves no file");

@@ -213,6 +213,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["verify", &copy, "--replay"],
         vec!["verify", &hostile_name],
         vec!["backup", &hostile_name, "--db", &db],
+        vec!["init", "--db", &hostile_name],
         vec!["replay", &copy, "--into", &hostile_name],
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],
         vec!["demo", "--data", &hostile_name],
