@@ -168,11 +168,11 @@ async fn integers_that_would_lose_digits_fail_the_call() {
     let told: Vec<String> = lines.iter().map(told).collect();
     expect![[r#"
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer"}}
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
