@@ -20,7 +20,7 @@ impl AgentRegistry for OneTool {
         let name = definition["name"].clone();
         let tools = definition["tools"].as_array().cloned().unwrap_or_default();
         if let Some(unknown) = tools.iter().find(|tool| **tool != "look") {
-            let detail = format!("no definition of agent {name}: unknown_tool: {unknown}");
+            let detail = format!("agent {name} is not valid: unknown_tool: {unknown}");
             return Err(Refusal::new(Code::BadArguments, detail));
         }
         let hidden = definition["hidden"] == true;
@@ -114,7 +114,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     check(
         &unknown.problem(),
         expect![[r#"
-            422 bad_arguments: no definition of agent "clerk": unknown_tool: "refnd" (-)
+            422 bad_arguments: agent "clerk" is not valid: unknown_tool: "refnd" (-)
         "#]],
     );
     assert_eq!(server.get("/agents/clerk").await.status, 404);
