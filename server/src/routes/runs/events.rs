@@ -97,7 +97,7 @@ struct Events {
     account: Account,
     /// Counts the text that is being sent.
     hold: Option<Reservation>,
-    /// Done when the credentials do not count any more.
+    /// Completes when the credentials are no longer valid.
     invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last sent event.
     told: i64,
