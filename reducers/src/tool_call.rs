@@ -82,7 +82,7 @@ const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_c
 WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
 BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END";
 
-/// A call that may have run does not run again, whoever requests it.
+/// A call that may have run is not run again, even if another caller requests it.
 const UNKNOWN: &str = "CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
   AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'

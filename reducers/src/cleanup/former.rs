@@ -1,4 +1,4 @@
-//! Cleanups by the rules of version 1, for replays of events from then: each session has a row and steps of its own.
+//! Cleanups by the rules of version 1, for replays of old events: each session has its own row and steps.
 
 use std::collections::VecDeque;
 
