@@ -10,8 +10,8 @@
 //! `call_id` is Abide's key; the caller derives it from session and position. A model provider's own id
 //! cannot be the key: recorded conversations reuse it for different calls, and some have none.
 //!
-//! A lease is lost when the log says so: it has expired ([`lapse_tool_call()`]) or another worker
-//! claimed the call afterwards. Later reports of its former holder are refused, and kept in `lost_leases`.
+//! A lease is lost according to the log: it has expired ([`lapse_tool_call()`]) or another worker claimed the call
+//! afterwards. Later reports of its former holder are refused, and kept in `lost_leases`.
 //!
 //! This file has the rows and shared functions; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
 //! the holder, on expiry, by settlement) and [`mod@cancel`].
