@@ -175,9 +175,9 @@ fn a_run_that_cannot_start_leaves_nothing() {
     let missing = crate::program::run(["agent", "check", "--agents", "nofolder"]);
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(missing.stderr.contains("there is no folder nofolder   [not_found]"), "{missing:?}");
-    let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
+    let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "noname", "x"]);
     assert_eq!(unknown.code, Some(1));
-    assert!(unknown.stderr.contains("there is no agent nobody   [not_found]\n"), "{unknown:?}");
+    assert!(unknown.stderr.contains("there is no agent noname   [not_found]\n"), "{unknown:?}");
     assert_eq!(agent_folder.rows("SELECT count(*) FROM sessions"), json!([[0]]));
     agent_folder.clerk(&["--yes"]).good();
     let other =

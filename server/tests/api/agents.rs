@@ -135,11 +135,11 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
             422 bad_arguments: agent clerk cannot be renamed (POST /agents creates one)
         "#]],
     );
-    let absent = patch(&server, "nobody", "{}", None).await;
+    let absent = patch(&server, "noname", "{}", None).await;
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no agent nobody (GET /agents lists them)
+            404 not_found: there is no agent noname (GET /agents lists them)
         "#]],
     );
     for (body, tag, status) in

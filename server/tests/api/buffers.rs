@@ -240,7 +240,7 @@ async fn deltas_of_resumes_are_counted() {
     let second = subscribe(&server, "ann", &query(0), Start::After(before)).await;
     assert_eq!(second.err(), Some(Code::Overloaded));
     drop(first.try_next());
-    assert_eq!(server.engine.buffers().total(), 0, "it was told");
+    assert_eq!(server.engine.buffers().total(), 0, "the delta was taken");
 }
 
 /// A rerun query keeps its whole result while it has subscribers, which was not counted.
