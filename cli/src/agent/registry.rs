@@ -22,7 +22,9 @@ impl CatalogRegistry {
 
 impl fmt::Debug for CatalogRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doors").field("tools", &self.tools.names()).finish_non_exhaustive()
+        f.debug_struct("CatalogRegistry")
+            .field("tools", &self.tools.names())
+            .finish_non_exhaustive()
     }
 }
 
