@@ -63,7 +63,7 @@ pub(crate) fn answer(account: &Account, text: String) -> Response {
             ([kind], Body::from_stream(whole)).into_response()
         }
         Err(refusal) => {
-            tracing::info!(%refusal, "closing a connection: its caller does not read its responses");
+            tracing::info!(%refusal, "closing a connection: its caller reads no responses");
             let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
             ([kind], Body::from_stream(nothing)).into_response()
         }

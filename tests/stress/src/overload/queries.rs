@@ -117,7 +117,7 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
         held(name, most, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
-    let session = json!({"agent": "siege", "id": "zeta"}).to_string();
+    let session = json!({"agent": "stress", "id": "zeta"}).to_string();
     let made = request(fixture.server.address, &fixture.attacker, CREATE, &session).await;
     made.map_err(|why| why.to_string())?;
     let large = message.to_string();
@@ -183,6 +183,6 @@ async fn listen(fixture: &OverloadFixture) -> CheckResult {
     let mut socket = socket.map_err(|why| why.to_string())?;
     let subscribed = socket.say(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
-    let body = json!({"agent": "siege", "title": "boom"}).to_string();
+    let body = json!({"agent": "stress", "title": "boom"}).to_string();
     repeat(fixture, CREATE, &body).await
 }

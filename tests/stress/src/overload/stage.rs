@@ -105,7 +105,7 @@ impl OverloadFixture {
             OverloadFixture { size, server, admin, timed, flooder, attacker, quiet, _folder };
         let mut http = fixture.http(&fixture.admin).await?;
         for id in ["timed", "loud", "board", "flooded"] {
-            let session = json!({"agent": "siege", "id": id}).to_string();
+            let session = json!({"agent": "stress", "id": id}).to_string();
             let made = http.post("/v1/call/create_session", &session).await;
             let made = made.map_err(|why| why.to_string())?;
             if made.status != 200 {
