@@ -1,5 +1,5 @@
 //! The catalog of agents: those of a folder, and the native ones. It reads, resolves and registers definitions; it
-//! does not keep what is registered.
+//! does not store registrations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
 use crate::{folder_texts, native};
 
-/// A folder of definitions: `agents/*.{yaml,yml,md}`, with `prompts/*.md` and `skills/*.md` beside it.
+/// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.
 pub struct Catalog {
     folder: PathBuf,
     tools: Tools,

@@ -41,7 +41,7 @@ impl<'a> Delegations<'a> {
             definitions.iter().map(|it| (it.name.as_str(), it)).collect();
         let (mut sorted, mut seen) = (Vec::new(), BTreeSet::new());
         for definition in definitions {
-            // Each name is on the stack twice: when it is first seen, and behind all that it delegates to.
+            // Each name is on the stack twice: when it is first visited, and after all agents that it delegates to.
             let mut open = vec![(definition.name.as_str(), false)];
             while let Some((name, is_done)) = open.pop() {
                 if is_done {

@@ -1,5 +1,5 @@
-//! `abide agent`: agents of a folder, run from the terminal. A run is rows: the same command again, with the same
-//! `--id`, goes on where the last one was killed.
+//! `abide agent`: runs the agents of a folder. A run is stored in rows: after a kill, the same command with the
+//! same `--id` continues it.
 
 mod hint;
 mod registry;
@@ -24,7 +24,7 @@ use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::printable::one_line;
 
-/// What `abide agent` is given.
+/// Arguments of `abide agent`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Agent {
@@ -46,7 +46,7 @@ enum AgentCommand {
     Check,
 }
 
-/// The folder when nobody says otherwise.
+/// The default folder.
 const FOLDER: &str = ".abide";
 
 const EXAMPLES: &str = "\
@@ -68,10 +68,10 @@ impl Agent {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// The folder, the file or the server cannot be worked with.
+/// The folder, the file or the server cannot be used.
 pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
         AgentCommand::List => list(options, &args.agents).await,
@@ -88,7 +88,8 @@ async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure>
     })
 }
 
-/// Without the folder that is looked for by itself, there are the agents of every workshop; one that is named is there.
+/// Checks that a folder named on the command line exists. The default folder may be missing; then only the built-in
+/// tools are available.
 ///
 /// # Errors
 /// `not_found` for a folder that is named and does not exist.
@@ -145,13 +146,13 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     Err(Refusal::new(Code::BadArguments, detail).into())
 }
 
-/// A runtime at work beside whatever else this process does.
+/// Drives runs next to the other work of this process.
 pub(crate) struct AgentHost {
     abide: Abide,
     registry: Arc<dyn abide_server::AgentRegistry>,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
-    /// They live as long as their tools are called.
+    /// Keeps the MCP servers alive while their tools can be called.
     _servers: Vec<abide_agent::McpServer>,
 }
 
@@ -159,7 +160,7 @@ impl AgentHost {
     /// Drives the runs of an engine in this process.
     ///
     /// # Errors
-    /// The folder cannot be worked with.
+    /// The folder cannot be used.
     pub(crate) async fn open(
         options: &Options,
         folder: &Path,
@@ -169,7 +170,7 @@ impl AgentHost {
         AgentHost::over(options, folder, project, Abide::embed(engine.clone())).await
     }
 
-    /// What the doors have to know of it.
+    /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         Arc::clone(&self.registry)
     }
@@ -182,7 +183,7 @@ impl AgentHost {
     ) -> Result<AgentHost, Failure> {
         let AgentProject { models, tools, catalog, servers } = project;
         let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
-        // One file has one process, so the name is free whenever this begins.
+        // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
@@ -196,13 +197,13 @@ impl AgentHost {
         Ok(AgentHost { abide, registry, stop, runtime, _servers: servers })
     }
 
-    /// Lets the runs go; they go on when the next one opens.
+    /// Releases the runs. They continue when a driver opens the file again.
     pub(crate) async fn close(self) {
         self.stop.cancel();
         match self.runtime.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the runs of agents are not driven any more"),
-            Err(error) => tracing::error!(%error, "the runtime of agents ended badly"),
+            Ok(Err(error)) => tracing::error!(%error, "runs of agents are no longer driven"),
+            Err(error) => tracing::error!(%error, "the agent runtime panicked"),
         }
     }
 }

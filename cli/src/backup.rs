@@ -1,4 +1,4 @@
-//! `abide backup`: a copy of the file as it is at one moment, also while a server writes to it.
+//! `abide backup`: copies a file in one consistent state, also while a server writes to it.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::verify;
 
-/// What `abide backup` is given.
+/// Arguments of `abide backup`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Backup {
@@ -28,10 +28,10 @@ Examples:
   abide backup monday.db                  # of abide.db
   abide backup monday.db --db agents.db";
 
-/// Copies, then verifies the copy: a backup that was never read is a hope.
+/// Copies the file, then verifies the copy.
 ///
 /// # Errors
-/// There is nothing to copy, nowhere to put it, or the copy does not verify.
+/// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
     let (from, to) = (options.db_or_default(), args.to);
     abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;

@@ -17,7 +17,7 @@ use crate::pairs::{self, Pairs};
 use crate::table;
 use crate::terminal::Terminal;
 
-/// What `abide call` is given.
+/// Arguments of `abide call`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Call {
@@ -47,7 +47,7 @@ Examples:
 
 `curl http://127.0.0.1:7341/v1/schema` lists the reducers and their arguments.";
 
-/// The answer as the server gives it.
+/// The result in the form of the server's response.
 #[derive(Serialize)]
 struct CallOutput<'a> {
     seq: Seq,
@@ -55,10 +55,10 @@ struct CallOutput<'a> {
     duplicate: bool,
 }
 
-/// Calls, and shows the result.
+/// Calls the reducer, and shows the result.
 ///
 /// # Errors
-/// The arguments make no sense, or the call is refused.
+/// The arguments are invalid, or the call is refused.
 pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let pairs = arguments(&args.arguments)?;
     let abide = connect(options, Access::Write).await?;
@@ -67,12 +67,12 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
         request = request.request_id(id);
     }
     let called = request.await;
-    // An engine in this process is to leave its file in order, also after a refusal.
+    // Closes an engine in this process gracefully, also after a refusal.
     abide.close().await;
     show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
 }
 
-/// Shows what a call answered.
+/// Shows the result of a call.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -121,7 +121,7 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
     Ok(object)
 }
 
-/// Where a value was taken as JSON and the reducer wanted otherwise, says how to send it as text.
+/// If a value was parsed as JSON and the reducer expects text, adds a hint.
 fn explain(failure: Failure, pairs: &Pairs) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
     if refusal.code != Code::BadArguments || !refusal.detail.contains("invalid type") {

@@ -1,11 +1,11 @@
-//! How one value is written for a person: on one line, nothing in it that could drive a terminal.
+//! Formats one value for people: on one line, without control sequences.
 
 use abide_schema::Micros;
 use serde_json::Value as JsonValue;
 
 pub(crate) use crate::printable::one_line;
 
-/// A value on one line. `column` names it: a whole number in a column `…_at` is a moment.
+/// A value on one line. An integer in a column named `…_at` is a time.
 pub(crate) fn show(column: &str, value: &JsonValue) -> String {
     match value {
         JsonValue::Null => "null".to_owned(),
@@ -22,17 +22,17 @@ pub(crate) fn show(column: &str, value: &JsonValue) -> String {
     }
 }
 
-/// Whether a number of this column stands right, to be compared digit by digit.
+/// Whether a value is right-aligned.
 pub(crate) fn is_number(column: &str, value: &JsonValue) -> bool {
     value.is_number() && !is_moment(column)
 }
 
-/// A moment as people read it, in UTC: `2026-11-21 14:02:11`.
+/// A time in UTC: `2026-11-21 14:02:11`.
 pub(crate) fn moment(at: Micros) -> String {
     at.to_string().replace('T', " ").trim_end_matches('Z').to_owned()
 }
 
-/// The beginning of a text in at most so many characters, with `…` where something is missing.
+/// A text cut to at most this many characters, with `…` at the end if it was cut.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
@@ -41,7 +41,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A count with its thousands set apart: `1,204,551`.
+/// A count with thousands separators: `1,204,551`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -54,13 +54,13 @@ pub(crate) fn count(n: u64) -> String {
     text
 }
 
-/// `1 event`, `2 events`: a count with its noun.
+/// A count with its noun: `1 event`, `2 events`.
 pub(crate) fn counted(n: u64, noun: &str) -> String {
     let ending = if n == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", count(n))
 }
 
-/// A hash as people compare it.
+/// A hash in hexadecimal.
 pub(crate) fn hex(hash: &[u8]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

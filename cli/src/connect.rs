@@ -11,21 +11,21 @@ use abide_schema::{Code, Refusal};
 use crate::failure::Failure;
 use crate::options::Options;
 
-/// How long a command waits for an answer.
+/// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a command does with the file that `--db` names.
+/// How a command uses the file that `--db` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It writes, and creates a file that does not exist.
+    /// Writes, and creates the file if it does not exist.
     Create,
-    /// It writes to a file that exists. A name that does not was probably mistyped.
+    /// Writes to an existing file. A missing file is probably a typing error.
     Write,
-    /// It reads a file that exists, and what is due in it stays due.
+    /// Reads an existing file. Deadlines that are due stay due.
     Read,
 }
 
-/// Connects to what the options name.
+/// Connects to the server or opens the file that the options name.
 ///
 /// # Errors
 /// No server answers, or the file cannot be opened.
@@ -47,7 +47,7 @@ fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
         let what = if is_new { "does not exist" } else { "is empty, not a database file" };
         let detail = format!("{} {what}", file.display());
         let hint =
-            "check the path;  abide init  creates a file, and without --db a server is asked";
+            "check the path;  abide init  creates a file; without --db the command uses a server";
         return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
     }
     check_folder(file)?;
@@ -63,7 +63,7 @@ fn look_at(file: &Path) -> Result<Abide, Failure> {
     Ok(Abide::embed(engine))
 }
 
-/// Refuses a missing folder by name; the system's error would name the lock file.
+/// Refuses a missing folder; the system's error would name the lock file.
 ///
 /// # Errors
 /// The folder does not exist.
@@ -86,7 +86,7 @@ impl From<Error> for Failure {
         let refusal = |code| Refusal { hint, ..Refusal::new(code, detail) };
         match error {
             Error::Refused(refusal) if refusal.code == Code::Unauthenticated => {
-                // The server's hint is about the header; here a token is given in another way.
+                // The server's hint names the header; on the command line the token is an option.
                 let hint = "give a valid token with --token or in ABIDE_TOKEN";
                 let header = |hint: &String| hint.contains("Authorization: Bearer");
                 Failure::Refused(match refusal.hint.as_ref().is_some_and(header) {
@@ -104,7 +104,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// No command takes a batch, so the number of the call in a batch of the command's own says nothing to its caller.
+/// Removes the position in the batch: the command made the batch, the user did not.
 fn of_command(refusal: Refusal) -> Refusal {
     let in_batch = refusal.detail.strip_prefix("call ").and_then(|rest| {
         let (number, rest) = rest.split_once(" of the batch")?;

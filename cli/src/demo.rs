@@ -1,9 +1,8 @@
-//! `abide demo`: recorded conversations of real agents through a real server, which is killed midway.
+//! `abide demo`: replays recorded conversations of real agents through a real server, which is killed midway.
 //!
-//! One process plays all the programs that would use a server: an app for each conversation, some
-//! workers, a supervisor, each with its own connection and nothing in common but the server. What was
-//! acknowledged to them, and what they did to the world, stands in a ledger of this process, which
-//! survives the kill; at the end the file is held against it.
+//! One process runs all clients of the server: an app for each conversation, some workers and a supervisor. Each
+//! has its own connection. A ledger in this process, which survives the kill, has every acknowledged write and
+//! every tool execution. At the end the file is compared with the ledger.
 
 mod app;
 mod audit;
@@ -42,7 +41,7 @@ use report::Report;
 use script::Script;
 use server::Server;
 
-/// What `abide demo` is given.
+/// Arguments of `abide demo`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -70,22 +69,22 @@ Plays recorded sessions, messages, tool calls and handoffs through a server, kil
 SIGKILL halfway, and starts it again. Then it checks that every acknowledged write is in the file
 and that no tool ran twice. If a check fails the exit code is 4.";
 
-/// How many programs run tools.
+/// Number of workers.
 const WORKERS: usize = 4;
 
-/// How many conversations go on at a time.
+/// Number of concurrent conversations.
 const APPS: usize = 64;
 
-/// What happened at the kill.
+/// The event and the duration of the kill.
 struct KillReport {
     at_event: i64,
     back_after_ms: u64,
 }
 
-/// Plays, kills, plays on, and compares.
+/// Replays, kills the server, continues, and compares.
 ///
 /// # Errors
-/// Something was lost, doubled or changed; or it could not be played at all.
+/// A write was lost, duplicated or changed; or the demo could not run.
 pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     if options.db.is_some() {
         let detail = "the demo starts a server of its own, on a new file";
@@ -102,7 +101,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     if !options.json {
         say(report::opening(recordings.len() as u64, kept.as_deref()))?;
     }
-    // Not to leave a server and a folder behind.
+    // Installed first, so that an interrupt leaves no server and no folder behind.
     let stop = signals::asked_to_stop()?;
     let report = tokio::select! {
         report = perform(options, &args, recordings, &db) => report?,
@@ -120,7 +119,7 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
         return Ok(());
     }
     let why = Refusal::new(Code::Conflict, report.faults());
-    Err(Failure::Unverified(why.hint("run it with --keep FILE --json to see which")))
+    Err(Failure::Unverified(why.hint("run the demo with --keep FILE --json to list them")))
 }
 
 async fn perform(
@@ -174,7 +173,7 @@ async fn perform(
     })
 }
 
-/// Lets all players play, and kills the server when half of all events are acknowledged.
+/// Runs all clients, and kills the server when half of all events are acknowledged.
 async fn play(
     context: &Arc<DemoContext>,
     server: &mut Server,
@@ -202,15 +201,15 @@ async fn play(
     helpers.shutdown().await;
     match kill {
         Some(kill) => Ok(kill),
-        // It was over before anybody looked.
+        // The replay finished before the kill.
         None => kill_and_restart(context, server, progress).await,
     }
 }
 
-/// Waits until so many writes are acknowledged. (What `wait_for` gives is a lock on the counts, and
-/// must not live on while the server is killed.)
+/// Waits until this many writes are acknowledged. `wait_for` returns a lock on the counts, which must be released
+/// before the server is killed.
 async fn reached(counts: &mut watch::Receiver<Counts>, acknowledged: u64) {
-    // The stage holds the sender.
+    // The context holds the sender.
     let _ = counts.wait_for(|counts| counts.acknowledged >= acknowledged).await;
 }
 
@@ -266,10 +265,12 @@ fn apps(context: &Arc<DemoContext>) -> JoinSet<Result<(), Failure>> {
 }
 
 fn end_of<T>(ended: Result<T, JoinError>) -> Result<T, Refusal> {
-    ended.map_err(|why| Refusal::new(Code::Internal, format!("a player of the demo died: {why}")))
+    ended.map_err(|why| {
+        Refusal::new(Code::Internal, format!("a client of the demo panicked: {why}"))
+    })
 }
 
-/// A file that is still to be made: an earlier demo's sessions would have the same names.
+/// Checks that a file does not exist: sessions of an earlier demo have the same ids.
 fn new_file(path: &Path) -> Result<PathBuf, Failure> {
     check_folder(path)?;
     if path.exists() {

@@ -1,8 +1,8 @@
-//! A length of time as people write it: `90s`, `30m`, `12h`, `7d`, `4w`.
+//! Parses a duration: `90s`, `30m`, `12h`, `7d`, `4w`.
 
 use std::time::Duration;
 
-/// Reads one.
+/// Parses a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let (count, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -16,7 +16,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     };
     let count: u64 = count.parse().map_err(|_| format!("{count:?} is not a number"))?;
     let time = count.checked_mul(seconds).map(Duration::from_secs);
-    time.ok_or_else(|| "it is too long".to_owned())
+    time.ok_or_else(|| "the duration is too long".to_owned())
 }
 
 #[cfg(test)]

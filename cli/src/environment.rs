@@ -1,6 +1,7 @@
-//! The environment of a process that starts tools. A program can read the environment that its parent was started with
-//! (`/proc/PPID/environ`), and nothing that the parent does later changes that. So a process that will start programs moves
-//! its variables into memory and starts itself again, as the same process, with those that are known to be harmless.
+//! Hides the environment of a process that starts tools. A program can read the initial environment of its parent
+//! (`/proc/PPID/environ`), and the parent cannot change it afterwards. So the process moves its variables into
+//! memory and executes itself again, with the same process id, keeping only variables that are known to be
+//! harmless.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,10 +17,10 @@ use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
 
-/// The variable with the number of the file, in memory, that holds the variables of before.
+/// The variable with the number of the in-memory file that has the original variables.
 const HANDLE: &str = "ABIDE_ENVIRONMENT_FD";
 
-/// Variables that this process and the libraries in it look at, and that hold no secret.
+/// Variables that this process and its libraries read, and that have no secrets.
 const KEPT: [&str; 38] = [
     "ABIDE_LOG",
     "ABIDE_URL",
@@ -61,20 +62,20 @@ const KEPT: [&str; 38] = [
     "LLVM_PROFILE_FILE",
 ];
 
-/// The variables of the process, of which those that may be secret are in memory alone. Must be called before there is a
-/// second thread: it may start the process again.
+/// The variables of the process. Those that may be secret are only in memory afterwards. Call it before a second
+/// thread starts: it may execute the process again.
 ///
 /// # Errors
-/// The process cannot be started again.
+/// The process cannot be executed again.
 pub(crate) fn withdrawn() -> Result<Environment, Failure> {
     let all = match env::var_os(HANDLE) {
         Some(handle) => taken_over(&handle),
-        // Only there can a program read another process's environment as a file.
+        // Only Linux exposes the environment of another process as a file.
         None if cfg!(target_os = "linux") => withdraw(),
         None => Ok(unicode(env::vars_os())),
     };
     let all = all.map_err(|why| {
-        let detail = format!("the environment cannot be withdrawn from the tools: {why}");
+        let detail = format!("the environment cannot be hidden from the tools: {why}");
         Failure::from(Refusal::new(Code::Internal, detail))
     })?;
     forbid_inspection();
@@ -83,7 +84,7 @@ pub(crate) fn withdrawn() -> Result<Environment, Failure> {
 
 type Variables = BTreeMap<String, String>;
 
-/// Starts this process again if there is anything that may be a secret.
+/// Executes this process again if it has variables that may be secret.
 fn withdraw() -> io::Result<Variables> {
     let (kept, moved): (Vec<_>, Vec<_>) = env::vars_os().partition(|(name, _)| is_kept(name));
     if moved.is_empty() {
@@ -99,7 +100,7 @@ fn withdraw() -> io::Result<Variables> {
     Err(again.env(HANDLE, file.as_raw_fd().to_string()).exec())
 }
 
-/// Those whose name and value are Unicode: what reads them takes texts.
+/// The variables with Unicode names and values; readers use texts.
 fn unicode(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
     let pairs = variables
         .into_iter()
@@ -112,7 +113,7 @@ fn is_kept(name: &OsString) -> bool {
     KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(&name)) || name.starts_with("LC_")
 }
 
-/// Takes the variables over from the process as it was before, and empties the file: programs inherit its handle.
+/// Reads the variables of the original process, and empties the file, because programs inherit its handle.
 fn taken_over(handle: &OsString) -> io::Result<Variables> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLE} is not ours"));
     let handle: u32 = handle.to_str().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
@@ -126,19 +127,19 @@ fn taken_over(handle: &OsString) -> io::Result<Variables> {
     Ok(all)
 }
 
-/// A file that has no name, and that is open in the process after this one.
+/// A file without a name, which stays open across `exec`.
 #[cfg(target_os = "linux")]
 fn memory() -> io::Result<File> {
     use rustix::fs::{MemfdFlags, memfd_create};
     Ok(File::from(memfd_create("abide-environment", MemfdFlags::empty())?))
 }
 
-/// Other processes of this user may not look into this one: not at its environment, its memory or its open files.
+/// Prevents other processes of this user from reading this one's environment, memory and open files.
 #[cfg(target_os = "linux")]
 fn forbid_inspection() {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     if let Err(why) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%why, "other processes of this user can look into this one");
+        tracing::warn!(%why, "other processes of this user can read the memory of this one");
     }
 }
 
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A variable that is not Unicode made the process panic.
+    /// A variable that is not Unicode caused a panic.
     #[test]
     fn variables_that_are_not_unicode_are_left_out() {
         let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());

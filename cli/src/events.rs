@@ -1,4 +1,4 @@
-//! `abide events`: the log, one line for each event.
+//! `abide events`: shows the log, one line for each event.
 
 use abide_client::{Abide, Seq, Value};
 use abide_schema::{Code, Micros, Refusal, Table as _};
@@ -18,7 +18,7 @@ use crate::reconnect::telling;
 use crate::signals;
 use crate::terminal::Terminal;
 
-/// What `abide events` is given.
+/// Arguments of `abide events`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Events {
@@ -42,10 +42,10 @@ Examples:
   abide events --json | jq -r .reducer | sort | uniq -c
   abide events --db abide.db                     # no server needed";
 
-/// How many events precede those that are followed, by default.
+/// Default number of earlier events with --follow.
 const FOLLOWED_LAST: u32 = 10;
 
-/// The longest line on a pipe. Those who want all of the arguments take `--json`.
+/// The longest line on a pipe. `--json` has the whole arguments.
 const PIPED_LINE: usize = 240;
 
 /// Shows the log.
@@ -97,7 +97,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     let mut live = live.from(log.after()).await?;
     while let Some(update) = live.next().await {
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
-        // A reset tells everything again; seqs say what is new, and bring the rest into order.
+        // A reset repeats all rows; the seq selects the new ones.
         rows.retain(|row| seq(row) > log.after() && (!update.reset || seq(row) > update.from));
         rows.sort_by_key(|row| seq(row));
         lines.say(rows.into_iter())?;
@@ -105,8 +105,8 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
 }
 
-/// The id under which a session is stored. A caller with a scope may leave out the namespace of its scope, as it may in
-/// arguments of reducers.
+/// The stored id of a session. A caller with a scope may omit the namespace of its scope, as in arguments of
+/// reducers.
 async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
     let sql = "SELECT id FROM sessions WHERE id = :id
         UNION ALL
@@ -118,7 +118,7 @@ async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
         [stored, ..] if stored == id => return Ok(stored.clone()),
         _ => {}
     }
-    // The log outlives what policies hide of sessions.
+    // A policy may hide the session but not its events.
     let of_log = "SELECT DISTINCT session_id FROM events WHERE session_id = :id";
     let logged: Vec<String> = abide.sql(of_log).param("id", id).fetch().await?;
     if let Some(stored) = logged.into_iter().next() {
@@ -132,7 +132,7 @@ async fn stored_session(abide: &Abide, id: &str) -> Result<String, Failure> {
     .into())
 }
 
-/// The columns as SQL; NULL in the place of those that are hidden from this caller.
+/// The columns as SQL, with NULL for those that are hidden from this caller.
 async fn visible(abide: &Abide) -> Result<String, Failure> {
     let shown = abide.sql("SELECT * FROM events LIMIT 0").rows().await?.columns;
     let columns = columns().map(|name| match shown.iter().any(|shown| shown == name) {
@@ -147,7 +147,7 @@ fn columns() -> impl Iterator<Item = &'static str> {
     EventRow::SPEC.columns.iter().map(|column| column.name)
 }
 
-/// The seq after which the last so many events stand.
+/// The seq before the last N events.
 async fn before_last(abide: &Abide, session: Option<&str>, last: u32) -> Result<Seq, Failure> {
     let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
     let mut query = abide.sql(format!(
@@ -168,11 +168,11 @@ fn seq(row: &[Value]) -> Seq {
     }
 }
 
-/// Makes lines of events.
+/// Formats events as lines.
 #[derive(Debug)]
 struct Lines {
     as_json: bool,
-    /// How wide the columns of names are: as wide as the widest so far.
+    /// Width of the name columns: the widest name so far.
     session: usize,
     reducer: usize,
     caller: usize,
@@ -224,7 +224,7 @@ impl Lines {
     }
 }
 
-/// The code of a call that was refused on record.
+/// The code of a recorded refusal.
 fn refused(row: &[Value]) -> Option<String> {
     let Some(Value::Text(outcome)) = row.get(7) else { return None };
     if !outcome.starts_with("{\"$refused\"") {
@@ -252,7 +252,7 @@ fn say_event(row: &[Value]) -> Result<(), Failure> {
     say_json(&JsonEvent(&cells))
 }
 
-/// An event for programs: an object with the members in the order of the table.
+/// An event for programs: an object with its members in the order of the table.
 struct JsonEvent<'a>(&'a [JsonValue]);
 
 impl Serialize for JsonEvent<'_> {
@@ -261,7 +261,7 @@ impl Serialize for JsonEvent<'_> {
     }
 }
 
-/// Hashes as people compare them, all else as it travels.
+/// Hashes in hexadecimal; other values in the form of the protocol.
 fn json(value: &Value) -> JsonValue {
     match value {
         Value::Blob(hash) => cells::hex(hash).into(),

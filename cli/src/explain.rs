@@ -1,4 +1,4 @@
-//! `abide explain`: what a live query would do, and what it would cost.
+//! `abide explain`: explains how a live query is evaluated, and its cost.
 
 use abide_client::{Explanation, OrderTerm, Plan, Shape, TableScan};
 use clap::Args;
@@ -13,7 +13,7 @@ use crate::pairs;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// What `abide explain` is given.
+/// Arguments of `abide explain`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
@@ -34,10 +34,10 @@ Examples:
   abide explain 'SELECT * FROM sessions WHERE status = :status'
   abide explain 'SELECT agent, count(*) FROM sessions GROUP BY agent' --json | jq .plan.cost";
 
-/// Asks, and shows the explanation.
+/// Shows the explanation.
 ///
 /// # Errors
-/// The query can never be live.
+/// The query cannot be live.
 pub(crate) async fn run(options: &Options, args: Explain) -> Result<(), Failure> {
     let params = pairs::parse(&args.params)?;
     let abide = connect(options, Access::Read).await?;
@@ -125,7 +125,7 @@ fn scanned(scan: &TableScan) -> String {
         _ => "to evaluate the query",
     };
     let spared = match (&scan.declare, &scan.create) {
-        (Some(declare), Some(create)) => format!("; spared by {declare}, that is {create}"),
+        (Some(declare), Some(create)) => format!("; avoided by {declare}, that is {create}"),
         _ => String::new(),
     };
     format!("{}, {part}{spared}", scan.table)
@@ -157,7 +157,7 @@ mod tests {
         expected.assert_eq((text(terminal, &explained(sql).await) + "\n").as_str());
     }
 
-    /// As a server answers it to whoever has a scope.
+    /// The explanation for a caller with a scope.
     #[tokio::test]
     async fn restricted_callers_get_no_statements() {
         let mut explanation = explained("SELECT id FROM sessions").await;
@@ -205,7 +205,7 @@ mod tests {
                 order      order1 (not shown) DESC
                 window     deltas have positions
                 routed by  agent_state: role
-                reads all  agent_state, to evaluate the query; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
+                reads all  agent_state, to evaluate the query; avoided by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
 
                 snapshot
                   SELECT "agent_state"."role" AS "role", "agent_state"."content" AS "content", "agent_state"."id" AS "order1" FROM main."agent_state" AS "agent_state" WHERE ("agent_state"."role" = ?1) ORDER BY 3 COLLATE BINARY DESC NULLS LAST, 1 COLLATE BINARY, 2 COLLATE BINARY, 3 COLLATE BINARY LIMIT 3
@@ -235,8 +235,8 @@ mod tests {
                 order      none
                 routed by  agent_state: every change
                            agent_state: every change
-                reads all  agent_state, in a join from the changed rows; spared by index(content), that is CREATE INDEX agent_state_content ON agent_state (content)
-                           agent_state, in a join from the changed rows; spared by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
+                reads all  agent_state, in a join from the changed rows; avoided by index(content), that is CREATE INDEX agent_state_content ON agent_state (content)
+                           agent_state, in a join from the changed rows; avoided by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
 
                 snapshot
                   SELECT "a"."id" AS "id" FROM main."agent_state" AS "a" JOIN main."agent_state" AS "b" WHERE ("b"."content" = "a"."role")

@@ -1,5 +1,4 @@
-//! How a command ends when it does not end well: what the person is told, what a program is told,
-//! and the exit code.
+//! How a command fails: the message for people, the problem document for programs, and the exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,12 +9,12 @@ use serde_json::{Value as JsonValue, json};
 use crate::output::note;
 use crate::printable::Printable;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Abide said no; nothing was written.
+    /// Abide refused; nothing was written.
     Refused(Refusal),
-    /// The command line does not make sense.
+    /// The command line is invalid.
     Usage(Refusal),
     /// No server answers at the address.
     Unreachable(Refusal),
@@ -23,17 +22,17 @@ pub(crate) enum Failure {
     Unverified(Refusal),
     /// A run waits for a decision; the hint is the command that decides.
     Waits(Refusal),
-    /// The reader of our output has closed it (`abide events | head`).
+    /// The reader of stdout has closed it (`abide events | head`).
     OutputClosed,
 }
 
 impl Failure {
-    /// Something on the command line does not make sense.
+    /// An invalid command line.
     pub(crate) fn usage(detail: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::Usage(Refusal::new(Code::BadArguments, detail).hint(hint))
     }
 
-    /// As documented under `abide --help`.
+    /// The exit code, as documented in `abide --help`.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::OutputClosed => 0,
@@ -45,7 +44,7 @@ impl Failure {
         })
     }
 
-    /// Tells it on stderr: as two lines, or as a problem document.
+    /// Prints it on stderr, as text or as a problem document.
     pub(crate) fn tell(&self, as_json: bool) {
         if let Some(text) = self.text(as_json) {
             note(text);
@@ -60,7 +59,8 @@ impl Failure {
             let code = self.code(refusal);
             let hint = refusal.hint.iter().map(|hint| format!("\n  hint: {hint}"));
             let word = if matches!(self, Failure::Waits(_)) { "waits" } else { "error" };
-            // A detail quotes stored text. Its further lines are set apart, so that none of them reads as a hint.
+            // A detail can quote stored text. Its further lines are marked, so that none can be mistaken for a
+            // hint.
             let detail = refusal.detail.trim_end().replace('\n', "\n  | ");
             Printable::from(format!("{word}: {detail}   [{code}]{}", hint.collect::<String>()))
         })
@@ -77,7 +77,7 @@ impl Failure {
         }
     }
 
-    /// The protocol's codes are what a server says; these it cannot say.
+    /// The stable code; failures that never reach a server have codes of their own.
     fn code(&self, refusal: &Refusal) -> &'static str {
         match self {
             Failure::Usage(_) => "usage",
@@ -96,7 +96,7 @@ impl Failure {
             _ => return problem,
         };
         if let Some(problem) = problem.as_object_mut() {
-            // No server said so, and there is no status to tell.
+            // There is no HTTP status: the failure is not from a server.
             problem.remove("status");
         }
         problem["title"] = own.0.into();
@@ -112,7 +112,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Errors of our own output; every other I/O error is given its sentence where it happens.
+/// Errors of stdout and stderr; other I/O errors are converted where they occur.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
@@ -137,7 +137,7 @@ mod tests {
 
     fn check(failure: Failure, as_json: bool, expected: Expect) {
         let text = failure.text(as_json).expect("there is something to tell");
-        // One line is what a program gets; people who read this test are given several.
+        // The output is one line; the test breaks it for readability.
         expected.assert_eq(&text.as_str().replace(",\"", ",\n\""));
     }
 
@@ -199,13 +199,13 @@ mod tests {
 
     #[test]
     fn errors_without_a_server_have_no_status() {
-        let refusal = Refusal::new(Code::Internal, "nobody answers");
+        let refusal = Refusal::new(Code::Internal, "no server answers");
         check(
             Failure::Unreachable(refusal),
             true,
             expect![[r#"
                 {"code":"unreachable",
-                "detail":"nobody answers",
+                "detail":"no server answers",
                 "retryable":true,
                 "title":"Not reachable",
                 "type":"about:blank"}"#]],

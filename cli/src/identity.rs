@@ -9,7 +9,7 @@ use crate::grants::GrantOptions;
 use crate::options::Options;
 use crate::{call, sql};
 
-/// What `abide identity` is given.
+/// Arguments of `abide identity`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Identity {
@@ -81,10 +81,10 @@ Examples:
   abide identity disable ann --reason 'left the company'
   abide identity list --db abide.db                # no server needed";
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
-/// It is refused.
+/// The call is refused.
 pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure> {
     let (reducer, args) = match args.what {
         IdentityCommand::List => {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::output::{say, say_json};
 
-/// What `abide init` is given.
+/// Arguments of `abide init`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Init {}

@@ -1,11 +1,11 @@
-//! The log, read in pages: an answer is bounded, the log is not.
+//! Reads the log in pages, because a result is bounded and the log is not.
 
 use abide_client::{Abide, Code, Error, QueryResult, Seq};
 
-/// Events of ordinary size in one page.
+/// Events per page, if they are of ordinary size.
 const PAGE_EVENTS: i64 = 1_000;
 
-/// Where a reading of the log stands.
+/// A position in the log.
 #[derive(Debug)]
 pub(crate) struct LogPages {
     abide: Abide,
@@ -16,26 +16,25 @@ pub(crate) struct LogPages {
 }
 
 impl LogPages {
-    /// Reads these columns, of which `seq` is the first, of the events after a seq; of one session,
-    /// or of all.
+    /// Reads these columns (the first is `seq`) of the events after a seq, of one session or of all.
     pub(crate) fn new(abide: &Abide, columns: &str, session: Option<&str>, after: Seq) -> LogPages {
         let (columns, session) = (columns.to_owned(), session.map(str::to_owned));
         LogPages { abide: abide.clone(), columns, session, after, page: PAGE_EVENTS }
     }
 
-    /// Everything up to here was read.
+    /// The seq up to which everything was read.
     pub(crate) fn after(&self) -> Seq {
         self.after
     }
 
-    /// The next page; none when the end is reached.
+    /// The next page, or `None` at the end.
     ///
     /// # Errors
     /// [`Error`].
     pub(crate) async fn next(&mut self) -> Result<Option<QueryResult>, Error> {
         loop {
             let answer = match self.ask().await {
-                // Events of a megabyte fill an answer sooner.
+                // Large events fill a result sooner: retry with a smaller page.
                 Err(Error::Refused(why)) if why.code == Code::LimitExceeded && self.page > 1 => {
                     self.page /= 2;
                     continue;
@@ -49,7 +48,7 @@ impl LogPages {
                     Some(answer)
                 }
                 _ => {
-                    // Nothing up to here concerned the session.
+                    // No event up to here belongs to the session.
                     self.after = self.after.max(answer.seq);
                     None
                 }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use abide_agent::Environment;
 use clap::Args;
 
-/// Where a server listens by default.
+/// Default address of a server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7341";
 
-/// The server that commands talk to by default.
+/// Default URL of commands.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7341";
 
 /// The default file.
@@ -40,13 +40,13 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "ABIDE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
 
-    /// The variables that tools and models may be given
+    /// The environment variables available to tools and models.
     #[arg(skip)]
     pub(crate) environment: Environment,
 }
 
 impl Options {
-    /// The file that is meant, named or not.
+    /// The file, named or default.
     pub(crate) fn db_or_default(&self) -> PathBuf {
         self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
     }

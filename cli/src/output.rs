@@ -1,5 +1,5 @@
-//! Writing to stdout, where the reader may leave at any time, and to stderr. Nothing else of this program writes to
-//! either, so that all text is [`Printable`].
+//! Writes to stdout, whose reader may close it at any time, and to stderr. All output goes through this module, so
+//! that it is [`Printable`].
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -13,10 +13,10 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::failure::Failure;
 use crate::printable::Printable;
 
-/// Prints one line, or several.
+/// Prints one or more lines.
 ///
 /// # Errors
-/// The reader has gone, or the output is full.
+/// The reader has closed the output, or the disk is full.
 pub(crate) fn say(text: impl Into<Printable>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", text.into())?;
@@ -33,7 +33,7 @@ pub(crate) fn say_part(text: impl Into<Printable>) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-/// Prints something as one line of JSON.
+/// Prints a value as one line of JSON.
 ///
 /// # Errors
 /// As [`say`].
@@ -42,12 +42,12 @@ pub(crate) fn say_json(what: &impl Serialize) -> Result<(), Failure> {
     say(Printable::json(&text))
 }
 
-/// Prints a line on stderr, for the person. A stderr that is closed is ignored: there is no other place to say so.
+/// Prints a line on stderr. Errors are ignored: there is no other output to report them.
 pub(crate) fn note(text: impl Into<Printable>) {
     let _ = writeln!(io::stderr().lock(), "{}", text.into());
 }
 
-/// A log record as a person at a terminal reads it: `warning: …`, without the time and the module.
+/// Formats a log record for a terminal: `warning: …`, without time and module.
 #[derive(Debug)]
 pub(crate) struct PlainRecord;
 

@@ -1,7 +1,7 @@
-//! Arguments as a person types them: `key=value`, `key:=json`, `key@=text`.
+//! Parses arguments: `key=value`, `key:=json`, `key@=text`.
 //!
-//! `key=value` guesses: what reads as JSON is taken as JSON (a number, `true`, `null`, an object, a
-//! list, a quoted text), anything else is text. The other two forms leave nothing to guess.
+//! `key=value` is parsed as JSON if it is valid JSON (a number, `true`, `null`, an object, a list, a quoted text),
+//! and is text otherwise. The other two forms are explicit.
 
 use abide_schema::integers;
 use serde_json::{Map, Value as JsonValue};
@@ -13,14 +13,14 @@ use crate::failure::Failure;
 pub(crate) struct Pairs {
     /// By name.
     pub(crate) values: Map<String, JsonValue>,
-    /// What was taken as JSON by guess, as it was typed: where a server wanted text, this is why.
+    /// Values of the form `key=value` that were parsed as JSON, as typed: used in hints when a server expects text.
     pub(crate) guessed: Vec<(String, String)>,
 }
 
-/// Reads all of them.
+/// Parses all arguments.
 ///
 /// # Errors
-/// One is not of any of the three forms, a name comes twice, or `:=` is followed by no JSON.
+/// An argument has none of the three forms, a name is repeated, or `:=` is not followed by JSON.
 pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
     let mut pairs = Pairs::default();
     for text in texts {
@@ -52,7 +52,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Pairs, Failure> {
     Ok(pairs)
 }
 
-/// Where a statement names a parameter that has no value, says how it is given here.
+/// If a statement has a parameter without a value, adds the hint for the command line.
 pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
     let detail = refusal.detail.clone();
@@ -67,7 +67,7 @@ pub(crate) fn explain_parameter(failure: Failure) -> Failure {
     }
 }
 
-/// Whether a text is one of the three forms, rather than the name of a file.
+/// Whether a text is one of the three forms, not the name of a file.
 pub(crate) fn is_pair(text: &str) -> bool {
     split(text).is_ok()
 }
@@ -96,10 +96,10 @@ fn split(text: &str) -> Result<(&str, Typed<'_>), Failure> {
     Ok((key, typed))
 }
 
-/// The JSON that a text is, if it is any.
+/// The value of a text that is JSON.
 fn guess(typed: &str) -> Option<JsonValue> {
     let json: JsonValue = serde_json::from_str(typed).ok()?;
-    // A long row of digits is an id that happens to have no letters.
+    // An integer that does not fit 64 bits is an id.
     let is_id = json.is_number() && integers::check(typed).is_err();
     (!is_id).then_some(json)
 }
@@ -181,8 +181,8 @@ mod tests {
         );
         let refused = || {
             expect![[r#"
-            the value of a: the integer 100000000000000000000000 at /0/x does not fit 64 bits with sign
-            send it as a string: JSON integers are those of 64 bits with sign"#]]
+            the value of a: the integer 100000000000000000000000 at /0/x does not fit a signed 64-bit integer
+            send it as a string: JSON integers are signed 64-bit integers"#]]
         };
         check(&[r#"a=[{"x": 100000000000000000000000}]"#], refused());
         check(&[r#"a:=[{"x": 100000000000000000000000}]"#], refused());

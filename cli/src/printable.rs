@@ -1,21 +1,22 @@
-//! Text that is safe to write to a terminal. Stored and foreign text can hold escape sequences, or characters that hide or
-//! reorder what stands around them; [`Printable`] writes them out, as `\u{1b}`. Every output of this program goes through it.
+//! Text that is safe to write to a terminal. Stored text can contain escape sequences, or characters that hide or
+//! reorder the text around them; [`Printable`] escapes them, for example as `\u{1b}`. All output of this program
+//! goes through it.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::Add;
 
-/// Text in which only the sequences of [`Terminal`](crate::terminal::Terminal) drive a terminal.
+/// Text whose only control sequences are those of [`Terminal`](crate::terminal::Terminal).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Printable(String);
 
 impl Printable {
-    /// The text in one line: line breaks and tabs are written out as well.
+    /// The text on one line: line breaks and tabs are escaped too.
     pub(crate) fn line(text: &str) -> Printable {
         Printable(one_line(text))
     }
 
-    /// A JSON document, with what is unsafe as `\u001b`, which means the same to a JSON parser.
+    /// A JSON document. Unsafe characters are escaped as `\u001b`, which is equivalent for a JSON parser.
     pub(crate) fn json(text: &str) -> Printable {
         Printable(escape(text, |c, into| match c {
             '\n' | '\t' => into.push(c),
@@ -28,12 +29,12 @@ impl Printable {
         }))
     }
 
-    /// Text that was made of printable parts, with sequences of this program between them.
+    /// Text composed of printable parts and of sequences of this program.
     pub(crate) fn of_printable_parts(text: String) -> Printable {
         Printable(text)
     }
 
-    /// Lines below each other.
+    /// Lines, joined with line breaks.
     pub(crate) fn lines(lines: &[Printable]) -> Printable {
         let lines: Vec<&str> = lines.iter().map(|line| line.0.as_str()).collect();
         Printable(lines.join("\n"))
@@ -44,7 +45,7 @@ impl Printable {
     }
 }
 
-/// Line breaks and tabs stay.
+/// Line breaks and tabs are kept.
 impl From<&str> for Printable {
     fn from(text: &str) -> Printable {
         Printable(escape(text, |c, into| match c {
@@ -80,7 +81,7 @@ impl fmt::Display for Printable {
     }
 }
 
-/// The text in one line, safe to write.
+/// The text on one line, escaped.
 pub(crate) fn one_line(text: &str) -> String {
     escape(text, write_out)
 }
@@ -98,7 +99,7 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     let mut escaped = String::with_capacity(text.len());
     let mut before = '\0';
     for c in text.chars() {
-        // Joiners belong to emoji and to the spelling of several scripts. Between ASCII letters they only hide.
+        // Joiners are part of emoji and of several scripts. Between ASCII letters they are invisible.
         let joins = matches!(c, '\u{200C}' | '\u{200D}') && !before.is_ascii();
         if joins || !is_unsafe(c) {
             escaped.push(c);
@@ -110,8 +111,8 @@ fn escape(text: &str, write_out: impl Fn(char, &mut String)) -> String {
     escaped
 }
 
-/// Control characters (C0, DEL, C1), and characters that are not seen but hide, reorder or smuggle text: those of the Unicode
-/// category Cf that no script needs to be read, line and paragraph separators, fillers, and most variation selectors.
+/// Control characters (C0, DEL, C1), and invisible characters that hide, reorder or smuggle text: those of the
+/// Unicode category Cf that no script needs, line and paragraph separators, fillers, and most variation selectors.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -123,12 +124,12 @@ fn is_unsafe(c: char) -> bool {
             | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// Where log records go: stderr, a line each. A record that holds line breaks cannot pass for several.
+/// Writes log records to stderr, one line each. Line breaks in a record are escaped.
 #[derive(Debug)]
 pub(crate) struct LogWriter;
 
 impl Write for LogWriter {
-    /// Takes a whole record, which is how `tracing_subscriber` writes them.
+    /// Writes one record; `tracing_subscriber` passes each record as a whole.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let line = one_line(text.strip_suffix('\n').unwrap_or(&text));

@@ -1,4 +1,4 @@
-//! Lost connections of commands that wait for a server to come back: told on stderr, so that silence is not taken for "no
+//! Reports lost connections on stderr while a command waits for its server, so that silence does not look like "no
 //! changes".
 
 use abide_client::Link;
@@ -6,7 +6,7 @@ use abide_client::Link;
 use crate::options::Options;
 use crate::output::note;
 
-/// Runs a command, and tells of each lost connection, failed attempt and new connection meanwhile.
+/// Runs a command, and reports each lost connection, failed attempt and reconnect.
 pub(crate) async fn telling<T>(
     mut link: Link,
     options: &Options,
@@ -16,7 +16,7 @@ pub(crate) async fn telling<T>(
     tokio::pin!(command);
     loop {
         tokio::select! {
-            // A connection that ended for good ends the command, whose error says why.
+            // When a connection ends permanently, the command ends with the reason.
             biased;
             done = &mut command => return done,
             () = link.changed() => {}

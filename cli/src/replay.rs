@@ -13,7 +13,7 @@ use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::verify;
 
-/// What `abide replay` is given.
+/// Arguments of `abide replay`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Replay {
@@ -43,10 +43,10 @@ Examples:
   abide replay abide.db --to 981002 --into then.db
   abide sql --db then.db \"SELECT status, count(*) FROM sessions GROUP BY status\"";
 
-/// Runs the log again.
+/// Replays the log.
 ///
 /// # Errors
-/// What differed, with the event or the row.
+/// The first difference, with its event or row.
 pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
     let reached = replay(options, &args.file, &args.into, args.to.map(Seq))?;
     let events = reached.0.unsigned_abs();
@@ -59,10 +59,10 @@ pub(crate) fn run(options: &Options, args: Replay) -> Result<(), Failure> {
     }
 }
 
-/// Runs a log again into a file, with the progress shown.
+/// Replays a log into a file, and shows the progress.
 ///
 /// # Errors
-/// What differed, with the event or the row.
+/// The first difference, with its event or row.
 pub(crate) fn replay(
     options: &Options,
     file: &Path,

@@ -1,4 +1,4 @@
-//! `abide role`: what callers of a role may call.
+//! `abide role`: defines which reducers a role may call.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::output::say;
 use crate::terminal::Terminal;
 use crate::{call, sql};
 
-/// What `abide role` is given.
+/// Arguments of `abide role`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Role {
@@ -72,10 +72,10 @@ Examples:
   abide role list
   abide role remove clerk";
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
-/// It is refused.
+/// The call is refused.
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
     let (reducer, args) = match args.what {
         RoleCommand::List => return list(options).await,

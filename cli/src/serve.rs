@@ -1,4 +1,4 @@
-//! `abide serve`: the engine behind its doors, until somebody asks it to stop.
+//! `abide serve`: runs the engine with its HTTP server until it is stopped.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::options::{DEFAULT_LISTEN, Options};
 use crate::output::{say, say_json};
 use crate::{duration, signals, size};
 
-/// What `abide serve` is given.
+/// Arguments of `abide serve`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
@@ -70,7 +70,7 @@ impl Serve {
     }
 
     /// # Errors
-    /// One caller would have more than all callers together.
+    /// The limit per caller is larger than the limit of all callers.
     fn buffers(&self) -> Result<BufferLimits, Refusal> {
         let total = self.buffer_limit;
         let usual = limits::BUFFERED_BYTES_PER_CALLER.min(total);
@@ -87,7 +87,7 @@ impl Serve {
 /// [`limits::BUFFERED_BYTES`].
 const DEFAULT_BUFFER: &str = "256MB";
 
-/// The least that the server works with: every answer below it is held to this bound, too.
+/// The minimum: every result may be that large.
 const LEAST_BUFFER: usize = 1 << 20;
 
 fn buffer_size(text: &str) -> Result<usize, String> {
@@ -118,11 +118,11 @@ mod tests;
 /// Serves until a signal.
 ///
 /// # Errors
-/// The address or the file cannot be had.
+/// The server cannot listen at the address, or the file cannot be opened.
 pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let (db, buffers) = (options.db_or_default(), args.buffers()?);
-    // A token of the file that the shell has for other commands is looked up there like any other: were it
-    // the server's own, revoking it would do nothing.
+    // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
+    // token it could not be revoked.
     let options = &Options {
         token: options.token.clone().filter(|token| !token.starts_with("abide_")),
         ..options.clone()
@@ -134,7 +134,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     if let Some(file) = &args.jwt {
         access = access.with_jwt(Jwt::open(file)?);
     }
-    // The address first: a second server started by mistake should leave no file behind.
+    // Binds the address first: a second server started by mistake must not create a file.
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
@@ -176,7 +176,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let (head, healthy) = (engine.durable_seq(), engine.ready());
     close(&engine).await;
     served.map_err(|why| Refusal::new(Code::Internal, format!("the server failed: {why}")))?;
-    // A supervisor that restarts on failure is to see one.
+    // The exit code is 1 if the engine has failed, so that a supervisor restarts it.
     healthy?;
     if !options.json {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
@@ -187,11 +187,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
 async fn close(engine: &Engine) {
     let closing = engine.clone();
     if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
-        tracing::error!("the engine did not close in order");
+        tracing::error!("closing the engine panicked");
     }
 }
 
-/// The first thing on stdout, when requests are taken.
+/// The first output, once requests are accepted.
 fn greet(
     options: &Options,
     engine: &Engine,

@@ -1,13 +1,13 @@
-//! How a process is asked to end.
+//! Signals that stop the process.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Completes when the process is asked to stop: Ctrl-C, or SIGTERM.
+/// Completes when the process receives SIGINT (Ctrl-C) or SIGTERM.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub(crate) fn asked_to_stop() -> Result<impl Future<Output = ()> + Send + 'static, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,6 +1,6 @@
-//! A number of bytes as people write it: `512kB`, `96MB`, `2GB`.
+//! Parses a size in bytes: `512kB`, `96MB`, `2GB`.
 
-/// Reads one. The units are powers of 1024.
+/// Parses a size. The units are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let (count, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -8,10 +8,10 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
         "kB" | "KB" => 1 << 10,
         "MB" => 1 << 20,
         "GB" => 1 << 30,
-        _ => return Err("a number and a unit: 512kB, 96MB or 2GB".to_owned()),
+        _ => return Err("expected a number and a unit: 512kB, 96MB or 2GB".to_owned()),
     };
-    let count: usize = count.parse().map_err(|_| format!("{count:?} is no number of {unit}"))?;
-    count.checked_mul(bytes).ok_or_else(|| "that is more than any machine has".to_owned())
+    let count: usize = count.parse().map_err(|_| format!("{count:?} is not a number"))?;
+    count.checked_mul(bytes).ok_or_else(|| "the size is too large".to_owned())
 }
 
 #[cfg(test)]

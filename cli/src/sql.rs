@@ -1,4 +1,4 @@
-//! `abide sql`: one read-only statement, once.
+//! `abide sql`: runs one read-only statement.
 
 use abide_client::QueryResult;
 use abide_schema::wire::QueryResponse;
@@ -13,7 +13,7 @@ use crate::pairs;
 use crate::table::{self, MarkedRow, RenderedTable};
 use crate::terminal::Terminal;
 
-/// What `abide sql` is given.
+/// Arguments of `abide sql`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sql {
@@ -43,7 +43,7 @@ Examples:
 
 Columns named …_at are shown as UTC times; --json has microseconds since the Unix epoch.";
 
-/// Asks, and shows the rows.
+/// Runs the statement, and shows the rows.
 ///
 /// # Errors
 /// The statement is refused.
@@ -62,10 +62,10 @@ pub(crate) async fn run(options: &Options, args: Sql) -> Result<(), Failure> {
     show(options, answer.map_err(|error| pairs::explain_parameter(error.into()))?)
 }
 
-/// Runs a statement of a command, and shows the rows, or a line where there are none.
+/// Runs a statement of a command, and shows the rows, or a message if there are none.
 ///
 /// # Errors
-/// It is refused.
+/// The statement is refused.
 pub(crate) async fn list(options: &Options, sql: &str, none: &str) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let answer = abide.sql(sql).rows().await;

@@ -1,4 +1,4 @@
-//! Rows for a person: a table where they compare, an aligned list where there is one.
+//! Formats rows for people: as a table, or a single row as an aligned list.
 
 use abide_schema::wire::Column;
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Row, Table, presets};
@@ -8,33 +8,33 @@ use crate::cells;
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// What just happened to a row that is being watched.
+/// What changed in a watched row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowMark {
-    /// It came.
+    /// The row is new.
     Came,
-    /// It changed.
+    /// The row has changed.
     Changed,
 }
 
-/// A row, and what just happened to it.
+/// A row with its change.
 pub(crate) type MarkedRow = (Vec<JsonValue>, Option<RowMark>);
 
-/// Rows as a person sees them.
+/// A formatted table.
 #[derive(Debug)]
 pub(crate) struct RenderedTable {
-    /// The table.
+    /// The text.
     pub(crate) text: Printable,
-    /// How many columns are left out because nothing is in them and there is no room.
+    /// Number of empty columns that were left out to save space.
     pub(crate) left_out: usize,
 }
 
-/// The rows as a table, as wide as the terminal at most; on a pipe nothing is cut. A row is one line.
+/// The rows as a table, at most as wide as the terminal; on a pipe nothing is cut. A row is one line.
 pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) -> RenderedTable {
     let mut table = Table::new();
-    // What stdout is was found out before; the library's own look would be a second opinion.
+    // [`Terminal`] has already determined what stdout is; the library must not check again.
     table.force_no_tty().load_style(presets::NOTHING);
-    // A cell is one word, so that it is cut where the room ends and not where a word does.
+    // Without a delimiter a cell is one word, so it is cut at the column width and not at a word boundary.
     table.set_delimiter('\0');
     if terminal.styled {
         table.enforce_styling();
@@ -66,7 +66,7 @@ pub(crate) fn table(terminal: Terminal, columns: &[Column], rows: &[MarkedRow]) 
     RenderedTable { text, left_out: all - shown.len() }
 }
 
-/// How wide the table would be if nothing were cut, but for what nobody expects to see whole.
+/// The width of the table without cuts. Columns that are usually long count with a maximum.
 fn width(columns: &[Column], shown: &[usize], rows: &[MarkedRow]) -> usize {
     const LONG: usize = 24;
     let of_column = |at: &usize| {
@@ -97,12 +97,12 @@ fn cell(terminal: Terminal, column: &str, value: &JsonValue, mark: Option<RowMar
     if cells::is_number(column, value) { cell.set_alignment(CellAlignment::Right) } else { cell }
 }
 
-/// What stands first in a list of fields, and what last; the rest comes by name between them.
+/// The fields that come first and last in a list; the others are sorted by name between them.
 const FIRST: [&str; 8] =
     ["id", "call_id", "name", "session_id", "agent", "tool_name", "status", "attempt"];
 const LAST: [&str; 3] = ["created_at", "updated_at", "seq"];
 
-/// An object as an aligned list, a line for each field that holds something.
+/// An object as an aligned list, with a line for each field that is not empty.
 pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> String {
     let mut fields: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
     let place = |list: &[&str], key: &str| list.iter().position(|name| *name == key);
@@ -121,7 +121,7 @@ pub(crate) fn list(terminal: Terminal, object: &Map<String, JsonValue>) -> Strin
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Columns that are only known by name.
+/// Columns known only by name.
 pub(crate) fn named(names: &[String]) -> Vec<Column> {
     let column = |name: &String| Column { name: name.clone(), kind: String::new(), hidden: false };
     names.iter().map(column).collect()

@@ -1,20 +1,20 @@
-//! What stdout is: a person's terminal of some size, or a pipe.
+//! The kind of stdout: a terminal with its size, or a pipe.
 
 use std::io::{self, IsTerminal as _};
 
 use crate::printable::Printable;
 
-/// What stdout is, as it was found.
+/// The kind of stdout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// Columns and rows, if it is a terminal.
+    /// Columns and rows of a terminal.
     pub(crate) size: Option<(u16, u16)>,
-    /// Whether bold and dim are welcome.
+    /// Whether styles (bold, dim, colours) are used.
     pub(crate) styled: bool,
 }
 
 impl Terminal {
-    /// Looks at stdout. A terminal may be resized: look again before drawing again.
+    /// Inspects stdout. A terminal can be resized, so inspect it again before each drawing.
     pub(crate) fn of_stdout() -> Terminal {
         if !io::stdout().is_terminal() {
             return Terminal { size: None, styled: false };
@@ -28,22 +28,22 @@ impl Terminal {
         Terminal { size: Some(size), styled }
     }
 
-    /// Columns, if it is a terminal.
+    /// The columns of a terminal.
     pub(crate) fn columns(self) -> Option<u16> {
         self.size.map(|(columns, _)| columns)
     }
 
-    /// The text, dimmed where that shows.
+    /// The text, dimmed if styles are used.
     pub(crate) fn dim(self, text: impl Into<Printable>) -> Printable {
         self.with("2", text)
     }
 
-    /// The text, bold where that shows.
+    /// The text, bold if styles are used.
     pub(crate) fn bold(self, text: impl Into<Printable>) -> Printable {
         self.with("1", text)
     }
 
-    /// The text in a colour of the terminal's own palette (ANSI SGR number) where that shows.
+    /// The text in a colour of the terminal's palette (ANSI SGR number), if styles are used.
     pub(crate) fn with(self, style: &'static str, text: impl Into<Printable>) -> Printable {
         let text = text.into();
         match self.styled {

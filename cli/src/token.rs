@@ -1,4 +1,4 @@
-//! `abide token`: tokens are created here and printed once; the file stores their hash.
+//! `abide token`: creates, lists and revokes tokens. A token is printed once; the file has only its hash.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::output::{note, say, say_json};
 use crate::{call, duration, sql};
 
-/// What `abide token` is given.
+/// Arguments of `abide token`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Token {
@@ -72,10 +72,10 @@ Examples:
 Once a file has a token, its server requires one for every request. --db needs no token: access to
 the file is access to everything in it.";
 
-/// Does it.
+/// Runs the command.
 ///
 /// # Errors
-/// It is refused.
+/// The call is refused.
 pub(crate) async fn run(options: &Options, args: Token) -> Result<(), Failure> {
     match args.what {
         TokenCommand::Create(args) => create(options, args).await,
@@ -95,7 +95,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     }
     let randomness = |why| Refusal::new(Code::Internal, format!("no token can be created: {why}"));
     let secret = Secret::new().map_err(randomness)?;
-    // Without a role the identity exists, and so does its file.
+    // Without a role the identity must exist, and so must its file.
     let access = if args.role.is_some() { Access::Create } else { Access::Write };
     let new_file = options.db.as_ref().filter(|file| !file.exists());
     let abide = connect(options, access).await?;
@@ -116,7 +116,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     say(secret.text())
 }
 
-/// Makes the identity, if it is to be made, and the token: both or neither.
+/// Creates the token, and its identity if requested: both or neither.
 async fn make(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
     let mut token = secret.create(&args.identity);
     if let Some(label) = &args.label {
@@ -142,7 +142,7 @@ async fn list(options: &Options) -> Result<(), Failure> {
 }
 
 async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
-    // Whoever pastes the whole token means its id, and the rest goes nowhere.
+    // If the whole token is given, only its id is sent.
     let id = match args.id.strip_prefix("abide_").and_then(|rest| rest.split_once('_')) {
         Some((id, _)) => id.to_owned(),
         None => args.id,

@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::output::{say, say_json};
 use crate::replay;
 
-/// What `abide verify` is given.
+/// Arguments of `abide verify`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
@@ -37,13 +37,13 @@ Examples:
   abide verify abide.db --replay
   abide verify abide.db --json | jq -r .head >> kept-elsewhere";
 
-/// How often the count of events is drawn: the walk is too fast to draw each.
+/// The count is drawn once per this many events: drawing every event would be slower than the verification.
 const DRAW_EVERY: i64 = 1_024;
 
-/// Walks the log, recomputing every hash, and looks over the rest of the file.
+/// Recomputes every hash of the log, and checks the rest of the file.
 ///
 /// # Errors
-/// What was found, with the seq of the first event that cannot be believed.
+/// The first error, with its seq.
 pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let spinner = spinner(options)?;
     let verified = verify_file(&args.file, &mut drawing(&spinner));
@@ -76,10 +76,10 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     }
 }
 
-/// What turns while events are walked through.
+/// The spinner for a walk through the events.
 ///
 /// # Errors
-/// None that a user can cause.
+/// Never; the template is a constant.
 pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
     let spinner = ProgressBar::new_spinner();
     if options.json {
@@ -93,7 +93,7 @@ pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
     Ok(spinner)
 }
 
-/// Draws the count of events now and then.
+/// Draws the count of events from time to time.
 pub(crate) fn drawing(spinner: &ProgressBar) -> impl FnMut(Seq) {
     let spinner = spinner.clone();
     move |seq| {
@@ -103,7 +103,7 @@ pub(crate) fn drawing(spinner: &ProgressBar) -> impl FnMut(Seq) {
     }
 }
 
-/// A file that is not there, or not ours, was not judged; one that is ours and wrong has failed.
+/// A missing file, or a file of another program, is refused; a damaged file has failed verification.
 pub(crate) fn failure(error: VerifyError) -> Failure {
     let refusal = error.to_refusal();
     match error {

@@ -1,4 +1,4 @@
-//! `abide watch`: a query's rows, and every change of them.
+//! `abide watch`: shows the rows of a query, and every change to them.
 
 use abide_client::{Abide, Subscription};
 use clap::Args;
@@ -20,7 +20,7 @@ use frames::Frames;
 use lines::Lines;
 use screen::Screen;
 
-/// What `abide watch` is given.
+/// Arguments of `abide watch`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Watch {
@@ -66,10 +66,10 @@ enum Display {
     Frames(Frames),
 }
 
-/// Watches until Ctrl-C, or as many updates as were asked for.
+/// Watches until Ctrl-C, or for the given number of updates.
 ///
 /// # Errors
-/// The query cannot be live, or there is no server.
+/// The query cannot be live, or no server answers.
 pub(crate) async fn run(options: &Options, args: Watch) -> Result<(), Failure> {
     if options.db.is_some() {
         let detail =
@@ -107,7 +107,7 @@ async fn watch(
     show: Display,
     count: Option<u64>,
 ) -> Result<(), Failure> {
-    // A screen shows the state of the connection itself.
+    // The screen shows the state of the connection itself.
     let on_screen = matches!(show, Display::Screen(_));
     let followed = follow(abide, subscription, show, count);
     if on_screen { followed.await } else { telling(abide.link(), options, followed).await }

@@ -202,12 +202,13 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         return Ok(());
     }
     let detail = format!("agent {name} would delegate to itself");
-    let hint = "an agent is no subagent of itself, nor of one that it delegates to";
+    let hint = "remove the agent from the subagents of every agent that it delegates to";
     Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
 }
 
-/// The cycle of delegations that an agent is on, as its names in order, the first of them twice; nothing if it is on none.
-/// `delegates` gives the agents that one delegates to, and is asked once of each.
+/// The delegation cycle that contains an agent: its names in order, with the first one repeated at the end. `None`
+/// if there is no such cycle. `delegates` returns the agents that an agent delegates to, and is called once for
+/// each.
 ///
 /// # Errors
 /// Those of `delegates`.

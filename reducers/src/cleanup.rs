@@ -1,21 +1,21 @@
-//! Cleanup: ends the calls, timers and child sessions that remain when a session ends or is cancelled, or a run
-//! is aborted. It works in steps of a bounded number of rows, so that no call occupies the writer for longer
+//! Cleanup: ends the calls, timers and child sessions that remain when a session ends or is cancelled, or when a
+//! run is aborted. It works in steps of a bounded number of rows, so that no call occupies the writer for longer
 //! than a step, however many rows a session has.
 //!
-//! The call that ends a session takes the first step itself: small sessions end in one transaction. For the rest
-//! it leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step per
+//! The call that ends a session takes the first step itself: small sessions end in one transaction. For the rest it
+//! leaves rows in `cleanups`, and the engine calls [`continue_cleanup()`] as the caller `system`, one step per
 //! transaction, interleaved with other calls. The rows survive a crash.
 //!
-//! Steps go through a tree depth first. They mark a session or a run, end what belongs to it, and go on to the first below it;
-//! where there is none below, to the next beside it. So the place that they have reached, which the row has, says what is
-//! left, and a tree of any size takes one row.
+//! Steps traverse the tree depth first. A step marks a session or a run, ends its contents, and continues with its
+//! first child, or with its next sibling if it has no child. The row stores the current position, so a tree of any
+//! size needs one row.
 //!
-//! Meanwhile the rules look at what is above, and not at what is left: nothing new begins for a session that has
-//! ended or is cancelled, nor for one below it that the steps have yet to reach (see `session::is_closing`). The same
-//! holds for the runs below one that has ended (`delegation::is_cut_off`). So no descendant that is made at the same
-//! time can stay ahead of them.
+//! Meanwhile reducers check ancestors, not the progress of the cleanup. No new work starts for a session that has
+//! ended or is cancelled, nor for its descendants that the steps have not reached yet (see `session::is_closing`).
+//! The same holds for descendants of an ended run (`delegation::is_cut_off`). So concurrently created descendants
+//! cannot escape the cleanup.
 //!
-//! Version 1 ended a tree of runs in one transaction, and had a row for each session of a tree: see [`mod@former`].
+//! Version 1 ended a tree of runs in one transaction, and had one row per session of a tree: see [`mod@former`].
 
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
@@ -36,8 +36,8 @@ pub enum CleanupKind {
     End,
     /// The same for a cancelled session, and its child sessions.
     Cancel,
-    /// Calls of a session whose run is aborted, and the runs that it has delegated. Of a run that ends by itself, these
-    /// runs only.
+    /// Calls of a session whose run is aborted, and the runs that it delegated. For a run that ends by itself, only
+    /// those runs.
     Abort,
 }
 
@@ -54,17 +54,17 @@ pub struct Cleanup {
     pub session_id: String,
     /// The reason, for its child sessions.
     pub reason: Option<String>,
-    /// The last child session processed, in the order of ids.
+    /// The last processed child, in the order of ids.
     pub after: Option<String>,
-    /// Calls up to this event are ended. A run that begins after an abort keeps its own.
+    /// Calls created up to this event are ended. A run that starts after an abort keeps its own calls.
     pub up_to: Seq,
     /// When the next step is due: immediately.
     pub due_at: Micros,
     /// The event that wrote it.
     pub seq: Seq,
-    /// The run that the steps have reached, where what it has delegated is meant.
+    /// The run that the steps have reached, for a cleanup of delegated runs.
     pub run_id: Option<String>,
-    /// The session or run where the steps began, if they are below it.
+    /// The session or run where the cleanup started, if the steps are below it.
     pub top: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Cleanup {
 const TREES: &str = "ALTER TABLE cleanups ADD COLUMN run_id TEXT;
 ALTER TABLE cleanups ADD COLUMN top TEXT";
 
-/// What `continue_cleanup` answers.
+/// The result of `continue_cleanup`.
 #[derive(Debug, serde::Serialize, schemars::JsonSchema)]
 pub struct CleanupStep {
     /// Rows that it ended or examined.
@@ -86,7 +86,7 @@ const MODULE: &str = "cleanup";
 /// The domain.
 #[must_use]
 pub fn module() -> Module {
-    // The table is closed to bounded callers: what they may know of it, the rows of their sessions say.
+    // Restricted callers cannot read the table; the rows of their sessions show the same.
     Module::new(MODULE).step(TREES).table::<Cleanup>().paced_deadline::<Cleanup>(
         "due_at",
         "due_at IS NOT NULL",
@@ -108,7 +108,7 @@ pub fn continue_cleanup(
     ctx.delete::<Cleanup>(&id)?;
     let Cleanup { kind, session_id, reason, after, up_to, run_id, top, .. } = row;
     let task = Task { kind, session_id, reason, after, up_to, run_id, top };
-    // Those who see the top see all of the tree.
+    // A caller that sees the top of a tree sees the whole tree.
     let about = task.top_session(ctx)?;
     ctx.about(&about);
     take_steps(ctx, task)
@@ -146,23 +146,23 @@ impl Task {
         Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
     }
 
-    /// For a run that is aborted by the event of that seq.
+    /// For a run that is aborted by the event with this seq.
     pub(crate) fn abort(run: &Run, seq: Seq) -> Task {
         let run_id = Some(run.id.clone());
         Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
     }
 
-    /// The same without what the run has delegated, by the rules of version 1.
+    /// The same without delegated runs, by the rules of version 1.
     pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
         Task { run_id: None, ..Task::abort(run, seq) }
     }
 
-    /// For the runs that a run has delegated, and nothing of the run itself.
+    /// For the delegated runs of a run, without the run itself.
     pub(crate) fn delegated(run: &Run) -> Task {
         Task::abort(run, Seq::ZERO)
     }
 
-    /// The session where the steps began.
+    /// The session where the cleanup started.
     fn top_session(&self, ctx: &mut Context<'_>) -> Result<String, Abort> {
         let top = match (&self.top, self.kind) {
             (Some(top), CleanupKind::Abort) => ctx.get::<Run>(top)?.map(|run| run.session_id),
@@ -171,7 +171,7 @@ impl Task {
         Ok(top.unwrap_or_else(|| self.session_id.clone()))
     }
 
-    /// Goes to the next below the session or run that was reached, and marks it.
+    /// Moves to the next child of the current session or run, and marks it.
     fn go_down(&mut self, ctx: &mut Context<'_>) -> Result<Below, Abort> {
         match self.kind {
             CleanupKind::End => Ok(Below::Nothing),
@@ -204,18 +204,18 @@ impl Task {
             return Ok(Below::Nothing);
         };
         self.after = Some(child.run_id.clone());
-        // What one that has ended or was marked has delegated is left to a cleanup of its own.
+        // An ended or marked run has its own cleanup for the runs that it delegated.
         let run = ctx.get::<Run>(&child.run_id)?;
         let Some(run) = run.filter(run::end::is_wanted) else { return Ok(Below::Passed) };
         self.top.get_or_insert(run_id);
         (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
         (self.up_to, self.after) = (ctx.seq, None);
         run::end::stop(ctx, run, Some(run::end::CUT_OFF))?;
-        // With the row of its delegation.
+        // The run, and the row of its delegation.
         Ok(Below::Reached { rows: 2 })
     }
 
-    /// Goes back to what is above, which is done up to here. Not above the top.
+    /// Moves to the parent of the current session or run, which is complete; `false` at the top.
     fn go_up(&mut self, ctx: &mut Context<'_>) -> Result<bool, Abort> {
         let reached = self.run_id.as_ref().unwrap_or(&self.session_id).clone();
         if self.top.as_ref().is_none_or(|top| *top == reached) {
@@ -226,7 +226,7 @@ impl Task {
             let above = above.map_or(Ok(None), |above| ctx.get::<Run>(&above))?;
             let Some(above) = above else { return Ok(false) };
             (self.session_id, self.run_id) = (above.session_id, Some(above.id));
-            // Its calls are done; those that it has now are of a run that began since.
+            // The calls of the parent are ended; its remaining calls belong to a later run.
             self.up_to = Seq::ZERO;
         } else {
             let above = ctx.get::<Session>(&reached)?.and_then(|session| session.parent_id);
@@ -238,40 +238,40 @@ impl Task {
     }
 }
 
-/// What was found below a session or run.
+/// The next child of a session or run.
 enum Below {
-    /// One that is marked now: so many rows.
+    /// It was marked now; this many rows changed.
     Reached { rows: usize },
-    /// One that was marked or has ended before.
+    /// It was marked or has ended before.
     Passed,
-    /// No more.
+    /// There is none.
     Nothing,
 }
 
-/// Begins a cleanup: takes the first step, and leaves a row for the rest.
+/// Starts a cleanup: takes the first step, and leaves a row for the rest.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
 }
 
-/// Whether the rules of the first version hold, in a replay of an event from then.
+/// Whether the rules of version 1 apply: in a replay of events of that version.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before(MODULE, 2)
 }
 
-/// Whether there is a cleanup that is not finished. Only then something may not be marked yet.
+/// Whether there is an unfinished cleanup. Only then rows may not be marked yet.
 pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
     const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
     Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
 }
 
-/// Whether a step is yet to cancel a call, because its run was aborted.
+/// Whether a cleanup will cancel a call, because its run was aborted.
 pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
     let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
     let params = [call.session_id.as_str().into(), call.created_seq.0.into()];
     Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
 }
 
-/// Leaves a cleanup to later steps: for one of many caused by one call.
+/// Defers a cleanup to later steps: for one of many caused by one call.
 pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     ctx.without_policies(|ctx| leave(ctx, task))
 }
@@ -297,15 +297,15 @@ fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abor
     })
 }
 
-/// One step: its remaining row budget, and the tasks in order.
+/// One step, with its remaining row budget.
 struct Step {
     left: usize,
 }
 
 impl Step {
-    /// Does as much of a task as there is room for, and says whether all of it is done.
+    /// Processes a task within the budget. Returns whether it is complete.
     fn work_on(&mut self, ctx: &mut Context<'_>, task: &mut Task) -> Result<bool, Abort> {
-        // To look whether there is anything counts as well.
+        // Looking for rows counts as well.
         self.left -= 1;
         loop {
             self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;

@@ -220,8 +220,8 @@ const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
   WHERE above.depth < ?2)
   SELECT id FROM above";
 
-/// Whether a run above one has ended or is being aborted, so that a cleanup is yet to abort this one. It begins nothing
-/// more.
+/// Whether an ancestor of a run has ended or is being aborted, so that a cleanup will abort this run. Such a run
+/// starts nothing new.
 pub(crate) fn is_cut_off(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
     if !cleanup::are_any(ctx)? {
         return Ok(false);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pending ◀─▶ claimed ─▶ resolved, rejected
-//!    └─────────┴───────▶ cancelled (with the session), expired (while nobody has it)
+//!    └─────────┴───────▶ cancelled (with the session), expired (if unclaimed)
 //! ```
 //!
 //! Deadlines apply to unclaimed handoffs: a pending handoff is escalated or expires, even if

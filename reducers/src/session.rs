@@ -349,7 +349,7 @@ pub(crate) fn mark_cancelled(
     Ok(session)
 }
 
-/// The next session made for another, in the order of ids.
+/// The next child session, in the order of ids.
 pub(crate) fn next_made_for(
     ctx: &mut Context<'_>,
     parent_id: &str,
@@ -358,7 +358,7 @@ pub(crate) fn next_made_for(
     Ok(made_for(ctx, parent_id, after, 1)?.pop())
 }
 
-/// The sessions made for another, in the order of their ids: those after one, no more than `most`.
+/// At most `most` child sessions after an id, in the order of ids.
 pub(crate) fn made_for(
     ctx: &mut Context<'_>,
     parent_id: &str,
@@ -379,8 +379,8 @@ const ABOVE: &str = "WITH RECURSIVE above(id, parent_id, depth) AS (
     AND (s.cancel_requested_at IS NOT NULL OR s.status NOT IN ('completed', 'failed')))
   SELECT id FROM above";
 
-/// Whether a session has ended, is cancelled, or was made for one that is: then nothing new begins for it. Once
-/// a cancellation has reached all sessions each of them says so itself; only until then are those above looked at.
+/// Whether a session has ended, is cancelled, or has a cancelled ancestor: then nothing new starts in it. Ancestors
+/// are checked only while a cleanup is unfinished; afterwards all descendants are marked.
 pub(crate) fn is_closing(ctx: &mut Context<'_>, session: &Session) -> Result<bool, Abort> {
     if session.cancel_requested_at.is_some() || session.status.is_terminal() {
         return Ok(true);
@@ -500,7 +500,7 @@ fn end(
     Ok(session)
 }
 
-/// Ends what a session has one of, its run and its handoff, also where its caller does not see them.
+/// Ends the run and the handoff of a session, even if its caller cannot see them.
 fn release(ctx: &mut Context<'_>, session: &Session) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         run::end::abort_of_session(ctx, &session.id, session.cancel_requested_at.is_some())?;

@@ -10,8 +10,8 @@
 //! `call_id` is Abide's key; the caller derives it from session and position. A model provider's own id
 //! cannot be the key: recorded conversations reuse it for different calls, and some have none.
 //!
-//! A lease is lost when the log says so: it has expired ([`lapse_tool_call()`]) or another worker
-//! claimed the call afterwards. Later reports of its former holder are refused, and kept in `lost_leases`.
+//! A lease is lost according to the log: it has expired ([`lapse_tool_call()`]) or another worker claimed the call
+//! afterwards. Later reports of its former holder are refused, and kept in `lost_leases`.
 //!
 //! This file has the rows and shared functions; then [`mod@request`], [`mod@claim`], [`mod@finish`] (by
 //! the holder, on expiry, by settlement) and [`mod@cancel`].
@@ -82,7 +82,7 @@ const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_c
 WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
 BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END";
 
-/// A call that may have run does not run again, whoever requests it.
+/// A call that may have run is not run again, even if another caller requests it.
 const UNKNOWN: &str = "CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
   AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'

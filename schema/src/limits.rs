@@ -92,8 +92,8 @@ pub const QUERY_STEPS: u64 = 500_000_000;
 /// a machine with 2 GB has room for it on every reader.
 pub const QUERY_MEMORY_BYTES: usize = 256 << 20;
 
-/// Bytes of one value, and of one row that is sorted. The largest event has 16 MB, and what encodes a longer value delays
-/// other callers.
+/// Bytes of one value, and of one row that is sorted. The largest event has 16 MB; encoding a longer value would
+/// delay other callers.
 pub const QUERY_VALUE_BYTES: usize = 17 << 20;
 
 /// Bytes of a LIKE or GLOB pattern.

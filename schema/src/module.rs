@@ -1,4 +1,4 @@
-//! A module: tables, reducers, deadlines and who sees what, declared together.
+//! A module: tables, reducers, deadlines and row visibility, declared together.
 
 #[cfg(doc)]
 use crate::caller::Caller;

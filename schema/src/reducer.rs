@@ -388,10 +388,9 @@ impl<'a> Context<'a> {
         self.seq <= self.rows.last_before(module, version)
     }
 
-    /// Does what follows from a call whatever policies let its caller see: ending what belongs to a session
-    /// that ends, asking somebody else for a decision. Outside of it, a row that a policy hides from the
-    /// caller is not there for the reducer either. The caller's scope bounds here as well. What the caller
-    /// is told must not depend on what is found.
+    /// Applies the consequences of a call without the caller's policies: ending the contents of a session, or requesting a
+    /// decision. Otherwise rows that a policy hides do not exist for the reducer. The scope still applies. The
+    /// caller's result must not depend on hidden rows.
     ///
     /// # Errors
     /// Those of `act`.

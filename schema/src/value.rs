@@ -65,7 +65,7 @@ impl Value {
             JsonValue::Number(number) => match (number.as_i64(), number.as_f64()) {
                 (Some(n), _) => Value::Integer(n),
                 (None, Some(x)) if !number.is_u64() => Value::Real(x),
-                _ => return Err(NotACell("an integer that does not fit 64 bits with sign")),
+                _ => return Err(NotACell("an integer that does not fit a signed 64-bit integer")),
             },
             JsonValue::String(text) => Value::Text(text.clone()),
             JsonValue::Array(_) => return Err(NotACell("an array")),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::reducer::{Abort, Context};
 use crate::refusal::Refusal;
 
-/// The outcome of work: the call continues, or is refused.
+/// The result of work: the call continues, or is refused.
 pub type Verdict = Result<(), Refusal>;
 
 /// Work whose verdict depends on its input alone. Two values are equal if their inputs are.
@@ -27,27 +27,27 @@ pub trait Work: Any + fmt::Debug + Send + Sync {
 /// An unlimited number of steps; the work's own limit is part of the verdict.
 pub const WHOLE: u64 = u64::MAX;
 
-/// Tries out policies: whether a table and its columns are there, and whether a condition is one that can decide
-/// what is seen.
+/// Validates policies: checks that the table and its columns exist, and that the condition can be evaluated and be
+/// part of a live query.
 pub trait PolicyChecker: fmt::Debug + Send + Sync {
     /// The verdict on a policy.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The refusal of an invalid policy.
     fn check(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict;
 }
 
-/// Trying out a policy. To plan the SQL of a condition takes no steps that could be counted, so a reader does it, and
-/// the writer tries out policies without a condition only.
+/// Validation of a policy. Planning the SQL of a condition has no countable steps, so a reader does it. The writer
+/// validates only policies without a condition.
 #[derive(Clone, Debug)]
 pub struct PolicyTrial {
     /// The table.
     pub table: String,
-    /// Which rows.
+    /// The condition for visible rows.
     pub condition: Option<String>,
-    /// The columns that are hidden.
+    /// The hidden columns.
     pub hidden: Vec<String>,
-    /// Who tries it out: one for each engine.
+    /// The validator of the engine.
     pub checker: Arc<dyn PolicyChecker>,
 }
 
@@ -89,7 +89,7 @@ pub struct WorkBudget<'a> {
     pub call: usize,
     /// Work done before.
     pub finished: &'a [FinishedWork],
-    /// Collects the work that takes more.
+    /// Collects work that exceeds the budget.
     pub deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
     /// Whether the call continues as if deferred work had been accepted, so that all work of a batch is collected in
     /// one pass. The whole batch is rolled back afterwards.
@@ -121,11 +121,11 @@ impl Context<'_> {
         if work_budget.goes_on { Ok(()) } else { Err(Abort::Deferred) }
     }
 
-    /// Tries out a policy before it is kept, over the declared tables with nothing in them. Call it before the first
-    /// write: a reader plans the condition, and the call runs again.
+    /// Validates a policy before it is stored, against empty tables. Call it before the first write: a reader plans
+    /// the condition, and the call runs again.
     ///
     /// # Errors
-    /// [`Abort::Refused`] with what is wrong with it, [`Abort::Deferred`] where it is yet to be planned.
+    /// [`Abort::Refused`] if the policy is invalid, [`Abort::Deferred`] if a reader must plan the condition first.
     pub fn validate_policy(
         &mut self,
         table: &str,

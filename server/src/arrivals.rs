@@ -1,7 +1,8 @@
-//! Bytes of a WebSocket message that arrives: counted as the caller's from [`limits::BODY_UNCOUNTED_BYTES`] on, as
-//! those of a request's body.
+//! Counts the bytes of an incoming WebSocket message for its caller, from [`limits::BODY_UNCOUNTED_BYTES`] on, like
+//! those of a request body.
 //!
-//! The library shows a message when all of it is there, so they are counted below it, where the socket is read.
+//! The WebSocket library returns a message only when it is complete. So the bytes are counted below it, where the
+//! socket is read.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,11 +11,11 @@ use abide_engine::buffers::{Account, Reservation};
 
 use crate::limits;
 
-/// Of one connection. Nothing is counted until it is a WebSocket.
+/// The count of one connection. Nothing is counted before it is a WebSocket.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals(OnceLock<Mutex<Message>>);
 
-/// The message that arrives.
+/// The incoming message.
 #[derive(Debug)]
 struct Message {
     account: Account,
@@ -23,7 +24,7 @@ struct Message {
 }
 
 impl Arrivals {
-    /// From now on messages arrive.
+    /// Starts counting, for this account.
     pub(crate) fn begin(&self, account: Account) {
         self.0.get_or_init(|| {
             let hold = account.reserve();
@@ -31,10 +32,10 @@ impl Arrivals {
         });
     }
 
-    /// So many bytes have come.
+    /// Counts received bytes.
     ///
     /// # Errors
-    /// Too much of the caller waits already. The error has the refusal.
+    /// Too many bytes of the caller are buffered. The error contains the refusal.
     pub(crate) fn add(&self, bytes: usize) -> io::Result<()> {
         let Some(mut message) = self.lock() else { return Ok(()) };
         message.bytes += bytes;
@@ -45,7 +46,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// A whole message is there: what counts it.
+    /// The message is complete: returns its reservation.
     pub(crate) fn message(&self) -> Option<Reservation> {
         let mut message = self.lock()?;
         message.bytes = 0;
@@ -56,7 +57,7 @@ impl Arrivals {
         Some(std::mem::replace(&mut message.hold, next))
     }
 
-    /// A ping or a pong with such a payload is there, maybe in the middle of a message.
+    /// Subtracts a ping or a pong with this payload, which may arrive within a message.
     pub(crate) fn control(&self, payload: &[u8]) {
         if let Some(mut message) = self.lock() {
             message.bytes = message.bytes.saturating_sub(CONTROL_HEADER_BYTES + payload.len());
@@ -68,5 +69,5 @@ impl Arrivals {
     }
 }
 
-/// The header of a client's control frame with its mask (RFC 6455, 5.2).
+/// Size of the header of a client's control frame, with its mask (RFC 6455, section 5.2).
 const CONTROL_HEADER_BYTES: usize = 6;

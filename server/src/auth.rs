@@ -1,4 +1,4 @@
-//! Authentication: what a request presents, who it is, and how long that stays valid.
+//! Authentication: the credential of a request, its caller, and how long it is valid.
 
 pub(crate) mod access;
 pub(crate) mod authenticator;

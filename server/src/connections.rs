@@ -1,4 +1,4 @@
-//! Connections: how many there are, how long they live, and what they may hold.
+//! Connections: their number, their lifetime, and their resources.
 
 pub(crate) mod descriptors;
 pub(crate) mod lifecycle;

@@ -5,7 +5,7 @@
 //! [`abide_engine::Engine::describe`] lists them.
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`AccessConfig`] authentication ·
-//! `session` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
+//! `authenticator` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
 //! one file per family · [`AgentRegistry`] checks agent definitions · `body` request bodies · `problem` refusals over HTTP ·
 //! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
 //!

@@ -111,7 +111,7 @@ struct Events {
     account: Account,
     /// Counts the event that is being sent.
     hold: Option<Reservation>,
-    /// Done when the credentials do not count any more.
+    /// Completes when the credentials are no longer valid.
     invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     ended: bool,
     /// The rows are outdated, so a reconnect must not resume here.

@@ -1,5 +1,4 @@
-//! Texts that are encoded for one connection and not sent yet: counted as its caller's, from
-//! [`COUNTED_BYTES`] on.
+//! Counts encoded texts that are not sent yet for their caller, from [`COUNTED_BYTES`] on.
 
 use std::io;
 
@@ -17,11 +16,11 @@ use tokio::time::timeout;
 
 use crate::{frames, limits};
 
-/// A text, and what counts it until it is sent.
+/// A text, and its reservation until it is sent.
 pub(crate) type Unsent = (String, Option<Reservation>);
 
-/// Encodes an update as soon as there is room for its text. `None` where there is none for so long that a peer
-/// which does not read would be given up.
+/// Encodes an update as soon as there is room for its text. `None` if there is none for as long as a peer may read
+/// nothing.
 pub(crate) async fn encode(
     account: &Account,
     update: Update,
@@ -37,7 +36,7 @@ pub(crate) async fn encode(
     Some((encode(&update), Some(hold)))
 }
 
-/// Counts a text that is encoded already.
+/// Counts a text that is already encoded.
 ///
 /// # Errors
 /// `overloaded`.
@@ -50,8 +49,8 @@ pub(crate) fn count(account: &Account, text: &str) -> Result<Option<Reservation>
     Ok(Some(hold))
 }
 
-/// The answer to a call as a response. A call that is done cannot be refused: where there is no room for its answer,
-/// the connection ends without it, and the caller asks again with its request id.
+/// The result of a call as a response. A committed call cannot be refused: if there is no room for its result, the
+/// connection ends without it, and the caller retries with its request id.
 pub(crate) fn answer(account: &Account, text: String) -> Response {
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     match count(account, &text) {
@@ -64,7 +63,7 @@ pub(crate) fn answer(account: &Account, text: String) -> Response {
             ([kind], Body::from_stream(whole)).into_response()
         }
         Err(refusal) => {
-            tracing::info!(%refusal, "a connection ends: its caller does not read its answers");
+            tracing::info!(%refusal, "closing a connection: its caller reads no responses");
             let nothing = stream::iter([Err::<String, _>(io::Error::other(refusal))]);
             ([kind], Body::from_stream(nothing)).into_response()
         }

@@ -23,7 +23,7 @@ mod later {
     /// A broken version of the same reducer.
     #[reducer]
     pub(crate) fn stumble(_ctx: &mut Context<'_>, fall: bool) -> Result<bool, Abort> {
-        Err(Abort::Broken(format!("nobody falls any more: {fall}").into()))
+        Err(Abort::Broken(format!("fall is not used: {fall}").into()))
     }
 }
 
@@ -51,6 +51,6 @@ fn an_internal_failure_is_reported_and_affects_no_other_call() {
     let error = replay(&world.path(), &into, vec![module], None, &mut |_| {}).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "event 1: stumble is refused in the replay: the reducer failed: nobody falls any more: false"
+        "event 1: stumble is refused in the replay: the reducer broke: fall is not used: false"
     );
 }

@@ -248,7 +248,7 @@ fn an_abort_cancels_the_calls_of_its_run() {
 }
 
 /// The first step cancels 100 calls. Other calls of the aborted run could be claimed and run until
-/// their step came.
+/// the next step.
 #[test]
 fn a_call_of_an_aborted_run_cannot_be_claimed() {
     run(async {
@@ -294,7 +294,7 @@ fn a_call_requested_by_an_aborted_run_cannot_be_claimed() {
 const BRANCHES: usize = 15;
 const LEAVES: usize = 15;
 
-/// Starts a run under another, for a call that it requests, and gives its id.
+/// Starts a child run for a call that the parent requests; returns its id.
 async fn delegate(world: &World, run: &str, session: &str, token: i64, nth: usize) -> String {
     let call_id = format!("{run}~{nth:02}");
     let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "put",
@@ -311,8 +311,8 @@ async fn drive(world: &World, run: &str) -> i64 {
     world.call("claim_run", claim).await.unwrap().seq.0
 }
 
-/// A run with 240 descendants, each with a call that waits: those of the first level are driven, and have delegated to
-/// the others. Gives the token of the run at the top, and of the last one that is driven.
+/// A run with 240 descendants, each with a waiting call. Those of the first level have drivers, and delegated to
+/// the others. Returns the token of the top run, and of the last run with a driver.
 async fn tree() -> (World, i64, i64) {
     let world = World::new();
     let setup = vec![
@@ -344,14 +344,14 @@ async fn tree() -> (World, i64, i64) {
     (world, top, last)
 }
 
-/// The runs that nobody has asked to stop, the calls that wait, and what is left to be done.
+/// The active runs without a request to abort, the waiting calls, and the unfinished cleanups.
 const DELEGATED: &str = "SELECT (SELECT count(*) FROM runs WHERE status IN ('running', 'waiting')
         AND abort_requested_at IS NULL)
     + (SELECT count(*) FROM tool_calls WHERE status = 'pending'
         OR status = 'claimed' AND cancel_requested_at IS NULL)
     + (SELECT count(*) FROM cleanups)";
 
-/// One transaction ended all of the tree.
+/// One transaction ended the whole tree.
 #[test]
 fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
     run(async {
@@ -369,7 +369,7 @@ fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
             }
             let before = world.engine().durable_seq().0;
             world.call(way, args).await.unwrap();
-            // A killed process goes on where it was.
+            // After a crash, the cleanup continues at the same position.
             world.drop_engine();
             world.open();
             world.pass_ms(0).await;
@@ -379,7 +379,7 @@ fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
             let aborted = "SELECT count(*) FROM runs WHERE abort_requested_at IS NOT NULL";
             let aborted = number(&world, aborted).await;
             assert!(aborted >= descendants as i64, "{way}: {aborted}");
-            // A run that ends has a call, and a session that is cancelled with it.
+            // The call of an ended run, and the session that is cancelled with it.
             let most = most_rows_of_one_event(&world, before).await;
             assert!(most <= 3 * limits::CLEANUP_ROWS as i64, "{way}: {most} rows");
             let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
@@ -390,14 +390,14 @@ fn an_abort_ends_a_tree_of_runs_in_bounded_steps() {
     });
 }
 
-/// The abort and what is refused after it are one batch, so that no step comes between.
+/// The abort and the refused calls are one batch, so that no step runs in between.
 #[test]
 fn no_work_starts_below_an_aborted_run() {
     run(async {
         let (mut world, top, last) = tree().await;
         let branch = format!("r1~{:02}", BRANCHES - 1);
         let leaf = format!("{branch}~run~{:02}", LEAVES - 1);
-        // A call that one of the last runs holds, for which it could delegate.
+        // A call that the last driven run holds, for which it could delegate.
         let (run_id, call_id) = (format!("{branch}~run"), format!("{branch}~run~more"));
         let wanted = json!({"call_id": call_id, "session_id": branch, "tool_name": "put",
             "arguments": {}, "run_id": run_id, "run_fencing_token": last,
@@ -424,7 +424,7 @@ fn no_work_starts_below_an_aborted_run() {
             }
         }
         assert!(before == world.state(None).await, "a refused batch leaves nothing");
-        // A call that a run requests before its step comes is not claimed, and is cancelled with it.
+        // A call that a run requests before its step is not claimed, and is cancelled with it.
         let wanted = json!({"call_id": format!("{branch}~run~last"), "session_id": branch,
             "tool_name": "put", "arguments": {}, "run_id": run_id, "run_fencing_token": last,
             "claim_lease_ms": 60_000});
@@ -438,7 +438,7 @@ fn no_work_starts_below_an_aborted_run() {
     });
 }
 
-/// A session had a cleanup and a step of its own.
+/// Each session had its own cleanup and step.
 #[test]
 fn a_cancellation_takes_few_transactions() {
     run(async {
@@ -448,7 +448,7 @@ fn a_cancellation_takes_few_transactions() {
         assert!(number(&world, rows).await <= 1);
         world.pass_ms(0).await;
         let steps = "SELECT count(*) FROM events WHERE reducer = 'continue_cleanup'";
-        // Children, calls and timers count once each, and the first step is that of the call itself.
+        // Children, calls and timers count once each, and the call itself is the first step.
         let all = (CHILDREN + 2 * CALLS) as i64;
         let (steps, least) = (number(&world, steps).await, all / limits::CLEANUP_ROWS as i64);
         assert!(steps <= least + 2, "{steps} steps for {all} rows");

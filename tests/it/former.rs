@@ -1,5 +1,5 @@
-//! A log whose cleanups ran by their first rules: one transaction ended a whole tree of runs, and each session of a
-//! cancelled tree had a step of its own. Replays give the same rows, and the file goes on by today's rules.
+//! A log with cleanups by their first rules: one transaction ended a whole tree of runs, and each session of a
+//! cancelled tree had its own step. Replays give the same rows, and the file continues by the current rules.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::world::{World, run};
 
-/// The file that [`play`] and [`play_on`] left with the last commit that had these rules (aa268eb).
+/// The file that [`play`] and [`play_on`] wrote at the last commit with these rules (aa268eb).
 const KEPT: &str = "fixtures/former/cleanup.db.zst";
 
-/// Starts a run under another, for a call that it requests.
+/// Starts a child run for a call that the parent requests.
 async fn delegate(world: &World, (run, session, token): (&str, &str, i64), nth: usize) -> String {
     let call_id = format!("{run}~{nth}");
     let wanted = json!({"call_id": call_id, "session_id": session, "tool_name": "look",
@@ -32,14 +32,14 @@ async fn drive(world: &World, run: &str) -> i64 {
     world.call("claim_run", claim).await.unwrap().seq.0
 }
 
-/// A run with three runs below it, one of which has two; each session of them has a call that waits.
+/// A run with three child runs, one of which has two; each of their sessions has a waiting call.
 async fn tree(world: &World, name: &str) -> i64 {
     world.call("create_session", json!({"agent": "support", "id": name})).await.unwrap();
     world.call("start_run", json!({"session_id": name, "id": name})).await.unwrap();
     let token = drive(world, name).await;
     for nth in 1..=3 {
         let session = delegate(world, (name, name, token), nth).await;
-        // `~` is reserved for what a run derives.
+        // `~` is reserved for ids that are derived from a run.
         let wait = json!({"call_id": format!("{} waits", session.replace('~', "-")),
             "session_id": session, "tool_name": "look", "arguments": {}});
         world.call("request_tool_call", wait).await.unwrap();
@@ -54,7 +54,7 @@ async fn tree(world: &World, name: &str) -> i64 {
     token
 }
 
-/// Every way in which a cleanup begins.
+/// Every operation that starts a cleanup.
 async fn play(world: &World) {
     world.call("register_tool", json!({"name": "look", "effect": "idempotent"})).await.unwrap();
     let agent = json!({"name": "support", "definition": {}, "mode": "all"});
@@ -89,7 +89,7 @@ async fn play(world: &World) {
     world.pass_ms(0).await;
 }
 
-/// Cleanups of which only the first step is done.
+/// Cleanups of which only the first step is complete.
 async fn play_on(world: &mut World) {
     world.close();
     let mut config = world.config(modules());
@@ -117,7 +117,7 @@ fn check_replay(world: &World, name: &str) {
     replay(&world.path(), &into, modules(), None, &mut |_| {}).unwrap();
 }
 
-/// How each session and run ended, and each call stands.
+/// The final status of each session, run and call.
 async fn ends(world: &World) -> Vec<abide_schema::Row> {
     let sql = "SELECT id, status, error_code FROM sessions
         UNION ALL SELECT id, status, error_code FROM runs
@@ -126,7 +126,7 @@ async fn ends(world: &World) -> Vec<abide_schema::Row> {
     world.rows(sql).await
 }
 
-/// As it is, brought to today's tables, and after today's engine has gone on with it.
+/// The file unchanged, migrated, and after the current engine has continued it.
 #[test]
 fn a_log_of_the_first_rules_replays() {
     let mut world = kept();
@@ -147,12 +147,12 @@ fn a_log_of_the_first_rules_replays() {
     world.close();
     assert!(head(&world) > before + 2, "what was left is done");
     check_replay(&world, "gone-on");
-    // A replay knows as well which rules held when, so that it can be replayed in turn.
+    // A replay stores which rules applied when, so that it can be replayed in turn.
     let again = world.path().with_extension("gone-on");
     replay(&again, &again.with_extension("again"), modules(), None, &mut |_| {}).unwrap();
 }
 
-/// Both rules end the same.
+/// Both versions of the rules have the same result.
 #[test]
 fn both_rules_end_the_same() {
     run(async {

@@ -344,7 +344,7 @@ fn hashes_and_salts_are_visible_to_unrestricted_auditors_only() {
         let caller = |role: &str, scope: &[(&str, &str)]| {
             let scope = scope.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             let scope: BTreeMap<String, String> = scope.collect();
-            Caller::with("somebody", role, BTreeSet::new(), scope)
+            Caller::with("reader", role, BTreeSet::new(), scope)
         };
         let shown = async |caller: &Caller| {
             let columns = ask(&world, caller, "SELECT * FROM events LIMIT 0", None).await.0;

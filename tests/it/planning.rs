@@ -1,5 +1,5 @@
-//! Policies are planned by readers: however hostile a condition is, and however many policies there are, `set_policy` takes
-//! the writer few steps.
+//! Readers plan policies: however hostile a condition is, and however many policies exist, `set_policy` takes the
+//! writer few steps.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::world::{World, run};
 
-/// Conditions of at most 4 KB whose planning takes long, or would.
+/// Conditions of at most 4 KB whose planning would take long.
 fn hostile() -> Vec<(&'static str, String)> {
     let bytes = limits::POLICY_BYTES;
     let fill = |piece: &str, end: &str| piece.repeat((bytes - 200) / piece.len()) + end;
@@ -42,13 +42,13 @@ fn hostile() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Policies that there are already, in the second of two worlds.
+/// Number of existing policies in the second of two worlds.
 const MANY: i64 = limits::POLICIES - 1;
 
-/// Steps of the writer that a policy may take, by how many there are: it reads each of them once and counts them once.
+/// Maximum steps of the writer for a policy, by the number of policies: it reads and counts each of them once.
 const MOST: [u64; 2] = [200, 200 + 7 * MANY as u64];
 
-/// Steps of the first call that is held to the policy: it reads all policies, and asks for one row.
+/// Maximum steps of the first call under the policy: it reads all policies, and checks one row.
 const MOST_OF_CALL: [u64; 2] = [8_000, 8_000 + 7 * MANY as u64];
 
 fn with_policies(count: i64) -> World {
@@ -72,13 +72,13 @@ fn with_policies(count: i64) -> World {
     world
 }
 
-/// What becomes of each: planned by a reader, in a bounded number of the writer's steps.
+/// Readers plan every condition, and the writer takes a bounded number of steps.
 #[test]
 fn a_hostile_policy_takes_the_writer_few_steps() {
     let mut all = Vec::new();
     for (nth, policies) in [1, MANY].into_iter().enumerate() {
         let world = with_policies(policies);
-        // What is done once after a file is opened does not count.
+        // Work that happens once after a file is opened does not count.
         run(world.say("s1", "hello")).unwrap();
         let mut outcomes = Vec::new();
         for (name, condition) in hostile() {
@@ -92,7 +92,7 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
             let between = metrics();
             let app = Caller::with("ann", "app", BTreeSet::new(), Scope::new());
             let args = json!({"session_id": "s1", "role": "user", "content": "x"});
-            // Whether it sees the session, its policy says.
+            // The policy decides whether the call is refused.
             let _ = run(world.engine().call(&app, "append_message", &args, None));
             let after = metrics();
             assert_eq!(between.1, before.1 + 1, "{name}: a reader plans it");
@@ -123,7 +123,7 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
     expected.assert_eq(&all[0]);
 }
 
-/// A policy that needs no plan is set at once, and one that is wrong is refused in the same words as before.
+/// A policy that needs no plan is set immediately, and an invalid one is refused with the same error as before.
 #[test]
 fn a_policy_without_a_condition_is_not_deferred() {
     run(async {

@@ -268,7 +268,7 @@ fn parameters() {
         bad_arguments: parameter a is an array (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
         bad_arguments: parameter a is an object (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
         bad_arguments: parameter a is a $blob that is not base64 (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
-        bad_arguments: parameter a is an integer that does not fit 64 bits with sign (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
+        bad_arguments: parameter a is an integer that does not fit a signed 64-bit integer (hint: a parameter is null, a number, a text or {"$blob": "<base64>"})
         [id]
         bad_sql: near ":t": syntax error (hint: at byte 14 of the statement)
         bad_sql: datatype mismatch

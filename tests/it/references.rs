@@ -48,7 +48,7 @@ fn a_broken_reference_affects_its_own_call_only() {
         let engine = Arc::new(engine);
         let calls = (0..40).map(|nth| {
             let engine = Arc::clone(&engine);
-            let session_id = if nth % 4 == 3 { "nobody" } else { "s1" };
+            let session_id = if nth % 4 == 3 { "noname" } else { "s1" };
             async move {
                 let (caller, args) = (Caller::new("local"), json!({"session_id": session_id}));
                 engine.call(&caller, "note_blindly", &args, None).await

@@ -136,7 +136,7 @@ fn a_run_waits_for_a_decision_and_continues() {
     assert!(
         done.ends_with(
             "\n← done\nOrder A-7 is paid back.\n20 tokens in, 6 out\n\
-        together 30 tokens in, 10 out, and what 1 answer took that did not say\n"
+        total 30 tokens in, 10 out, without 1 answer whose usage is unknown\n"
         ),
         "{done}"
     );
@@ -176,16 +176,16 @@ fn a_run_that_cannot_start_leaves_nothing() {
     let missing = crate::program::run(["agent", "check", "--agents", "nofolder"]);
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(missing.stderr.contains("there is no folder nofolder   [not_found]"), "{missing:?}");
-    let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "nobody", "x"]);
+    let unknown = agent_folder.run(&["--db", "agents.db", "agent", "run", "noname", "x"]);
     assert_eq!(unknown.code, Some(1));
-    assert!(unknown.stderr.contains("there is no agent nobody   [not_found]\n"), "{unknown:?}");
+    assert!(unknown.stderr.contains("there is no agent noname   [not_found]\n"), "{unknown:?}");
     assert_eq!(agent_folder.rows("SELECT count(*) FROM sessions"), json!([[0]]));
     agent_folder.clerk(&["--yes"]).good();
     let other =
         ["--db", "agents.db", "agent", "run", "clerk", "Something else.", "--id", "order-7"];
     let taken = agent_folder.run(&other);
     assert!(
-        taken.stderr.contains("run order-7 is one of clerk that began with: Pay order A-7 back."),
+        taken.stderr.contains("run order-7 of agent clerk started with: Pay order A-7 back."),
         "{taken:?}"
     );
     assert_eq!(taken.code, Some(1));
@@ -389,7 +389,7 @@ fn a_posted_definition_is_checked_and_run() {
     let refused = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["refnd"]}));
     assert_eq!(refused.0, 422);
     let detail =
-        "no definition of agent new: unknown_tool: unknown tool refnd; available: look, refund";
+        "agent new is not valid: unknown_tool: unknown tool refnd; available: look, refund";
     assert_eq!(refused.1["detail"], detail);
     let middleware = json!({"name": "new", "middleware": [{"name": "pii", "at": "request"}]});
     assert_eq!(http(&server, "POST", "/agents", &middleware).0, 422);

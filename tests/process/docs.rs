@@ -1,6 +1,7 @@
-//! The command blocks of the README and of `docs/`, run as they are written.
+//! Runs the command blocks of the README and of `docs/` as written.
 //!
-//! A page is run from top to bottom in an empty folder, each block as one script of `sh -e`. What follows `sh` says how:
+//! A page runs from top to bottom in an empty folder, each block as one script of `sh -e`. The words after `sh`
+//! are:
 //!
 //! | block | |
 //! |---|---|
@@ -9,9 +10,9 @@
 //! | `sh background` | one command that runs until the page ends; after `abide serve` the next block waits until it listens |
 //! | `sh no-run` | is not run: it needs a key, a network, another terminal, or minutes |
 //!
-//! A block `text` behind a block holds what it prints, stdout and stderr; `…` in it stands for anything on that line.
+//! A block `text` after a block contains its output, stdout and stderr; `…` matches any text on that line.
 //!
-//! Two things differ from a shell at home: `abide` is the binary under test, and a server takes a free port.
+//! Two things differ from a user's shell: `abide` is the binary under test, and a server uses a free port.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -81,7 +82,7 @@ fn blocks(name: &str, page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The folder that a page runs in, and what it has started.
+/// The folder of a page, and the processes that it has started.
 struct Reader {
     folder: TempDir,
     programs: TempDir,
@@ -108,7 +109,7 @@ impl Reader {
         Reader { folder, programs, address: USUAL.to_owned(), background: Vec::new() }
     }
 
-    /// A shell in the folder of the page. Variables that it sets are there in later ones, as in one terminal.
+    /// A shell in the folder of the page. Variables that it sets persist, as in one terminal.
     fn shell(&self, text: &str) -> Command {
         let text = text.replace(USUAL, &self.address).replace("localhost:7341", &self.address);
         let kept = self.programs.path().join("variables");
@@ -128,10 +129,10 @@ impl Reader {
         shell
     }
 
-    /// What the block printed.
+    /// Runs a block; returns its output.
     fn run(&mut self, block: &Block, place: &str) -> String {
         if block.kind == Kind::Background {
-            // One command, so that the process that is killed at the end is it.
+            // `exec`, so that killing the process at the end kills the command.
             let process = Process::spawn(&mut self.shell(&format!("exec {}", block.text)));
             let mut first = String::new();
             if block.text.starts_with("abide serve") {
@@ -149,7 +150,7 @@ impl Reader {
     }
 }
 
-/// Whether the line is as the page has it; `…` stands for anything.
+/// Whether a line matches the page; `…` matches any text.
 fn fits(line: &str, expected: &str) -> bool {
     let mut parts = expected.split('…');
     let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else {
@@ -172,7 +173,7 @@ fn assert_prints(printed: &str, block: &Block, place: &str) {
     assert!(same, "{place} says\n{}\nand this is printed:\n{}", block.text, printed.join("\n"));
 }
 
-/// Runs a page; how many of its blocks ran.
+/// Runs a page; returns the number of blocks.
 fn run_page(name: &str, page: &str) -> usize {
     let mut reader = Reader::new();
     let (mut ran, mut printed) = (0, None);
@@ -222,7 +223,7 @@ fn the_commands_of_the_pages_run_as_written() {
     assert!(ran.iter().map(|(blocks, _)| blocks).sum::<usize>() > 15, "{ran:?}");
 }
 
-/// People copy whole blocks, and a prompt is no command.
+/// Users copy whole blocks, so blocks have no prompts.
 #[test]
 fn no_block_has_a_prompt() {
     for (name, page) in pages() {

@@ -72,7 +72,7 @@ impl Ledger {
         assert!(reached.is_ok(), "no more responses");
     }
 
-    /// Tells the writers to stop after their current operation.
+    /// Stops the writers after their current operation.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! What a new user types by mistake: file names, ids and names that do not exist. Each is refused with what is wrong and
-//! what helps. Some of them succeeded without effect, some created a file, and some were reported as damage.
+//! Typing errors of a new user: file names, ids and names that do not exist. Each is refused with the error and a
+//! hint. Some of them succeeded without effect, some created a file, and some were reported as damage.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -57,7 +57,7 @@ fn a_replay_past_the_end_of_the_log_is_refused() {
     assert!(!folder.path().join("then.db").exists());
 }
 
-/// A mistyped name made a new, empty file, in which nothing was found and which took what was written.
+/// A mistyped name created a new, empty file.
 #[test]
 fn commands_that_use_a_file_do_not_create_it() {
     let folder = folder();
@@ -151,10 +151,10 @@ fn what_is_no_database_is_named() {
               hint: check the path
             $ abide verify text
             error: text is not an Abide database: it is not a SQLite file   [bad_request]
-              hint: name another file; this one was not changed
+              hint: pass another file; this one was not changed
             $ abide backup copy.db --db text
             error: text is not an Abide database: it is not a SQLite file   [bad_request]
-              hint: name another file; this one was not changed
+              hint: pass another file; this one was not changed
             $ abide verify empty
             error: empty is empty, not a database file   [bad_request]
               hint: check the path

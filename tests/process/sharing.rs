@@ -209,7 +209,7 @@ fn a_missing_folder() {
 #[test]
 fn a_folder_that_cannot_be_written() {
     if !rustix::process::geteuid().is_root() {
-        return left_out("a read-only folder: only root can become somebody else");
+        return left_out("a read-only folder: only root can change its user id");
     }
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");

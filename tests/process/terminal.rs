@@ -294,7 +294,7 @@ fn a_run_and_its_prompt_escape_control_characters() {
     };
     let shown = on_a_terminal(&of("r1"), "y\n");
     assert_harmless("a run on a terminal", &shown);
-    assert!(shown.contains("let it run? [y/N]"), "{shown:?}");
+    assert!(shown.contains("approve? [y/N]"), "{shown:?}");
     assert!(shown.matches("mark").count() >= 4, "{shown:?}");
     for more in [&[][..], &["--json".to_owned()]] {
         for id in ["r1", "r2"] {

@@ -131,7 +131,7 @@ impl UnreadFixture {
         assert!(peak < most, "it held {peak} bytes, {} before", self.before);
     }
 
-    /// All clients have left: what it holds falls back to where it began. Prints what it held (`--nocapture`).
+    /// Checks that memory falls back after all clients have disconnected. Prints the values (`--nocapture`).
     fn check_fall(&self, attack: &str) {
         let peak = bytes(self.server.id(), "VmHWM").unwrap();
         let until = Instant::now() + PATIENCE;

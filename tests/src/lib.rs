@@ -14,7 +14,7 @@ pub fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/conversations.jsonl.zst")
 }
 
-/// The folder with all recordings, beside the repository; it does not exist on every machine.
+/// The folder with all recordings, next to the repository; it does not exist on every machine.
 #[must_use]
 pub fn recordings() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
@@ -56,7 +56,7 @@ pub fn unpacked(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The lines of a file, unpacked where its name ends in `.zst`. What is not UTF-8 is left out.
+/// The lines of a file, decompressed if its name ends in `.zst`. Lines that are not UTF-8 are skipped.
 ///
 /// # Panics
 /// The file cannot be read.

@@ -1,8 +1,8 @@
 //! `cargo xtask book`: the pages as a book, built by mdBook, with every link of the result checked.
 //!
-//! The pages are written for GitHub: some stand in the root, the others in `docs/`. mdBook wants one folder, so they
-//! are copied into `target/book/src`, where they stand side by side, with their links changed accordingly. mdBook
-//! itself is built once, into `target/mdbook`, unless it is on the path.
+//! The pages are written for GitHub: some are in the root, the others in `docs/`. mdBook needs one folder, so they
+//! are copied into `target/book/src`, and their links are changed. mdBook itself is built once, into
+//! `target/mdbook`, unless it is on the path.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::tidy;
 
-/// The version that is built where there is none.
+/// The version to build.
 const VERSION: &str = "0.5.4";
 
-/// Where the pages are copied to, and where the book is: `book.toml` says the same.
+/// The folder of the copied pages, and the folder of the book; `book.toml` has the same.
 const SOURCE: &str = "target/book/src";
 const BUILT: &str = "target/book/html";
 
@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(crate::verdict(findings.is_empty() && broken.is_empty()))
 }
 
-/// The program: that of the path, or our own, which is built where there is none.
+/// The mdBook on the path, or our own, which is built if it is missing.
 fn mdbook(root: &Path) -> Result<PathBuf, String> {
     let works = |program: &Path| {
         let output = Command::new(program).arg("--version").output();
@@ -59,7 +59,7 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Copies the pages, and what they show, into one folder.
+/// Copies the pages and their pictures into one folder.
 fn stage(root: &Path) -> io::Result<()> {
     let to = root.join(SOURCE);
     if to.exists() {
@@ -72,7 +72,7 @@ fn stage(root: &Path) -> io::Result<()> {
             let name = entry.file_name();
             let shown = Path::new(&name).extension().is_some_and(|end| end == "svg");
             if Path::new(&name).extension().is_some_and(|end| end == "md") {
-                // mdBook would rename the README itself, and not the links to it.
+                // mdBook would rename the README, but not the links to it.
                 let name = if name == "README.md" { "index.md".into() } else { name };
                 let text = fs::read_to_string(entry.path())?;
                 let text = text.replace("](docs/", "](").replace("](../", "](");
@@ -85,7 +85,7 @@ fn stage(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Each link of a built page that leads nowhere.
+/// Every broken link of the built pages.
 fn broken_links(folder: &Path) -> io::Result<BTreeSet<String>> {
     let mut broken = BTreeSet::new();
     for entry in fs::read_dir(folder)? {

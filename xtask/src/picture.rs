@@ -1,7 +1,7 @@
-//! `cargo xtask picture`: runs the demo, and draws what it prints as `docs/demo.svg`.
+//! `cargo xtask picture`: runs the demo, and draws its output as `docs/demo.svg`.
 //!
-//! The text is that of a real run. The pace is ours: a demo takes about a second, and a reader more. The picture moves
-//! by CSS alone, so that it also moves inside of an `<img>`, where scripts do not run.
+//! The text is the output of a real run. The animation is slower: a demo takes about a second. The picture is
+//! animated with CSS only, so that it also moves in an `<img>`, where scripts do not run.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,24 +10,24 @@ use std::process::{ExitCode, Stdio};
 
 const PICTURE: &str = "docs/demo.svg";
 
-/// What is run, and shown as typed.
+/// The command, as typed.
 const COMMAND: &str = "cargo run --release -- demo";
 
-/// What it takes.
-pub(crate) const TAKES: &str = "[--debug]   run the debug build, which is there sooner";
+/// The arguments.
+pub(crate) const TAKES: &str = "[--debug]   run the debug build, which compiles faster";
 
-/// Of a cell of the terminal, in pixels.
+/// The size of a terminal cell, in pixels.
 const WIDTH: f64 = 8.4;
 const HEIGHT: usize = 20;
 
-/// The first line of the demo appears after so many seconds, each further one after so many more.
+/// Seconds until the first line of the demo, and between the others.
 const TYPED: f64 = 1.4;
 const PAUSE: f64 = 0.7;
 
-/// How long the whole stands before it begins again.
+/// Seconds until the animation repeats.
 const REST: f64 = 8.0;
 
-/// Draws the picture again.
+/// Draws the picture.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let profile: &[&str] = match words {
         [] => &["--release"],
@@ -47,7 +47,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The picture of what was printed.
+/// The picture of an output.
 pub(crate) fn draw(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     let columns = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0).max(80);

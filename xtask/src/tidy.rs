@@ -6,6 +6,7 @@
 
 mod dependencies;
 mod features;
+mod language;
 mod length;
 mod licences;
 mod links;
@@ -72,9 +73,11 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
     let mut findings = root::check(&paths);
     findings.extend(links::check(&files, &paths));
     findings.extend(files.iter().flat_map(places::check));
+    findings.extend(files.iter().flat_map(language::check_page));
     for source in &sources {
         findings.extend(opening::check(source));
         findings.extend(words::check(source));
+        findings.extend(language::check(source));
         findings.extend(length::check_lines(source));
     }
     findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));

@@ -1,7 +1,7 @@
 //! The input of a program that reads JSON lines: Claude Code's control protocol.
 //!
 //! A conversation has one turn: the prompt is a single user message. Stdin stays open for decisions until there is
-//! an answer. Then it is closed, which tells the program to exit.
+//! an answer. Then it is closed, so that the program exits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

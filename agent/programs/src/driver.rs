@@ -356,7 +356,7 @@ impl Driver {
         self.facts.broken.get_or_insert(failure);
     }
 
-    /// The end of the input tells a program that no more follows.
+    /// Closing stdin: the program gets no more input.
     fn close_stdin_if_done(&mut self) {
         let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
         let kept = self.input == InputFormat::StreamJson && !ended && self.phase == Phase::Running;

@@ -96,11 +96,11 @@ async fn the_event_stream_waits_while_the_run_waits() {
 #[tokio::test]
 async fn unknown_ids_are_errors() {
     let fixture = RuntimeFixture::of("", HELLO).await;
-    let events = Events::of(&fixture.abide, "nobody", 0).await.map(drop);
+    let events = Events::of(&fixture.abide, "noname", 0).await.map(drop);
     assert_eq!(events.expect_err("there is none").code(), Some(Code::NotFound));
-    let state = state(&fixture.abide, "nobody").await.map(drop);
+    let state = state(&fixture.abide, "noname").await.map(drop);
     assert_eq!(state.expect_err("there is none").code(), Some(Code::NotFound));
-    assert!(!abort(&fixture.abide, "nobody").await.expect("the request succeeds"));
+    assert!(!abort(&fixture.abide, "noname").await.expect("the request succeeds"));
     fixture.close().await;
 }
 
@@ -129,7 +129,7 @@ async fn invoke_returns_the_answer() {
     let done = invoke(&fixture.abide, "clerk", "Hello.").await.expect("there is an answer");
     assert_eq!(done.kind, RunEventKind::Done);
     assert_eq!(done.data["assistant_data"]["content"], "Hello to you.");
-    let unknown = invoke(&fixture.abide, "nobody", "Hello.").await;
+    let unknown = invoke(&fixture.abide, "noname", "Hello.").await;
     assert_eq!(unknown.expect_err("there is none").code(), Some(Code::NotFound));
     fixture.close().await;
 }
@@ -146,7 +146,7 @@ async fn an_abort_ends_a_waiting_run_immediately() {
     assert_eq!(last.data["code"], "aborted");
     let again = abort(&fixture.abide, &run.session_id).await.expect("the request succeeds");
     assert!(!again, "there is no active run");
-    assert!(fixture.ledger().iter().all(|what| what != "pay A"), "nobody has approved the call");
+    assert!(fixture.ledger().iter().all(|what| what != "pay A"), "the call is not approved");
     fixture.close().await;
 }
 

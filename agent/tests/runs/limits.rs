@@ -283,7 +283,7 @@ async fn integers_of_64_bits() {
     let run = fixture.begin("Go on.").await;
     let (told, _) = fixture.told(&run.id, 0).await;
     assert_eq!(fixture.ledger(), [""; 0], "the tool did not run");
-    let why = "the integer 100000000000000000000000 at /n does not fit 64 bits with sign";
+    let why = "the integer 100000000000000000000000 at /n does not fit a signed 64-bit integer";
     assert!(told.contains(why) && told.ends_with('\n'), "{told}");
     let said = fixture.transcript().await;
     assert!(said.contains(why) && said.contains("assistant: I give up."), "{said}");

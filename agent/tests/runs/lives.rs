@@ -26,7 +26,7 @@ async fn a_run_with_tools_and_an_approval() {
     let run = fixture.begin("Pay order A.").await;
     let (first, interrupt) = fixture.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
-    assert!(!fixture.ledger().contains(&"pay A".to_owned()), "nobody has approved the call");
+    assert!(!fixture.ledger().contains(&"pay A".to_owned()), "the call is not approved");
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     let approval = abide_client::ApprovalRef::Call(call);

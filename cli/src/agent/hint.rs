@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::options::Options;
 
-/// The options that the commands repeat from this command line, without the token, which belongs into `ABIDE_TOKEN`.
+/// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.
 pub(super) struct HintContext {
     where_to: String,
     again: String,
-    /// Whether that is a file, which one program at a time has open.
+    /// Whether it is a file, which only one program can open at a time.
     has_file: bool,
 }
 
@@ -31,14 +31,14 @@ impl HintContext {
             Some(crate::agent::FOLDER) => String::new(),
             _ => format!(" --agents {}", quoted(&folder.display().to_string())),
         };
-        // What begins with a dash is no option.
+        // An input that starts with a dash is not an option.
         let dashes = if input.starts_with('-') { " --" } else { "" };
         let (name, input, id) = (quoted(name), quoted(input), quoted(id));
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
-    /// How somebody decides on what a run waits for, and how it then goes on.
+    /// The command that decides on a tool call, and the command that continues the run.
     pub(super) fn of_call(&self, call_id: &str, status: &str) -> String {
         if status != "unknown" {
             return self.then(&self.decide(call_id));
@@ -48,12 +48,12 @@ impl HintContext {
             let call = self.call("settle_tool_call");
             format!("{call} {id} outcome={outcome} evidence='\"how you know\"'")
         };
-        // Only a person can find out which of them is true.
+        // Only a person can find out which outcome is true.
         let (succeeded, failed) = (settle("succeeded"), settle("failed"));
         self.then(&format!("{succeeded}   # it took effect\n  or:   {failed}   # it did not"))
     }
 
-    /// How somebody else decides while this goes on: over a server, and not where this has the file open.
+    /// The command that decides while this process runs. It needs a server: this process has a file locked.
     pub(super) fn decide_elsewhere(&self, call_id: &str) -> Option<String> {
         (!self.has_file).then(|| self.decide(call_id))
     }
@@ -63,7 +63,7 @@ impl HintContext {
         format!("{} {id} decision=approve", self.call("decide_approval"))
     }
 
-    /// The same where it is no call that it waits for.
+    /// The same for a run that waits for its session.
     pub(super) fn of_session(&self, session_id: &str, reason: &str) -> String {
         let decide = match reason {
             "handoff" => {
@@ -89,14 +89,14 @@ impl HintContext {
     }
 }
 
-/// What a call asks for, in one line.
+/// The requested tool call, on one line.
 pub(super) fn asked(request: &Value) -> String {
     format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"])
 }
 
-/// A word as a POSIX shell takes it for one.
+/// An argument, quoted for a POSIX shell if necessary.
 fn quoted(word: &str) -> String {
-    // A tilde is a folder at the beginning of a word, and behind these two.
+    // The shell expands a tilde at the start of a word, and after `:` and `=`.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
     let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");
     if !word.is_empty() && word.chars().all(plain) && !expands {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// It once named the argument `id`, which the reducer does not take.
+    /// The hint named the argument `id`, which the reducer does not accept.
     #[test]
     fn a_session_at_rest_is_resumed_by_its_own_argument() {
         let place = HintContext {
@@ -132,7 +132,7 @@ mod tests {
         assert!((definition.decode)(&args).is_ok(), "the reducer takes what the hint says");
     }
 
-    /// Only `succeeded` was offered, as if it were the answer.
+    /// The hint offered only `succeeded`.
     #[test]
     fn a_call_with_unknown_outcome_has_both_outcomes() {
         let place = HintContext {

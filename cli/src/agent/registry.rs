@@ -1,4 +1,4 @@
-//! What a server's doors ask of its agents: the catalog's word on definitions that are posted.
+//! The agent catalog, as the server uses it to check posted definitions.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use abide_schema::{Code, Refusal};
 use abide_server::AgentRegistry;
 use serde_json::{Value, json};
 
-/// The workshop of a server, seen from its doors.
+/// The agent project of a server.
 pub(super) struct CatalogRegistry {
     catalog: Catalog,
     tools: Tools,
@@ -22,7 +22,9 @@ impl CatalogRegistry {
 
 impl fmt::Debug for CatalogRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doors").field("tools", &self.tools.names()).finish_non_exhaustive()
+        f.debug_struct("CatalogRegistry")
+            .field("tools", &self.tools.names())
+            .finish_non_exhaustive()
     }
 }
 
@@ -42,9 +44,9 @@ impl AgentRegistry for CatalogRegistry {
     }
 }
 
-/// Names what is wrong, with the catalog's own code, which programs may look for.
+/// A refusal with the catalog's own error code, for programs.
 fn refused(name: &str, error: &DefinitionError) -> Refusal {
-    let detail = format!("no definition of agent {name}: {}: {error}", error.code());
+    let detail = format!("agent {name} is not valid: {}: {error}", error.code());
     Refusal::new(Code::BadArguments, detail)
-        .hint("GET /capabilities tells which tools and middleware there are")
+        .hint("GET /capabilities lists the tools and middleware")
 }

@@ -1,4 +1,4 @@
-//! `abide agent run`: a run from its first input to its end, or to where somebody has to decide.
+//! `abide agent run`: starts or continues a run, and follows it until it ends or waits for a decision.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::output::note;
 use crate::printable::Printable;
 use crate::reconnect::telling;
 
-/// What `abide agent run` is given.
+/// Arguments of `abide agent run`.
 #[derive(Args, Debug)]
 pub(super) struct Run {
     /// The name of the agent
@@ -40,12 +40,12 @@ pub(super) struct Run {
     yes: bool,
 }
 
-/// Runs an agent, and shows what it does.
+/// Runs an agent, and shows its events.
 ///
 /// # Errors
-/// The folder, the file or the server cannot be worked with; the run ended badly, or waits.
+/// The folder, the file or the server cannot be used; the run failed, or waits.
 pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result<(), Failure> {
-    // The folder first: where it is no good, no file is left behind.
+    // The folder is opened first: if it is invalid, no database file is created.
     let project = match options.db {
         Some(_) => Some(open(options, folder).await?),
         None => None,
@@ -64,7 +64,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     told
 }
 
-/// Begins the run, or finds it, and shows what it tells until it is over or waits.
+/// Starts or continues the run, and shows its events until it ends or waits.
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
     let run = begin(abide, &args).await?;
     let place = HintContext::new(options, folder, &args.name, &args.input, &run.id);
@@ -86,17 +86,17 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
     Ok(())
 }
 
-/// A run of a session of its own, both under one id; the one that there is, where this began it before.
+/// A run in its own session, both with one id; the existing run if it was started before.
 async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
     let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
     let session = NewSession { id: Some(id.clone()), ..NewSession::of(&args.name) };
     let run = NewRun { id: Some(id.clone()), ..NewRun::of(&id).input(&args.input) };
-    // Both or neither: of an agent that there is not no session is left.
+    // Both or neither: an unknown agent leaves no session.
     let both: [Call; 2] =
         [abide.create_session(session).into(), abide.start_run(run.clone()).into()];
     match abide.batch(both).await {
         Ok(done) => {
-            // Where the caller has a scope it is stored in the namespace of that.
+            // For a caller with a scope, the stored id has the namespace of the scope.
             let stored = done.value.last().and_then(|run| run.result["id"].as_str());
             return row(abide, stored.unwrap_or(&id)).await;
         }
@@ -110,7 +110,7 @@ async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
     Ok(found)
 }
 
-/// Whoever takes an id twice by mistake is not shown another's run.
+/// Refuses an id that belongs to a run with another agent or input.
 async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failure> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND role = 'user' \
                ORDER BY id LIMIT 1";
@@ -119,7 +119,7 @@ async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failur
     if found.agent == args.name && said == args.input {
         return Ok(());
     }
-    let detail = format!("run {} is one of {} that began with: {said}", found.id, found.agent);
+    let detail = format!("run {} of agent {} started with: {said}", found.id, found.agent);
     let hint = "the same agent and the same input continue it; use another --id for a new run";
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
@@ -139,14 +139,14 @@ fn ended(event: &AgentEvent) -> Result<(), Failure> {
     Err(Refusal::new(Code::BadTransition, detail).into())
 }
 
-/// Whether a run is where an event left it, and not further: a run that is shown again tells what it waited
-/// for once.
+/// Whether a run still waits where an event left it. A repeated run also shows interrupts that were already
+/// decided.
 async fn still_waits(abide: &Abide, id: &str, interrupt: &AgentEvent) -> Result<bool, Failure> {
     let run = row(abide, id).await?;
     Ok(run.status == RunStatus::Waiting && run.turn == interrupt.turn)
 }
 
-/// Decides on what waits for approval, or says who has to.
+/// Decides on a call that waits for approval, or reports the command that decides.
 async fn decide(
     abide: &Abide,
     place: &HintContext,
@@ -183,8 +183,8 @@ async fn decide(
     Ok(())
 }
 
-/// Decides on what a foreign program asks to be let do. It waits alive, and so its run does not rest: where
-/// somebody else can decide, this goes on and shows what comes of it.
+/// Decides on an action that an external program requests. The program stays alive, so the run does not wait
+/// without a driver: if another client can decide, this command keeps following the run.
 async fn consent(
     abide: &Abide,
     place: &HintContext,
@@ -205,7 +205,7 @@ async fn consent(
             note(Printable::line(&format!("waits: {asked}")) + "\n  hint: " + &command);
             return Ok(());
         }
-        // No other process has the file while this one has it open.
+        // No other process can open the file while this one has it open.
         None => {
             let no = format!("no: {asked}: no terminal to ask; --yes approves all");
             note(Printable::line(&no));
@@ -216,7 +216,7 @@ async fn consent(
     settle(decided)
 }
 
-/// Somebody else may have been faster, or it is not asked any more.
+/// Ignores the refusal if the call was already decided or is no longer pending.
 fn settle<T>(decided: Result<T, Error>) -> Result<(), Failure> {
     match decided {
         Err(error) if !matches!(error.code(), Some(Code::Conflict | Code::BadTransition)) => {
@@ -226,7 +226,7 @@ fn settle<T>(decided: Result<T, Error>) -> Result<(), Failure> {
     }
 }
 
-/// Whether somebody has decided on a call already.
+/// Whether a call was already decided.
 async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
     let sql = "SELECT count(*) FROM tool_calls WHERE call_id = :id AND status NOT IN \
                ('awaiting_approval', 'unknown')";
@@ -234,16 +234,16 @@ async fn is_decided(abide: &Abide, call_id: &str) -> Result<bool, Failure> {
     Ok(found.first().is_some_and(|(count,)| *count > 0))
 }
 
-/// Asks the person at the terminal. On stderr: stdout is the run's, and may be a pipe. On a thread of its own: the
-/// run that is driven here goes on, and keeps its lease.
+/// Asks at the terminal. The question goes to stderr, because stdout has the output of the run and may be a pipe. A
+/// separate thread reads the answer, so that a run that this process drives continues and keeps its lease.
 async fn ask(asked: String) -> Result<Decision, Failure> {
     let person = tokio::task::spawn_blocking(move || {
         let mut out = io::stderr().lock();
-        write!(out, "{}  — let it run? [y/N] ", Printable::line(&asked))?;
+        write!(out, "{}  — approve? [y/N] ", Printable::line(&asked))?;
         out.flush()?;
         let mut answer = String::new();
         if io::stdin().lock().read_line(&mut answer)? == 0 {
-            // Nobody is there to end the line.
+            // At the end of the input, the user did not end the line.
             writeln!(out)?;
         }
         io::Result::Ok(answer)

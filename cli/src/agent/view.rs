@@ -1,4 +1,4 @@
-//! What a person, or a program, is shown of a run.
+//! The output of `abide agent run`, for people and for programs.
 
 use abide_agent::AgentEvent;
 use abide_client::{Run, RunEventKind};
@@ -10,13 +10,13 @@ use crate::output::{say, say_json, say_part};
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// Shows a run as it goes, on stdout.
+/// Shows the events of a run on stdout.
 pub(super) struct View {
     terminal: Terminal,
     json: bool,
-    /// Whether a line of the answer is begun.
+    /// Whether the last line of the answer is incomplete.
     open: bool,
-    /// Whether anything was said since the last tool was called.
+    /// Whether the model has answered since the last tool call.
     said: bool,
 }
 
@@ -25,7 +25,7 @@ impl View {
         View { terminal: Terminal::of_stdout(), json, open: false, said: false }
     }
 
-    /// Shows an event: as one line of JSON, or in words.
+    /// Shows an event, as one line of JSON or as text.
     pub(super) fn show(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         if self.json {
             return say_json(&json!({"id": event.id, "number": event.number, "turn": event.turn,
@@ -46,7 +46,7 @@ impl View {
             RunEventKind::Delegation => {
                 self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
             }
-            RunEventKind::Restart => self.aside(&format!("… {}; asked again", text("error"))),
+            RunEventKind::Restart => self.aside(&format!("… {}; retrying", text("error"))),
             RunEventKind::StepComplete => self.aside(&format!(
                 "✓ {}/{} {}",
                 data["step_number"],
@@ -57,7 +57,7 @@ impl View {
                 Some(line) => self.aside(&line),
                 None => Ok(()),
             },
-            // A foreign program may say nothing but its answer.
+            // An external program may send only its final answer.
             RunEventKind::Done if !self.said => {
                 self.line()?;
                 match data["assistant_data"]["content"].as_str() {
@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// What a run that is over took, as far as that is known.
+    /// The total usage of a finished run, as far as it is known.
     pub(super) fn total(&mut self, run: &Run) -> Result<(), Failure> {
         let is_known = run.iterations > 1 && run.input_tokens + run.output_tokens > 0;
         if self.json || !is_known {
@@ -80,15 +80,15 @@ impl View {
             0 => String::new(),
             answers => {
                 let answers = counted(answers.unsigned_abs(), "answer");
-                format!(", and what {answers} took that did not say")
+                format!(", without {answers} whose usage is unknown")
             }
         };
         let cost = run.cost_micros.map(|micros| dollars(micros as f64 / 1e6)).unwrap_or_default();
         let (input, output) = (run.input_tokens, run.output_tokens);
-        self.aside(&format!("together {input} tokens in, {output} out{cost}{more}"))
+        self.aside(&format!("total {input} tokens in, {output} out{cost}{more}"))
     }
 
-    /// A line of its own, that is not the answer.
+    /// A separate line that is not part of the answer.
     fn aside(&mut self, text: &str) -> Result<(), Failure> {
         self.line()?;
         say(self.terminal.dim(Printable::line(text)))
@@ -102,7 +102,7 @@ impl View {
     }
 }
 
-/// What an answer took, where the provider said so.
+/// The usage of an answer, if the provider reported it.
 fn usage(data: &Value) -> Option<String> {
     let (input, output) = (data["input_tokens"].as_u64()?, data["output_tokens"].as_u64()?);
     let cost = data["estimated_cost"].as_f64().map(dollars).unwrap_or_default();
@@ -113,7 +113,7 @@ fn dollars(cost: f64) -> String {
     format!(", ${cost:.4}")
 }
 
-/// The beginning of a text that is told elsewhere in full.
+/// The first line of a text that is stored in full elsewhere.
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let cut: String = line.chars().take(100).collect();

@@ -1,5 +1,5 @@
-//! An app: it has one conversation, writes what is said, asks for tools and people, and watches its
-//! own session as a user interface would.
+//! An app: it has one conversation, appends its messages, requests tool calls and handoffs, and watches its own
+//! session like a user interface.
 
 use abide_client::{AgentState, Error, HandoffRequest};
 use abide_schema::{Code, Refusal};
@@ -10,10 +10,10 @@ use super::recording::Call;
 use super::script::Part;
 use crate::failure::Failure;
 
-/// Plays one conversation to its end.
+/// Runs one conversation to its end.
 ///
 /// # Errors
-/// A call is refused, or what the app saw is not what it wrote.
+/// A call is refused, or the messages that the app received differ from those it wrote.
 pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failure> {
     let client = context.connect().await?;
     client.call::<JsonValue>("create_session", part.session_arguments()).await?;
@@ -30,8 +30,8 @@ pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failur
     Ok(())
 }
 
-/// Says everything in the recorded order. A tool's message is said when its call has been run by
-/// some worker, and a supervisor's answer when there is one.
+/// Writes everything in the recorded order. A tool's message is appended when a worker has completed its call, and
+/// a supervisor's answer when the handoff is resolved.
 async fn write(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
     let (recording, session) = (&part.recording, Some(part.session.as_str()));
     let calls = "SELECT call_id, status FROM tool_calls WHERE session_id = :session";
@@ -42,7 +42,7 @@ async fn write(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
     for (at, message) in recording.messages.iter().enumerate() {
         match message.answers.map(|call| &recording.calls[call]) {
             Some(call) if call.is_handoff() => {
-                // Whoever is asked to help finds no tool still running.
+                // A session can be handed off only when no tool is running.
                 settled(&mut calls, part, |other| other.place < call.place).await?;
                 let handoff = request_handoff(client, part, call).await?;
                 let is_it =
@@ -57,7 +57,7 @@ async fn write(client: &Client<'_>, part: &Part) -> Result<(), Failure> {
             client.call::<JsonValue>("request_tool_call", part.call_arguments(call)).await?;
         }
     }
-    // A session is in one pair of hands at a time: of handoffs without an answer the first stands.
+    // A session has one open handoff at a time: of several handoffs without an answer, only the first is requested.
     let open = |call: &&Call| call.is_handoff() && call.outcome.is_none();
     if let Some(call) = recording.calls.iter().find(open) {
         request_handoff(client, part, call).await?;
@@ -73,7 +73,7 @@ async fn request_handoff(
     client.call("request_supervisor_handoff", part.handoff_arguments(call)).await
 }
 
-/// Waits until every such tool call of the part that has a result has got it.
+/// Waits until every such tool call of the part that has a result is completed.
 async fn settled(
     calls: &mut Live<'_>,
     part: &Part,
@@ -90,7 +90,7 @@ async fn settled(
     until(calls, |rows| awaited.iter().all(|id| is_done(rows, id))).await
 }
 
-/// Waits until the rows, an id and a status each, are as wanted.
+/// Waits until the rows, each an id and a status, are as expected.
 async fn until(
     live: &mut Live<'_>,
     wanted: impl Fn(&[(String, String)]) -> bool,
@@ -101,7 +101,7 @@ async fn until(
     Ok(())
 }
 
-/// Follows the conversation until all of it is there, then holds it against the recording.
+/// Follows the conversation until it is complete, then compares it with the recording.
 async fn read(part: &Part, mut chat: Live<'_>) -> Result<(), Failure> {
     let messages = &part.recording.messages;
     while chat.len() < messages.len() {
@@ -114,7 +114,6 @@ async fn read(part: &Part, mut chat: Live<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     let (session, all) = (&part.session, messages.len());
-    let detail =
-        format!("of the {all} messages of {session}, the app saw {same} as they were said");
+    let detail = format!("the app received {same} of the {all} messages of {session} unchanged");
     Err(Failure::Unverified(Refusal::new(Code::Conflict, detail)))
 }

@@ -1,5 +1,4 @@
-//! What the file holds, held against what was acknowledged and what was recorded. The server is gone
-//! by then; the file is all there is.
+//! Compares the file with the acknowledged writes and with the recordings, after the server has stopped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,22 +14,22 @@ use crate::failure::Failure;
 use crate::log_pages::LogPages;
 use crate::{cells, verify};
 
-/// What was found.
+/// The result of the audit.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Events in the log.
+    /// Number of events in the log.
     pub(crate) events: u64,
-    /// The hash of the last.
+    /// The hash of the last event.
     pub(crate) head: String,
-    /// Acknowledged writes whose event is not there, or says something else.
+    /// Acknowledged writes whose event is missing or different.
     pub(crate) lost: Vec<String>,
-    /// Messages, tool calls and handoffs that are not as they were recorded.
+    /// Messages, tool calls and handoffs that differ from the recording.
     pub(crate) differing: Vec<String>,
-    /// Tool calls that wait, their recordings having no result.
+    /// Pending tool calls, whose recordings have no result.
     pub(crate) pending: u64,
 }
 
-/// Reads the whole file.
+/// Audits the whole file.
 ///
 /// # Errors
 /// The log does not verify, or the file cannot be read.
@@ -56,7 +55,7 @@ pub(crate) async fn audit(
     Ok(audit)
 }
 
-/// The acknowledged writes that the log does not hold as they were acknowledged.
+/// The acknowledged writes that are not in the log, or differ from it.
 async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<String>, Error> {
     let mut missing: HashMap<i64, Vec<Acknowledged>> = HashMap::new();
     for write in acknowledged {
@@ -81,7 +80,7 @@ async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<Strin
     Ok(lost.iter().map(|write| format!("{} at event {}", write.reducer, write.seq)).collect())
 }
 
-/// Every message, byte for byte and in order.
+/// Compares every message, byte for byte and in order.
 async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
     let said = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
                 ORDER BY id";
@@ -99,7 +98,7 @@ async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
     Ok(())
 }
 
-/// Every tool call: its arguments, what came of it, and that it took one attempt.
+/// Compares every tool call: its arguments, its result, and that it took one attempt.
 async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
     let asked = "SELECT * FROM tool_calls WHERE session_id = :session";
     let rows: Vec<ToolCall> = file.sql(asked).param("session", &part.session).fetch().await?;
@@ -138,7 +137,7 @@ async fn tool_calls(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), 
     Ok(())
 }
 
-/// Every handoff: asked for once, and answered as recorded.
+/// Compares every handoff: requested once, and answered as recorded.
 async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
     let asked = "SELECT * FROM handoff_requests WHERE session_id = :session ORDER BY created_at";
     let rows: Vec<HandoffRequest> = file.sql(asked).param("session", &part.session).fetch().await?;
@@ -150,7 +149,7 @@ async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
         });
         let (row, again) = (own.next(), own.next());
         let said = outcome.map(|outcome| outcome.text.as_deref().unwrap_or_default());
-        // One without an answer was perhaps never asked for: the session was handed off already.
+        // A handoff without an answer may not have been requested, because the session was already handed off.
         let same = again.is_none()
             && match (row, said) {
                 (Some(row), said) => row.resolution.as_deref() == said,

@@ -1,4 +1,4 @@
-//! What every player shares: the script, the ledger, and the way to the server.
+//! Shared state of all clients: the script, the ledger, and the server's address.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,32 +11,32 @@ use super::ledger::Ledger;
 use super::script::Script;
 use crate::failure::Failure;
 
-/// The stage.
+/// The shared state.
 #[derive(Debug)]
 pub(crate) struct DemoContext {
-    /// What is played.
+    /// The conversations.
     pub(crate) script: Script,
-    /// What is noted.
+    /// The acknowledged writes.
     pub(crate) ledger: Ledger,
     url: String,
-    /// How often the server was started.
+    /// Number of server starts.
     starts: watch::Sender<u64>,
     clients: Mutex<Vec<Abide>>,
 }
 
 impl DemoContext {
-    /// Over a server that runs.
+    /// For a running server.
     pub(crate) fn new(script: Script, url: String) -> DemoContext {
         let (starts, ledger) = (watch::Sender::new(1), Ledger::default());
         DemoContext { script, ledger, url, starts, clients: Mutex::default() }
     }
 
-    /// The server runs again.
+    /// The server has restarted.
     pub(crate) fn started_again(&self) {
         self.starts.send_modify(|starts| *starts += 1);
     }
 
-    /// A client of its own for one player. While the server is away, this waits for it.
+    /// A client with its own connection. While the server is down, waits for it.
     pub(crate) async fn connect(&self) -> Result<Client<'_>, Failure> {
         let mut starts = self.starts.subscribe();
         loop {
@@ -47,7 +47,7 @@ impl DemoContext {
                     return Ok(Client { abide, ledger: &self.ledger });
                 }
                 Err(Error::Unreachable { .. }) => {
-                    // The stage itself holds the sender.
+                    // `self` holds the sender.
                     let _ = starts.wait_for(|starts| *starts > tried).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -55,14 +55,14 @@ impl DemoContext {
         }
     }
 
-    /// How many clients there were, and how many of them lost their connection and made it again.
+    /// Number of clients, and number of them that reconnected.
     pub(crate) fn clients_resumed(&self) -> (u64, u64) {
         let clients = self.clients();
         let resumed = clients.iter().filter(|client| client.reconnects() > 0).count();
         (clients.len() as u64, resumed as u64)
     }
 
-    /// Closes all clients that are still there.
+    /// Closes the remaining clients.
     pub(crate) async fn close(&self) {
         let clients = std::mem::take(&mut *self.clients());
         for client in clients {
@@ -75,7 +75,7 @@ impl DemoContext {
     }
 }
 
-/// One player's client. Every acknowledged write goes into the ledger.
+/// A client. Every acknowledged write is recorded in the ledger.
 #[derive(Debug)]
 pub(crate) struct Client<'a> {
     abide: Abide,
@@ -94,7 +94,7 @@ impl<'a> Client<'a> {
         Ok(called.value)
     }
 
-    /// Subscribes to a query, whose `:session`, if it has one, is this.
+    /// Subscribes to a query, with this value for `:session` if it has that parameter.
     pub(crate) async fn watch(&self, sql: &str, session: Option<&str>) -> Result<Live<'a>, Error> {
         let mut subscribe = self.abide.subscribe(sql);
         if let Some(session) = session {
@@ -103,13 +103,13 @@ impl<'a> Client<'a> {
         Ok(Live { subscription: subscribe.await?, ledger: self.ledger })
     }
 
-    /// Hangs up.
+    /// Closes the connection.
     pub(crate) async fn close(self) {
         self.abide.close().await;
     }
 }
 
-/// A query's result that is kept up to date.
+/// A live query.
 #[derive(Debug)]
 pub(crate) struct Live<'a> {
     subscription: Subscription,
@@ -117,7 +117,7 @@ pub(crate) struct Live<'a> {
 }
 
 impl Live<'_> {
-    /// Waits for the next change; the first is all that is there.
+    /// Waits for the next change; the first update is the current result.
     pub(crate) async fn next(&mut self) -> Result<Update, Error> {
         match self.subscription.next().await {
             Some(update) => {
@@ -128,12 +128,12 @@ impl Live<'_> {
         }
     }
 
-    /// The rows as they are now.
+    /// The current rows.
     pub(crate) fn rows<T: DeserializeOwned>(&self) -> Result<Vec<T>, Error> {
         self.subscription.typed_rows()
     }
 
-    /// How many there are.
+    /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         self.subscription.rows().len()
     }

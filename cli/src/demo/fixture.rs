@@ -1,4 +1,4 @@
-//! Where recorded conversations come from: the ones that are built in, a file, or a folder of files.
+//! Sources of recorded conversations: built in, a file, or a folder of files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -10,13 +10,13 @@ use ruzstd::decoding::StreamingDecoder;
 use super::recording::Recording;
 use crate::failure::Failure;
 
-/// 24 conversations; what they are and whose: `tests/fixtures/README.md`.
+/// 24 conversations; `tests/fixtures/README.md` has their origin and licences.
 const BUILT_IN: &[u8] = include_bytes!("../../../tests/fixtures/conversations.jsonl.zst");
 
-/// Reads conversations in order, not more than `most`.
+/// Reads at most `most` conversations, in order.
 ///
 /// # Errors
-/// A file cannot be read, or a line of it is no recorded conversation.
+/// A file cannot be read, or a line of it is not a recorded conversation.
 pub(crate) fn read(data: Option<&Path>, most: Option<usize>) -> Result<Vec<Recording>, Failure> {
     let most = most.unwrap_or(usize::MAX);
     let mut recordings = Vec::new();
@@ -30,13 +30,16 @@ pub(crate) fn read(data: Option<&Path>, most: Option<usize>) -> Result<Vec<Recor
     }
     if recordings.is_empty() {
         let place = data.map_or("the built-in data".to_owned(), |path| path.display().to_string());
-        let detail = format!("{place} holds no recorded conversation");
-        return Err(Failure::usage(detail, "name a .jsonl or .jsonl.zst file of them"));
+        let detail = format!("{place} has no recorded conversation");
+        return Err(Failure::usage(
+            detail,
+            "name a .jsonl or .jsonl.zst file of recorded conversations",
+        ));
     }
     Ok(recordings)
 }
 
-/// The file itself, or what a folder holds of them, by name.
+/// The file, or the recordings in a folder by name.
 fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -65,7 +68,7 @@ fn read_file(path: &Path, most: usize, into: &mut Vec<Recording>) -> Result<(), 
 
 fn unpack<R: Read>(packed: R) -> Result<impl BufRead, Failure> {
     let unpacked = StreamingDecoder::new(packed).map_err(|why| {
-        Failure::usage(format!("the data is not what .zst says: {why}"), "unpack it with zstd -d")
+        Failure::usage(format!("the data is not valid zstd: {why}"), "unpack it with zstd -d")
     })?;
     Ok(BufReader::new(unpacked))
 }
@@ -85,7 +88,7 @@ fn read_lines(
             continue;
         }
         into.push(Recording::parse(&line).map_err(|why| {
-            let detail = format!("line {} of {name} is no recorded conversation: {why}", at + 1);
+            let detail = format!("line {} of {name} is not a recorded conversation: {why}", at + 1);
             let form = "one object a line: {\"id\": …, \"messages\": [{\"role\", \"content\"}, …]}";
             Refusal::new(Code::BadRequest, detail).hint(form)
         })?);
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
 
-    /// The names that are read, or what is wrong.
+    /// Checks the names of the conversations, or the error.
     fn check(text: &str, most: usize, expected: Expect) {
         let mut recordings = Vec::new();
         let told = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
@@ -146,7 +149,7 @@ mod tests {
             &format!("{good}\n{{\"id\""),
             9,
             expect![[r#"
-            line 2 of talk.jsonl is no recorded conversation:
+            line 2 of talk.jsonl is not a recorded conversation:
             it is not JSON:
             EOF while parsing an object at line 1 column 5"#]],
         );
@@ -154,22 +157,22 @@ mod tests {
             &format!("{good}\n[1]"),
             9,
             expect![[r#"
-            line 2 of talk.jsonl is no recorded conversation:
-            it is no JSON object"#]],
+            line 2 of talk.jsonl is not a recorded conversation:
+            it is not a JSON object"#]],
         );
         check(&format!("{good}\n[1]"), 1, expect!["a"]);
         check(
             r#"{"id":"a"}"#,
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
+            line 1 of talk.jsonl is not a recorded conversation:
             it has no list of messages"#]],
         );
         check(
             r#"{"messages":[]}"#,
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
+            line 1 of talk.jsonl is not a recorded conversation:
             it has no id"#]],
         );
         let message = |message: &str| format!(r#"{{"id":"a","messages":[{message}]}}"#);
@@ -177,29 +180,29 @@ mod tests {
             &message(r#"{"content":"x"}"#),
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
+            line 1 of talk.jsonl is not a recorded conversation:
             message 0 has no role"#]],
         );
         check(
             &message(r#"{"role":"x","tool_calls":[{}]}"#),
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
+            line 1 of talk.jsonl is not a recorded conversation:
             message 0 has a tool call 0 without a name"#]],
         );
         check(
             &message(r#"{"role":"x","tool_calls":{}}"#),
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
-            message 0 has tool_calls that are no list"#]],
+            line 1 of talk.jsonl is not a recorded conversation:
+            message 0 has tool_calls that are not a list"#]],
         );
         check(
             &message("7"),
             9,
             expect![[r#"
-            line 1 of talk.jsonl is no recorded conversation:
-            message 0 is no JSON object"#]],
+            line 1 of talk.jsonl is not a recorded conversation:
+            message 0 is not a JSON object"#]],
         );
     }
 

@@ -1,5 +1,4 @@
-//! What the play is held to at the end: every acknowledged write, and every time a tool was run. It
-//! lives in this process, which survives the server.
+//! The ledger of acknowledged writes and tool executions. It is in this process, which survives the server.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,39 +7,39 @@ use abide_client::Seq;
 use serde_json::Value as JsonValue;
 use tokio::sync::watch;
 
-/// A write that the server said is durable.
+/// An acknowledged write.
 #[derive(Debug)]
 pub(crate) struct Acknowledged {
-    /// Its place in the log, as it was told.
+    /// Its seq.
     pub(crate) seq: Seq,
-    /// The rule that ran.
+    /// The reducer.
     pub(crate) reducer: &'static str,
-    /// With these arguments.
+    /// Its arguments.
     pub(crate) arguments: JsonValue,
 }
 
-/// How far the play is.
+/// Progress of the demo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     pub(crate) acknowledged: u64,
-    /// The largest seq among them.
+    /// The largest acknowledged seq.
     pub(crate) head: Seq,
-    /// Conversations played to their end.
+    /// Completed conversations.
     pub(crate) sessions: u64,
-    /// Messages appended.
+    /// Appended messages.
     pub(crate) messages: u64,
-    /// Tool calls asked for.
+    /// Requested tool calls.
     pub(crate) calls: u64,
-    /// Handoffs asked for.
+    /// Requested handoffs.
     pub(crate) handoffs: u64,
-    /// Updates that subscriptions were given.
+    /// Updates that subscriptions received.
     pub(crate) deltas: u64,
-    /// Claims that another worker had won.
+    /// Claims that another worker won.
     pub(crate) races_lost: u64,
 }
 
-/// The books.
+/// The ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     counts: watch::Sender<Counts>,
@@ -49,7 +48,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The server said that this is durable.
+    /// Records an acknowledged write.
     pub(crate) fn acknowledge(&self, seq: Seq, reducer: &'static str, arguments: JsonValue) {
         lock(&self.acknowledged).push(Acknowledged { seq, reducer, arguments });
         self.count(|counts| {
@@ -64,29 +63,29 @@ impl Ledger {
         });
     }
 
-    /// A tool is run, with all that it does to the world.
+    /// Records an execution of a tool.
     pub(crate) fn run(&self, call_id: &str) {
         *lock(&self.runs).entry(call_id.to_owned()).or_default() += 1;
     }
 
-    /// Something is counted.
+    /// Changes the counts.
     pub(crate) fn count(&self, what: impl FnOnce(&mut Counts)) {
         self.counts.send_modify(what);
     }
 
-    /// The counts, now and as they change.
+    /// The counts, as a watch.
     pub(crate) fn counts(&self) -> watch::Receiver<Counts> {
         self.counts.subscribe()
     }
 
-    /// All acknowledged writes, by their place.
+    /// All acknowledged writes, by seq.
     pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
         let mut all = std::mem::take(&mut *lock(&self.acknowledged));
         all.sort_by_key(|write| write.seq);
         all
     }
 
-    /// How many calls were run, and how many of them more than once.
+    /// Number of executed calls, and number of calls executed more than once.
     pub(crate) fn runs(&self) -> (u64, u64) {
         let runs = lock(&self.runs);
         let twice = runs.values().filter(|times| **times > 1).count();
@@ -95,7 +94,7 @@ impl Ledger {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked with it has ended the play already.
+    // A panicked client has already ended the demo.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

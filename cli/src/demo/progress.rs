@@ -1,4 +1,4 @@
-//! The counts while they grow.
+//! The progress bars.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::watch;
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use super::ledger::Counts;
 use super::report::kill_line;
 
-/// Two lines at the foot of the terminal; nothing where stderr is none.
+/// Two lines at the bottom of the terminal; nothing if stderr is not a terminal.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -14,7 +14,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shows so many conversations, unless it is to be silent.
+    /// For this many conversations, unless it is silent.
     pub(crate) fn new(conversations: u64, silent: bool) -> Progress {
         let target =
             if silent { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
@@ -26,7 +26,7 @@ impl Progress {
         Progress { bar, kill }
     }
 
-    /// Follows the counts for as long as somebody counts.
+    /// Follows the counts until their sender is dropped.
     pub(crate) async fn follow(self, mut counts: watch::Receiver<Counts>) {
         while counts.changed().await.is_ok() {
             let Counts { sessions, messages, calls, handoffs, .. } = *counts.borrow_and_update();
@@ -37,17 +37,17 @@ impl Progress {
         }
     }
 
-    /// Tells of the kill, and of the return when it is known.
+    /// Shows the kill, and the restart once it is complete.
     pub(crate) fn killed(&self, at_event: i64, back_after_ms: Option<u64>) {
         self.kill.set_message(kill_line(at_event, back_after_ms));
     }
 
-    /// The play is over; what is left is to read the file.
+    /// Shows that the file is being compared.
     pub(crate) fn comparing(&self) {
         self.kill.set_message("  comparing the file with what was acknowledged and recorded …");
     }
 
-    /// Clears it away.
+    /// Removes the progress bars.
     pub(crate) fn clear(&self) {
         self.kill.finish_and_clear();
         self.bar.finish_and_clear();
@@ -55,7 +55,7 @@ impl Progress {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // Both templates are constants of this file; a wrong one would show as a plain bar.
+    // Both templates are constants of this file; an invalid one would show as a plain bar.
     let style = ProgressStyle::with_template(template);
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("█▉▊▋▌▍▎▏ ")
 }

@@ -1,23 +1,23 @@
-//! A recorded conversation of an agent, as it is replayed: its messages as the arguments of
-//! `append_message`, its tool calls with their results.
+//! A recorded conversation of an agent: its messages as arguments of `append_message`, and its tool calls with
+//! their results.
 //!
-//! What a recording is can be trusted for nothing. A provider's id of a call may be null or come
-//! twice, so a call is known by its place; arguments may not be JSON; a call may have no result.
+//! Recordings are not validated at their source. A provider's call id can be null or occur twice, so a call is
+//! identified by its position. Arguments may not be JSON, and a call may have no result.
 
 use std::collections::BTreeSet;
 
 use abide_client::{AgentState, Json};
 use serde_json::{Map, Value as JsonValue, json};
 
-/// The tool that is no tool: calling it asks for a person.
+/// Calls of this tool request a handoff.
 const HANDOFF_TOOL: &str = "transfer_to_human_agents";
 
 /// One conversation.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Recording {
-    /// Its own name for itself.
+    /// Its id.
     pub(crate) name: String,
-    /// What else is told of it: source, model, domain, reward …
+    /// Its metadata: source, model, domain, reward …
     pub(crate) about: Map<String, JsonValue>,
     /// Its messages, in order.
     pub(crate) messages: Vec<Message>,
@@ -28,71 +28,71 @@ pub(crate) struct Recording {
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
-    /// Who speaks; any name.
+    /// The role; any name.
     pub(crate) role: String,
-    /// What is said.
+    /// The text.
     pub(crate) content: Option<String>,
-    /// All else that was recorded of it, exactly.
+    /// All other recorded members, unchanged.
     pub(crate) data: Option<JsonValue>,
-    /// The call whose result it is, by its place in [`Recording::calls`].
+    /// The call whose result it is, as index into [`Recording::calls`].
     pub(crate) answers: Option<usize>,
 }
 
 /// One tool call.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Call {
-    /// The message that made it, and its place there.
+    /// The index of its message, and its index there.
     pub(crate) place: (usize, usize),
     /// The tool.
     pub(crate) tool: String,
-    /// The provider's name for the call: an attribute, never a key.
+    /// The provider's id of the call: an attribute, never a key.
     pub(crate) provider_id: Option<String>,
-    /// The arguments; what is not JSON is a JSON string.
+    /// The arguments; invalid JSON is kept as a JSON string.
     pub(crate) arguments: JsonValue,
-    /// What came of it; none if the recording ends before.
+    /// Its result, if it was recorded.
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// What came of a tool call.
+/// The result of a tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// The text that the agent was given.
+    /// The text that the agent received.
     pub(crate) text: Option<String>,
     /// Whether it was recorded as an error.
     pub(crate) failed: bool,
 }
 
 impl Call {
-    /// Whether a person was asked for, rather than a tool.
+    /// Whether the call requests a handoff, not a tool.
     pub(crate) fn is_handoff(&self) -> bool {
         self.tool == HANDOFF_TOOL
     }
 
-    /// Abide's key of the call: made from session and place, because the provider's id is none.
+    /// Abide's id of the call: derived from session and position, because the provider's id is not unique.
     pub(crate) fn id(&self, session: &str) -> String {
         format!("{session}/{}/{}", self.place.0, self.place.1)
     }
 }
 
 impl Message {
-    /// Whether a row of `agent_state` holds this message and nothing else.
+    /// Whether a row of `agent_state` is equal to this message.
     pub(crate) fn is_held_by(&self, row: &AgentState) -> bool {
-        // JSON columns hold one text for one value.
+        // JSON columns have one canonical text for each value.
         let data = self.data.clone().map(Json::from);
         row.role == self.role && row.content == self.content && row.data == data
     }
 }
 
 impl Recording {
-    /// Reads one line of the shared format.
+    /// Parses one line of the shared format.
     ///
     /// # Errors
-    /// What is wrong with it, as a half sentence.
+    /// A phrase that describes the error.
     pub(crate) fn parse(line: &str) -> Result<Recording, String> {
         let json: JsonValue =
             serde_json::from_str(line).map_err(|why| format!("it is not JSON: {why}"))?;
         let JsonValue::Object(mut about) = json else {
-            return Err("it is no JSON object".to_owned());
+            return Err("it is not a JSON object".to_owned());
         };
         let Some(JsonValue::Array(listed)) = about.remove("messages") else {
             return Err("it has no list of messages".to_owned());
@@ -110,13 +110,13 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The tools that it calls, a hand-off not being one.
+    /// The tools that it calls, without handoffs.
     pub(crate) fn tools(&self) -> BTreeSet<&str> {
         let calls = self.calls.iter().filter(|call| !call.is_handoff());
         calls.map(|call| call.tool.as_str()).collect()
     }
 
-    /// The tool calls that message `at` makes.
+    /// The tool calls of message `at`.
     pub(crate) fn calls_of(&self, at: usize) -> impl Iterator<Item = &Call> {
         self.calls.iter().filter(move |call| call.place.0 == at)
     }
@@ -124,7 +124,7 @@ impl Recording {
     fn take(&mut self, message: JsonValue) -> Result<(), String> {
         let at = self.messages.len();
         let JsonValue::Object(mut rest) = message else {
-            return Err("is no JSON object".to_owned());
+            return Err("is not a JSON object".to_owned());
         };
         let Some(JsonValue::String(role)) = rest.remove("role") else {
             return Err("has no role".to_owned());
@@ -135,7 +135,7 @@ impl Recording {
         let content = match rest.remove("content") {
             Some(JsonValue::String(text)) => Some(text),
             None | Some(JsonValue::Null) => None,
-            // Some frameworks say a message in parts: kept among the rest, as it is.
+            // Some frameworks record a message in parts; they are kept unchanged in `data`.
             Some(parts) => {
                 rest.insert("content".to_owned(), parts);
                 None
@@ -155,7 +155,7 @@ impl Recording {
         let listed = match calls {
             JsonValue::Null => &Vec::new(),
             JsonValue::Array(listed) => listed,
-            _ => return Err("has tool_calls that are no list".to_owned()),
+            _ => return Err("has tool_calls that are not a list".to_owned()),
         };
         for (n, call) in listed.iter().enumerate() {
             let tool = call["name"].as_str();
@@ -171,8 +171,8 @@ impl Recording {
         Ok(())
     }
 
-    /// The call that a result belongs to: the first open one of that id in the latest message that
-    /// has one. Ids come twice, so the place decides where the id does not.
+    /// The call that a result belongs to: the first open call with that id, in the latest message that has one. Ids
+    /// are not unique; among equal ids the position decides.
     fn answered(&self, id: Option<&JsonValue>) -> Option<usize> {
         let id = id.and_then(JsonValue::as_str);
         let open = |call: &&(usize, &Call)| {
@@ -184,7 +184,7 @@ impl Recording {
     }
 }
 
-/// A call's arguments as they are recorded, that is as text: as JSON if they are any.
+/// The arguments of a call, recorded as text: parsed if they are JSON.
 fn arguments(recorded: &JsonValue) -> JsonValue {
     match recorded {
         JsonValue::String(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),

@@ -1,4 +1,4 @@
-//! What the demo found, for people and for programs.
+//! The result of the demo, for people and for programs.
 
 use serde::Serialize;
 
@@ -6,64 +6,64 @@ use crate::cells::{count, counted};
 use crate::printable::Printable;
 use crate::terminal::Terminal;
 
-/// The whole of it.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Which abide.
+    /// The version of Abide.
     pub(crate) version: &'static str,
-    /// Where the data is from: built in, or the file that was named.
+    /// The source of the data: built in, or the named file.
     pub(crate) data: String,
-    /// The database that was kept; none if it was a temporary one.
+    /// The database file, if it was kept.
     pub(crate) file: Option<String>,
-    /// Conversations that were played, each a session.
+    /// Replayed conversations, each a session.
     pub(crate) sessions: u64,
-    /// Messages appended.
+    /// Appended messages.
     pub(crate) messages: u64,
-    /// Tool calls asked for.
+    /// Requested tool calls.
     pub(crate) tool_calls: u64,
-    /// Of those, how many have no result in the recording and wait.
+    /// Tool calls that are pending, because the recording has no result.
     pub(crate) tool_calls_pending: u64,
-    /// Sessions that asked for a person.
+    /// Requested handoffs.
     pub(crate) handoffs: u64,
-    /// The last event that was acknowledged before the server was killed.
+    /// The last acknowledged event before the kill.
     pub(crate) killed_at_event: i64,
-    /// Until it took requests again.
+    /// Time until the server accepted requests again.
     pub(crate) back_after_ms: u64,
-    /// Programs that were connected in all.
+    /// Number of clients.
     pub(crate) clients: u64,
-    /// How many of them lost their connection and went on by themselves.
+    /// Clients that lost their connection and resumed.
     pub(crate) clients_resumed: u64,
-    /// Updates that their subscriptions were given.
+    /// Updates that subscriptions received.
     pub(crate) deltas: u64,
-    /// Claims that another worker had won.
+    /// Claims that another worker won.
     pub(crate) claims_lost_to_others: u64,
-    /// Writes that the server said are durable.
+    /// Acknowledged writes.
     pub(crate) acknowledged: u64,
-    /// Of those, what the file does not hold.
+    /// Acknowledged writes that are not in the file.
     pub(crate) acknowledged_lost: Vec<String>,
-    /// Tool calls that were run.
+    /// Executed tool calls.
     pub(crate) tool_calls_run: u64,
-    /// Of those, how many more than once.
+    /// Tool calls executed more than once.
     pub(crate) tool_calls_run_twice: u64,
-    /// Messages, calls and handoffs that are not as recorded.
+    /// Messages, calls and handoffs that differ from the recording.
     pub(crate) differing_from_recording: Vec<String>,
     /// Events in the log, whose chain was verified.
     pub(crate) events: u64,
-    /// The hash of the last.
+    /// The hash of the last event.
     pub(crate) head: String,
     /// From the first connection to the last answer.
     pub(crate) played_ms: u64,
 }
 
 impl Report {
-    /// Whether everything is as it should be.
+    /// Whether all checks passed.
     pub(crate) fn is_good(&self) -> bool {
         self.acknowledged_lost.is_empty()
             && self.tool_calls_run_twice == 0
             && self.differing_from_recording.is_empty()
     }
 
-    /// What is wrong, as half a sentence.
+    /// The failed checks, as a phrase.
     pub(crate) fn faults(&self) -> String {
         format!(
             "{} lost, {} run twice, {} not as recorded",
@@ -73,9 +73,9 @@ impl Report {
         )
     }
 
-    /// The picture, below the line that `opening` makes.
+    /// The report as text, printed below the line of `opening`.
     pub(crate) fn picture(&self, terminal: Terminal) -> Printable {
-        // As wide as it likes, or for a terminal of eighty columns.
+        // Unlimited, or for a terminal of eighty columns.
         let narrow = terminal.columns().is_some_and(|columns| columns < 100);
         let mut lines = vec![self.counts(narrow).into()];
         let kill = kill_line(self.killed_at_event, Some(self.back_after_ms));
@@ -117,14 +117,14 @@ impl Report {
     }
 }
 
-/// The first line, before anything has happened.
+/// The first line, before the replay.
 pub(crate) fn opening(recordings: u64, file: Option<&str>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let file = file.unwrap_or("a temporary file");
     format!("abide {version}  ·  {}  ·  {file}", counted(recordings, "recorded conversation"))
 }
 
-/// The kill as it is told, as soon as it happened.
+/// The line about the kill, also before the restart is complete.
 pub(crate) fn kill_line(at_event: i64, back_after_ms: Option<u64>) -> String {
     let at = count(at_event.unsigned_abs());
     let back = back_after_ms.map(|ms| format!(" back after {} ms", count(ms))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is played: each recorded conversation as a session, and what its tools and people will say.
+//! The script of the demo: each recorded conversation as a session, with the results of its tools and supervisors.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,28 +6,28 @@ use serde_json::{Value as JsonValue, json};
 
 use super::recording::{Call, Outcome, Recording};
 
-/// The whole play.
+/// The whole script.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// One for each conversation.
+    /// One part for each conversation.
     pub(crate) parts: Vec<Part>,
-    /// The tools that are called, by name.
+    /// The names of the called tools.
     pub(crate) tools: BTreeSet<String>,
-    /// What comes of each call that has a result, by Abide's key of it.
+    /// The result of each call that has one, by Abide's id of the call.
     outcomes: HashMap<String, Outcome>,
 }
 
 /// One conversation as a session.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// The session's id.
+    /// The id of the session.
     pub(crate) session: String,
-    /// What is replayed in it.
+    /// The recording.
     pub(crate) recording: Recording,
 }
 
 impl Script {
-    /// Gives each conversation its session.
+    /// Assigns a session to each conversation.
     pub(crate) fn of(recordings: Vec<Recording>) -> Script {
         let parts: Vec<Part> = (recordings.into_iter().enumerate())
             .map(|(at, recording)| Part { session: format!("demo-{}", at + 1), recording })
@@ -44,12 +44,12 @@ impl Script {
         Script { parts, tools, outcomes }
     }
 
-    /// What comes of a call; none if its recording ends before the result.
+    /// The result of a call; `None` if the recording ends before it.
     pub(crate) fn outcome(&self, call_id: &str) -> Option<&Outcome> {
         self.outcomes.get(call_id)
     }
 
-    /// How many calls of reducers the play takes, all going well.
+    /// Number of reducer calls without retries.
     pub(crate) fn expected_events(&self) -> u64 {
         let of_parts: usize = self.parts.iter().map(Part::expected_events).sum();
         (self.tools.len() + of_parts) as u64
@@ -57,7 +57,7 @@ impl Script {
 }
 
 impl Part {
-    /// The arguments that make the session.
+    /// The arguments that create the session.
     pub(crate) fn session_arguments(&self) -> JsonValue {
         let Recording { name, about, .. } = &self.recording;
         let agent = about.get("domain").and_then(JsonValue::as_str);
@@ -79,7 +79,7 @@ impl Part {
         arguments
     }
 
-    /// The arguments that ask for a tool call.
+    /// The arguments that request a tool call.
     pub(crate) fn call_arguments(&self, call: &Call) -> JsonValue {
         let mut arguments = json!({
             "call_id": call.id(&self.session),
@@ -93,12 +93,12 @@ impl Part {
         arguments
     }
 
-    /// The arguments that ask for a person.
+    /// The arguments that request a handoff.
     pub(crate) fn handoff_arguments(&self, call: &Call) -> JsonValue {
         let said = ["summary", "reason"].iter().find_map(|key| call.arguments.get(key)?.as_str());
         json!({
             "session_id": self.session,
-            "reason": said.unwrap_or("the agent asks for a person"),
+            "reason": said.unwrap_or("the agent requests a handoff"),
             "required_capability": "human",
             "data": {
                 "call_id": call.id(&self.session),
@@ -108,13 +108,13 @@ impl Part {
         })
     }
 
-    /// Whether nothing is left open at the end, so that the session can be completed.
+    /// Whether no call and no handoff stays open, so that the session can be completed.
     pub(crate) fn ends(&self) -> bool {
         self.recording.calls.iter().all(|call| call.outcome.is_some())
     }
 
     fn expected_events(&self) -> usize {
-        // A call that is answered is asked for, claimed and completed.
+        // A call with a result is requested, claimed and completed.
         let of_call = |call: &Call| if call.outcome.is_some() { 3 } else { 1 };
         let calls: usize = self.recording.calls.iter().map(of_call).sum();
         1 + self.recording.messages.len() + calls + usize::from(self.ends())

@@ -1,4 +1,4 @@
-//! The server of the demo: a real process, which can really be killed.
+//! The server of the demo: a separate process, which can be killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,50 +15,50 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Server {
     db: PathBuf,
-    /// Where it listens, and will listen when it is started again.
+    /// Its address, which it keeps after a restart.
     address: String,
     process: Child,
 }
 
-/// The line that `abide serve --json` begins with.
+/// The first line of `abide serve --json`.
 #[derive(Deserialize)]
 struct Greeting {
     listening: String,
 }
 
 impl Server {
-    /// Starts `abide serve` on a file and any free port.
+    /// Starts `abide serve` on a file and a free port.
     ///
     /// # Errors
-    /// It does not come up; it has said why on stderr.
+    /// It does not start; stderr has the reason.
     pub(crate) async fn start(db: &Path) -> Result<Server, Failure> {
         let (process, address) = spawn(db, "127.0.0.1:0").await?;
         Ok(Server { db: db.to_owned(), address, process })
     }
 
-    /// Its address for clients.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Kills it with SIGKILL: it does not get to do anything about it.
+    /// Kills it with SIGKILL, without a chance to clean up.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
         self.process.kill().await.map_err(|why| broken("killed", &why).into())
     }
 
-    /// Starts it again on the same file and port.
+    /// Restarts it with the same file and port.
     ///
     /// # Errors
-    /// It does not come up.
+    /// It does not start.
     pub(crate) async fn start_again(&mut self) -> Result<(), Failure> {
         (self.process, _) = spawn(&self.db, &self.address).await?;
         Ok(())
     }
 
-    /// Waits for it to end, which it should not.
+    /// Waits until it ends unexpectedly.
     pub(crate) async fn died(&mut self) -> Failure {
         match self.process.wait().await {
             Ok(status) => broken("kept alive", &status).into(),
@@ -66,17 +66,17 @@ impl Server {
         }
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops it gracefully.
     ///
     /// # Errors
-    /// It does not end well.
+    /// It ends with an error.
     pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         let id = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         if let Some(id) = id {
             kill_process(id, Signal::TERM).map_err(|why| broken("stopped", &why))?;
         }
         let status = self.process.wait().await.map_err(|why| broken("stopped", &why))?;
-        if status.success() { Ok(()) } else { Err(broken("stopped in order", &status).into()) }
+        if status.success() { Ok(()) } else { Err(broken("stopped gracefully", &status).into()) }
     }
 }
 
@@ -85,7 +85,7 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
     let mut process = Command::new(program)
         .args(["serve", "--json", "--listen", listen, "--db"])
         .arg(db)
-        // A token of the person's own server is none of this one's.
+        // A token for the user's own server is not valid for this one.
         .env_remove("ABIDE_TOKEN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -98,7 +98,7 @@ async fn spawn(db: &Path, listen: &str) -> Result<(Child, String), Failure> {
         read.map_err(|why| broken("started", &why))?;
     }
     let greeting: Greeting = serde_json::from_str(&line).map_err(|_| {
-        Refusal::new(Code::Internal, "the server did not start").hint("its own words stand above")
+        Refusal::new(Code::Internal, "the server did not start").hint("its error is above")
     })?;
     Ok((process, greeting.listening))
 }

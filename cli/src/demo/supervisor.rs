@@ -1,4 +1,4 @@
-//! A supervisor: it watches for sessions that ask for a person, takes them and answers.
+//! A supervisor: it watches for handoff requests, claims them and answers.
 
 use std::convert::Infallible;
 
@@ -8,10 +8,10 @@ use serde_json::{Value as JsonValue, json};
 use super::context::DemoContext;
 use crate::failure::Failure;
 
-/// Answers until it is let go.
+/// Answers until it is cancelled.
 ///
 /// # Errors
-/// A call is refused for any other reason than that somebody else was first.
+/// A call is refused for another reason than a lost race for the handoff.
 pub(crate) async fn run(context: &DemoContext) -> Result<Infallible, Failure> {
     let client = context.connect().await?;
     let pending = "SELECT * FROM handoff_requests WHERE status = 'pending'";
@@ -20,7 +20,7 @@ pub(crate) async fn run(context: &DemoContext) -> Result<Infallible, Failure> {
         for handoff in pending.next().await?.inserts::<HandoffRequest>()? {
             let data = handoff.data.as_ref().map(|data| data.value());
             let call_id = data.as_ref().and_then(|data| data["call_id"].as_str());
-            // A person who has not answered in the recording does not answer now.
+            // A handoff without an answer in the recording stays open.
             let Some(outcome) = call_id.and_then(|id| context.script.outcome(id)) else { continue };
             match client.call::<JsonValue>("claim_handoff", json!({"id": handoff.id})).await {
                 Err(error) if error.code() == Some(Code::Conflict) => continue,

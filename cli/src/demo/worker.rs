@@ -1,4 +1,4 @@
-//! A worker: it watches for pending tool calls, of any session, and runs those that it wins.
+//! A worker: it watches for pending tool calls of all sessions, and executes those that it claims.
 
 use std::convert::Infallible;
 
@@ -8,10 +8,10 @@ use serde_json::{Value as JsonValue, json};
 use super::context::{Client, DemoContext};
 use crate::failure::Failure;
 
-/// Works until it is let go.
+/// Works until it is cancelled.
 ///
 /// # Errors
-/// A call is refused for any other reason than that somebody else was first.
+/// A call is refused for another reason than a lost race for the claim.
 pub(crate) async fn run(context: &DemoContext, name: &str) -> Result<Infallible, Failure> {
     let client = context.connect().await?;
     let pending = "SELECT * FROM tool_calls WHERE status = 'pending'";
@@ -29,7 +29,7 @@ async fn work(
     name: &str,
     call_id: &str,
 ) -> Result<(), Error> {
-    // A call whose recording ends before its result stays pending.
+    // A call without a recorded result stays pending.
     let Some(outcome) = context.script.outcome(call_id) else { return Ok(()) };
     let claim = json!({"call_id": call_id, "worker": name});
     let claimed: ToolCall = match client.call("claim_tool_call", claim).await {
@@ -39,7 +39,7 @@ async fn work(
         }
         claimed => claimed?,
     };
-    // Here a real worker sends the money. This one notes that it did.
+    // A real worker would execute the tool here. This one records the execution.
     context.ledger.run(call_id);
     let (reducer, said) =
         if outcome.failed { ("fail_tool_call", "error") } else { ("complete_tool_call", "result") };

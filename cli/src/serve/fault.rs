@@ -1,5 +1,5 @@
-//! A panic of an engine thread on purpose, for tests of the real process: `ABIDE_TEST_PANIC=Attach` panics the first
-//! time that this [`FaultPoint`] is reached. Debug builds only.
+//! A deliberate panic of an engine thread, for tests of the real process: `ABIDE_TEST_PANIC=Attach` panics the
+//! first time that this [`FaultPoint`] is reached. Debug builds only.
 
 use std::env;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl StepScheduler for PanicAt {
     }
 }
 
-/// The configuration with the panic that the environment asks for.
+/// The configuration with the panic that the environment requests.
 pub(super) fn armed(config: Config) -> Config {
     let asked = env::var(VARIABLE).ok();
     let point = FaultPoint::ALL.into_iter().find(|point| asked == Some(format!("{point:?}")));

@@ -1,4 +1,4 @@
-//! How the options of `abide serve` are understood.
+//! Parsing of the options of `abide serve`.
 
 use clap::Parser;
 

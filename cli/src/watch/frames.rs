@@ -1,14 +1,14 @@
-//! Updates for programs: the frames of the protocol, one JSON object a line.
+//! Updates for programs: frames of the protocol, one JSON object per line.
 
 use abide_client::{Column, Positions, Seq, Subscription, Update, Value};
 use serde::Serialize;
 use serde_json::{Value as JsonValue, json};
 
-/// The subscription's name in the frames.
+/// The id of the subscription in the frames.
 const ID: &str = "watch";
 
-/// An update as the protocol tells it. The rows are in the query's order in a snapshot; who needs
-/// the order's terms speaks the protocol itself.
+/// An update in the form of the protocol. The rows of a snapshot are in the query's order; the terms of the order
+/// are not included.
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(super) enum Frame<'a> {
@@ -28,7 +28,7 @@ pub(super) enum Frame<'a> {
     },
 }
 
-/// What changed: keys and rows; in a window, positions.
+/// The changes: keys and rows; in a window, positions.
 #[derive(Debug, Serialize)]
 pub(super) struct Change {
     id: &'static str,
@@ -39,14 +39,14 @@ pub(super) struct Change {
 
 type Rows = Vec<JsonValue>;
 
-/// Makes frames of updates.
+/// Converts updates to frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     begun: bool,
 }
 
 impl Frames {
-    /// The frame of an update: a snapshot at first, deltas from then on.
+    /// The frame of an update: first a snapshot, then deltas.
     pub(super) fn take<'a>(&mut self, live: &'a Subscription, update: &Update) -> Frame<'a> {
         let inserts: Rows = update.insert_rows().map(row).collect();
         if !self.begun || update.reset {

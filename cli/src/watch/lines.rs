@@ -1,4 +1,4 @@
-//! Updates for a pipe: a line for each row that came, changed or left.
+//! Updates for a pipe: one line for each new, changed or removed row.
 
 use std::collections::HashMap;
 
@@ -6,17 +6,17 @@ use abide_client::{Column, Positions, Subscription, Update, Value};
 
 use crate::cells;
 
-/// Makes lines of updates.
+/// Converts updates to lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The line of each row by its key, to be told once more when the row leaves.
+    /// The line of each row by its key, to repeat it when the row is removed.
     by_key: HashMap<String, String>,
-    /// The lines of a window, as they stand.
+    /// The current lines of a window.
     window: Vec<String>,
 }
 
 impl Lines {
-    /// The lines of an update: first what left, then what came, then what changed.
+    /// The lines of an update: removed rows, then new rows, then changed rows.
     pub(super) fn take(&mut self, subscription: &Subscription, update: &Update) -> Vec<String> {
         let columns = subscription.columns();
         match update.positions() {
@@ -28,7 +28,7 @@ impl Lines {
     fn of_rows(&mut self, columns: &[Column], key: &[String], update: &Update) -> Vec<String> {
         let key: Option<Vec<usize>> =
             key.iter().map(|name| columns.iter().position(|c| c.name == *name)).collect();
-        // Where the query does not select its key, a row that leaves is only known by that.
+        // If the query does not select its key, a removed row is identified by the line alone.
         let key = key.unwrap_or_default();
         let mut lines = Vec::new();
         for gone in update.delete_keys() {
@@ -44,7 +44,7 @@ impl Lines {
                 let key = key.iter().filter_map(|at| row.get(*at));
                 known = self.by_key.insert(identity(key), text.clone());
             }
-            // What changed may only be what the rows are sorted by.
+            // A row with an unchanged line may have changed in a column that only sorts.
             if sign == '+' || known.as_deref() != Some(&text) {
                 lines.push(format!("{sign} {text}"));
             }
@@ -52,7 +52,7 @@ impl Lines {
         lines
     }
 
-    /// A row of a window is told with its place in it, the first being #1.
+    /// The line of a row in a window starts with its position; the first is #1.
     fn of_window(
         &mut self,
         columns: &[Column],
@@ -92,7 +92,7 @@ fn placed(sign: char, at: usize, text: &str) -> String {
     format!("{sign} #{}\t{text}", at + 1)
 }
 
-/// The cells, a tab between them: for `cut` and `awk`.
+/// The cells, separated by tabs, for `cut` and `awk`.
 fn line(columns: &[Column], row: &[Value]) -> String {
     let name = |at: usize| columns.get(at).map_or("", |column| column.name.as_str());
     let cells = row.iter().enumerate();
@@ -100,7 +100,7 @@ fn line(columns: &[Column], row: &[Value]) -> String {
     cells.collect::<Vec<_>>().join("\t")
 }
 
-/// A key as text, every cell told apart from every other.
+/// A key as unambiguous text.
 fn identity<'a>(key: impl Iterator<Item = &'a Value>) -> String {
     key.map(|value| value.to_json().to_string()).collect::<Vec<_>>().join("\n")
 }

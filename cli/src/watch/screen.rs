@@ -1,4 +1,4 @@
-//! Updates for a person: the rows as a table that stays in its place and up to date.
+//! Updates for people: a table that stays in place and up to date.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -13,43 +13,43 @@ use crate::printable::Printable;
 use crate::table::{self, MarkedRow, RenderedTable, RowMark};
 use crate::terminal::Terminal;
 
-/// How long a row that came or changed stands out.
+/// How long a new or changed row is highlighted.
 const MARKED: Duration = Duration::from_millis(2_000);
 
-/// How often the size of the window is looked at.
+/// Interval between checks of the window size.
 const LOOK: Duration = Duration::from_millis(1_000);
 
-/// Lines that are not rows: what is watched, a blank, the header, and below a blank and the status.
+/// Lines other than rows: the query, a blank and the header above; a blank and the status below.
 const FRAME_LINES: usize = 5;
 
-/// A terminal that shows a query, on its second screen; the first comes back at the end.
+/// Shows a query on the terminal's alternate screen; the main screen returns at the end.
 #[derive(Debug)]
 pub(super) struct Screen {
     sql: String,
     begun: bool,
-    /// Rows that stand out, by their JSON text.
+    /// Highlighted rows, by their JSON text.
     marks: HashMap<String, Marked>,
     last_change: Seq,
-    /// What is on the screen, without control sequences: it is left behind at the end.
+    /// The text on the screen without control sequences: it is printed on the main screen at the end.
     shown: Printable,
     next_look: Instant,
     link: Link,
 }
 
-/// How a row stands out.
+/// The highlight of a row.
 #[derive(Debug)]
 struct Marked {
     mark: RowMark,
     until: Instant,
-    /// Of so many rows that are the same in all they show.
+    /// Number of identical rows.
     times: usize,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to the alternate screen.
     ///
     /// # Errors
-    /// It cannot be written to.
+    /// The terminal cannot be written to.
     pub(super) fn open(abide: &Abide, sql: &str) -> Result<Screen, Failure> {
         // The alternate screen, without a cursor.
         write("\x1b[?1049h\x1b[?25l")?;
@@ -64,7 +64,7 @@ impl Screen {
         })
     }
 
-    /// Works in what changed; the first update only says what is there.
+    /// Processes an update; the first one is the initial result.
     pub(super) fn take(&mut self, update: &Update) {
         self.last_change = update.seq;
         if !self.begun {
@@ -81,7 +81,7 @@ impl Screen {
         }
     }
 
-    /// Returns when it has to be drawn although nothing changed.
+    /// Returns when the screen must be drawn again although nothing changed.
     pub(super) async fn due(&mut self) {
         let marks = self.marks.values().map(|marked| marked.until);
         let next = marks.chain([self.next_look]).min().unwrap_or(self.next_look);
@@ -91,7 +91,7 @@ impl Screen {
         }
     }
 
-    /// Draws it.
+    /// Draws the screen.
     ///
     /// # Errors
     /// The terminal cannot be written to.
@@ -117,7 +117,7 @@ impl Screen {
         let status = self.status(abide, count, count.saturating_sub(room), left_out);
         let status = terminal.dim(cells::cut(&status, columns.into()));
         self.shown = title + "\n\n" + table + "\n\n" + status;
-        // From the top, each line cleared to its end, and whatever was below.
+        // From the top: each line is cleared to its end, then everything below.
         write(&format!("\x1b[H{}\x1b[K\x1b[J", self.shown.as_str().replace('\n', "\x1b[K\r\n")))
     }
 
@@ -143,9 +143,9 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The first screen again, its cursor, and on it what was shown last.
+        // Restores the main screen and the cursor, and prints the last table.
         let left = format!("\x1b[?1049l\x1b[?25h{}\n", self.shown);
-        // Nothing is left to tell it to.
+        // The terminal is gone if this fails.
         let _ = write(&left);
     }
 }

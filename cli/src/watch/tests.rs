@@ -1,4 +1,4 @@
-//! What a pipe and a program are told of the same changes.
+//! The output for a pipe and for a program, of the same changes.
 
 use abide_client::{Abide, Subscription};
 use expect_test::{Expect, expect};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::frames::Frames;
 use super::lines::Lines;
 
-/// Makes some changes while a query over sessions is watched.
+/// Makes changes while a query over sessions is watched.
 async fn check(sql: &str, lines: Expect, frames: Expect) {
     let (_folder, abide) = opened();
     let mut live = abide.subscribe(sql).await.expect("it can be live");
@@ -122,7 +122,7 @@ async fn a_window_with_its_places() {
     "#]].assert_eq(&told);
 }
 
-/// A row that only moves, by a column that is not shown, is nothing new on a pipe.
+/// A row that only moves, by a column that is not selected, prints no line on a pipe.
 #[tokio::test]
 async fn hidden_sort_columns_are_not_shown() {
     let (_folder, abide) = opened();

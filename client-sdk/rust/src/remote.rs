@@ -130,7 +130,7 @@ impl Remote {
     }
 }
 
-/// Tells the actor that a caller no longer waits for a reply.
+/// Notifies the actor that a caller no longer waits for a reply.
 struct CancelOnDrop<'a> {
     id: u64,
     commands: &'a UnboundedSender<Command>,

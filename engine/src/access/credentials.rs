@@ -143,8 +143,8 @@ pub fn claimed(caller: &Caller, capabilities: &BTreeSet<String>) -> Caller {
     Caller::with(caller.id(), caller.role(), capabilities.clone(), caller.scope().clone())
 }
 
-/// Whether a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and its own scope is one
-/// that the caller is within. An identity of one tenant does not disable a subject of another.
+/// Whether a row of [`CredentialQueries::disabled`] disables a caller: the identity is disabled, and the caller is
+/// within its scope. An identity of one tenant does not disable a subject of another.
 #[must_use]
 pub fn disables(row: &[Value], caller: &Caller) -> bool {
     let [disabled, scope] = row else { return true };

@@ -35,7 +35,7 @@ const SESSIONS: &str = "sessions";
 const IDENTITIES: &str = "identities";
 const ROLES: &str = "roles";
 
-/// The role that stands for all roles.
+/// The role name that means all roles.
 const EVERY_ROLE: &str = "*";
 
 /// Also sees events without a session, if it has no scope: administrative calls are there.
@@ -564,8 +564,7 @@ impl PolicyValidator {
 }
 
 impl PolicyChecker for PolicyValidator {
-    /// Whether a policy can be: its table and columns are there, and its condition is one that can be
-    /// live and runs.
+    /// Whether a policy is valid: its table and columns exist, and its condition can be live and can be evaluated.
     fn check(&self, table: &str, condition: Option<&str>, hidden: &[String]) -> Verdict {
         let bad = |detail: String| Refusal::new(Code::BadArguments, detail);
         let spec = self.tables.iter().find(|spec| spec.name == table).ok_or_else(|| {
@@ -593,8 +592,8 @@ impl PolicyChecker for PolicyValidator {
     }
 }
 
-/// A condition becomes a part of live queries. What cannot be one of those cannot be a condition, and a one-shot query does
-/// not help with it.
+/// Adjusts the refusal of a condition. A condition becomes a part of live queries, so the hint about one-shot
+/// queries does not apply.
 fn of_condition(refusal: Refusal) -> Refusal {
     if refusal.code != Code::UnsupportedSql {
         return refusal;

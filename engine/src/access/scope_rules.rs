@@ -318,7 +318,8 @@ impl<'a> ScopedTransaction<'a> {
         Ok(true)
     }
 
-    /// What a rule's parameters are; of a narrowed caller also what they were before. The rule must hold with each.
+    /// The parameters of a rule. A narrowed caller has two sets, for its scope and for its previous one; the rule
+    /// must hold with both.
     fn values_of(&mut self, rule: &RowFilter) -> Vec<Vec<Value>> {
         let caller = self.caller;
         let scopes = || [Some(caller.scope()), caller.own_scope()].into_iter().flatten();

@@ -1,8 +1,8 @@
 //! The thread that checkpoints the WAL into the file, off the writer's thread.
 //!
-//! A checkpoint beside a busy writer never moves the whole WAL, and SQLite restarts a WAL only once all of it
-//! was moved. Without a pause of the writer the WAL grows without bound. So the thread moves the WAL beside
-//! the writer until little is left, and blocks the writer only to move the rest.
+//! A checkpoint next to a busy writer never copies the whole WAL, and SQLite restarts a WAL only when all of it is
+//! copied. Without a pause of the writer the WAL would grow without bound. So the thread copies the WAL next to the
+//! writer until little is left, and blocks the writer only to copy the rest.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -19,14 +19,14 @@ use crate::metrics::Metrics;
 use crate::ports::{EngineThread, FaultPoint, StepScheduler};
 use crate::threads::Threads;
 
-/// How often the thread checks the size of the WAL. At 100 MB/s the WAL grows by ten megabytes in between.
+/// Interval between checks of the WAL size. At 100 MB/s the WAL grows by ten megabytes in between.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The thread blocks the writer once no more than this is left to move.
+/// The thread blocks the writer only when at most this much is left to copy.
 const BLOCKING_BYTES: u64 = 2 << 20;
 
-/// How often the thread moves the WAL beside the writer. Each pass moves what came during the pass before it. After
-/// so many, the disk is hardly faster than the writer: the thread blocks the writer to move more than
+/// Maximum passes next to the writer. Each pass copies what was written during the pass before it. If so many are
+/// not enough, the disk is hardly faster than the writer, and the thread blocks the writer to copy more than
 /// [`BLOCKING_BYTES`].
 const PASSES: usize = 8;
 

@@ -1,7 +1,7 @@
-//! Calls deferred because of expensive work: readers do the work, then the unit returns to the writer.
+//! Deferred calls: readers do expensive work for a call, then the unit returns to the writer.
 //!
-//! Each piece of work is one job of a reader, so it counts against its caller's limits of concurrent and
-//! queued queries. *Invariant:* whatever happens to a job, its caller gets a reply.
+//! Each piece of work is one job of a reader, so it counts against its caller's limits of concurrent and queued
+//! queries. *Invariant:* whatever happens to a job, its caller gets a reply.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::queries::readers::{ReaderJob, closing};
 
 /// A unit while readers work for it.
 pub(crate) struct Deferred {
-    /// `None` once it is back at the writer, or answered.
+    /// `None` once it is back at the writer or answered.
     unit: Option<Unit>,
     /// The remaining work, last first.
     work: Vec<(usize, SharedWork)>,
@@ -26,7 +26,7 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// Has readers do some work, and gives the unit back to the writer after it.
+    /// Queues work for readers; afterwards the unit returns to the writer.
     pub(crate) fn start(
         mut unit: Unit,
         mut work: Vec<(usize, SharedWork)>,
@@ -41,13 +41,13 @@ impl Deferred {
         if is_too_often { deferred.answer(changed_meanwhile()) } else { deferred.queue() }
     }
 
-    /// Waits for a reader, in the caller's turn.
+    /// Queues the next piece of work for a reader, in the caller's turn.
     fn queue(self) {
         let Some(unit) = &self.unit else { return };
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
         let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
-        // A job that is refused is dropped, and answers its caller.
+        // A refused job is dropped, and its `drop` answers the caller.
         let _ = readers.push(Some(&caller), job, weight);
     }
 
@@ -86,7 +86,7 @@ impl Deferred {
 
     fn reply(&mut self, refusal: Refusal) {
         if let Some(unit) = self.unit.take() {
-            // The caller may have gone.
+            // The caller may have disconnected.
             let _ = unit.reply.send(Err(refusal));
         }
     }

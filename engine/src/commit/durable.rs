@@ -1,4 +1,4 @@
-//! The thread that makes commits durable, and only then releases their answers and deltas.
+//! The thread that makes commits durable, and releases their replies and deltas only then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,21 +23,21 @@ pub(crate) struct ReplyEnvelope {
     pub(crate) outcome: Result<UnitResult, Refusal>,
 }
 
-/// What a unit did.
+/// The result of a unit.
 #[derive(Debug)]
 pub(crate) struct UnitResult {
-    /// One for each call.
+    /// One outcome per call.
     pub(crate) calls: Vec<CallOutcome>,
-    /// Whether an earlier request did it.
+    /// Whether an earlier request had the same id, and this one is a retry.
     pub(crate) duplicate: bool,
-    /// Deferred work: nothing of the unit was done yet, and no reply was sent.
+    /// Deferred work: the unit has not run yet, and no reply was sent.
     pub(crate) deferred: Vec<(usize, SharedWork)>,
 }
 
 /// A committed transaction.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// The last seq after it. Answers refer to the state up to here.
+    /// The last seq of the commit. Its replies refer to the state up to here.
     pub(crate) to: Seq,
     pub(crate) answers: Vec<ReplyEnvelope>,
     pub(crate) deltas: Vec<(BindingId, Arc<SharedDelta>)>,
@@ -75,7 +75,7 @@ impl Syncer {
                 self.durable.send_modify(|_| {});
             }
             self.scheduler.at_fault_point(FaultPoint::Durable);
-            // All answers before the first delta: the publisher may block.
+            // All replies are sent before the first delta, because the publisher may block.
             for commit in &mut commits {
                 self.answer(std::mem::take(&mut commit.answers), &outcome);
             }
@@ -112,7 +112,7 @@ impl Syncer {
 
     fn answer(&self, answers: Vec<ReplyEnvelope>, outcome: &Result<(), Refusal>) {
         for ReplyEnvelope { reply, outcome: answer } in answers {
-            // The caller may have gone; its call remains done.
+            // The caller may have disconnected; its call remains committed.
             let _ = reply.send(outcome.clone().and(answer));
         }
     }
@@ -136,7 +136,7 @@ impl Syncer {
 /// Returns when a state is durable.
 ///
 /// # Errors
-/// It never will be: the storage or a thread of the engine has failed.
+/// The state will never be durable: the storage or a thread of the engine has failed.
 pub(crate) async fn reached(
     durable: &watch::Receiver<Seq>,
     seq: Seq,

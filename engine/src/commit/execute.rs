@@ -45,9 +45,9 @@ pub(crate) struct Executor {
     pub(crate) keeps_events: bool,
     /// The events of this transaction, if there are such subscribers.
     pub(crate) events: Vec<Event>,
-    /// Tries out policies.
+    /// Validates policies.
     policy_validator: Option<Arc<PolicyValidator>>,
-    /// Until which events former rules hold.
+    /// The last events of module versions with older rules.
     former: Vec<LastBefore>,
 }
 
@@ -528,7 +528,7 @@ pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
             Some(error) => error.to_refusal(),
             None => Refusal::new(Code::Internal, format!("the reducer failed: {error}")),
         },
-        // Only with limited effort, where it is not a refusal.
+        // Work is deferred only with a budget; without one this cannot happen.
         Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
     }
 }

@@ -12,8 +12,8 @@ use crate::locks::{Condvar, Mutex, MutexGuard};
 /// Reciprocal of a caller's share of the queue per turn: sixteen ordinary calls.
 const TURNS: usize = 1_024;
 
-/// Reciprocal of the reserve for a caller with few items when the queue is full. All reserves together
-/// are as large as the queue.
+/// Reciprocal of the reserve of a caller with few items when the queue is full. All reserves together are as large
+/// as the queue.
 const SHARES: usize = 64;
 
 /// A bounded queue with one taker.

@@ -86,7 +86,7 @@ impl DeadlineQueue {
         now: Micros,
         into: &mut Vec<DueRow>,
     ) -> Result<(), StoreError> {
-        // The processed rows, the skipped ones, and one more that tells when to look again.
+        // The processed rows, the skipped ones, and one more to know when to look again.
         let most = self.deadline.per_commit;
         let rows = most + self.skipped.len() + 1;
         let mut found = Vec::new();

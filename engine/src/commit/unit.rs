@@ -41,7 +41,7 @@ impl Unit {
         Unit { due, ..Unit::new(Caller::system(), calls, None, oneshot::channel().0) }
     }
 
-    /// The work budget of one of its calls. Deadline calls have no caller-supplied arguments.
+    /// The work budget of one of its calls; unlimited for deadline calls, whose arguments are not from a caller.
     pub(crate) fn work_budget<'a>(
         &'a self,
         call: usize,

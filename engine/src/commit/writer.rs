@@ -373,7 +373,7 @@ impl WriterThread {
     ) -> Result<Result<Vec<UnitOutcome>, NeedsSavepoint>, StoreError> {
         let mut outcomes = Vec::with_capacity(units.len());
         for unit in units {
-            // A batch is often refused half-way, so it has a savepoint from the start.
+            // Batches are often refused half-way, so each has a savepoint from the start.
             let outcome = if careful || unit.calls.len() > 1 {
                 self.run_on_savepoint(unit)
             } else {
@@ -636,9 +636,9 @@ impl WriterThread {
                     tracing::warn!(%refusal, "accumulators of a live query could not be filled");
                     None
                 });
-                // A closed queue has no live queries any more.
+                // If the queue is closed, there are no live queries.
                 let _ = jobs.push(None, WriterJob::Backfill(BackfillResult { wanted, filled }), 0);
-                // The router knows that they do not arrive; the reader's thread handles its panic.
+                // The router gets no accumulators for these groups; the reader's thread handles its panic.
                 if let Some(panic) = panic {
                     resume_unwind(panic);
                 }
@@ -668,7 +668,7 @@ impl WriterThread {
         let changes = changes.unwrap_or_default();
         let mut sql = ReaderSql::new(&state);
         if let Err(error) = self.router.apply_backfill(&wanted, filled, &changes, &mut sql) {
-            tracing::warn!(%error, "accumulators of a live query were not taken in");
+            tracing::warn!(%error, "accumulators of a live query could not be applied");
         }
     }
 
@@ -745,7 +745,7 @@ fn or_deferred(failure: UnitFailure, deferred: RefCell<Vec<(usize, SharedWork)>>
 fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> UnitFailure {
     let mut refusal = match abort {
         Abort::Refused(refusal) => refusal,
-        // Replaced by the work that it is deferred for.
+        // The caller of `fail` replaces this by the deferred work.
         Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
         Abort::Broken(error) => {
             match error.downcast::<StoreError>() {

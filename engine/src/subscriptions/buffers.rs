@@ -1,9 +1,9 @@
-//! Counts the bytes buffered for clients: incoming request bodies and outgoing results. Counted per caller
-//! and for the whole process, so that clients that do not read, or that send slowly, are refused with
-//! `overloaded` before the process runs out of memory.
+//! Counts the bytes buffered for clients: incoming request bodies and outgoing results. They are counted per caller
+//! and for the whole process. Clients that do not read, or that send slowly, get `overloaded` before the process
+//! runs out of memory.
 //!
-//! Each client decides how fast its bytes leave. Without a count, memory would only be bounded by the
-//! number of connections times the largest result.
+//! Each client decides how fast its bytes leave. Without a count, memory would be bounded only by the number of
+//! connections times the largest result.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -16,10 +16,10 @@ use tokio::sync::Notify;
 /// Limits of buffered bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
-    /// Bytes of all callers together. The last quarter is reserved for callers of whom little waits, so that the
-    /// others cannot lock them out. A single result or body that is larger is taken where nothing else waits.
+    /// Bytes of all callers together. The last quarter is reserved for callers that use little, so that the others
+    /// cannot lock them out. A larger single result or body is accepted if nothing else is buffered.
     pub total: usize,
-    /// Bytes of one caller. A single result or body that is larger is taken where nothing else of the caller waits.
+    /// Bytes of one caller. A larger single result or body is accepted if nothing else of the caller is buffered.
     pub per_caller: usize,
 }
 
@@ -33,16 +33,16 @@ impl Default for BufferLimits {
 }
 
 impl BufferLimits {
-    /// What all callers together may have, for a caller that then has so many bytes itself.
+    /// The limit of the total for a caller that then has this many bytes.
     fn total_for(self, own: usize) -> usize {
         if own <= self.total / LITTLE { self.total } else { self.total - self.total / RESERVED }
     }
 }
 
-/// A caller of whom at most this part of the total waits may use the reserve.
+/// Reciprocal of the part of the total up to which a caller may use the reserve.
 const LITTLE: usize = 256;
 
-/// The part of the total that is reserved for such callers.
+/// Reciprocal of the part of the total that is reserved for such callers.
 const RESERVED: usize = 4;
 
 /// The count. Clones share it.
@@ -53,9 +53,9 @@ pub struct Buffers(Arc<Shared>);
 struct Shared {
     limits: BufferLimits,
     held: Mutex<Reserved>,
-    /// The total has fallen far.
+    /// The total has dropped far below its peak.
     fallen: Notify,
-    /// Something has left.
+    /// Bytes were released.
     fewer: Notify,
 }
 
@@ -73,19 +73,19 @@ impl Buffers {
         Buffers(Arc::new(Shared { limits, held: Mutex::default(), fallen, fewer }))
     }
 
-    /// Where a caller's bytes are counted.
+    /// The account of a caller.
     #[must_use]
     pub fn account(&self, caller: &Caller) -> Account {
         Account { buffers: self.clone(), caller: caller.quota_key().into() }
     }
 
-    /// A hold of a caller, of no bytes yet.
+    /// An empty reservation for a caller.
     #[must_use]
     pub fn reserve(&self, caller: &Caller) -> Reservation {
         self.account(caller).reserve()
     }
 
-    /// Number of bytes counted now.
+    /// Number of counted bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.lock().total
@@ -109,40 +109,40 @@ impl Buffers {
     }
 }
 
-/// Where the bytes of one caller are counted.
+/// The account of one caller.
 #[derive(Clone, Debug)]
 pub struct Account {
     buffers: Buffers,
     caller: Arc<str>,
 }
 
-/// Bytes to be counted.
+/// A number of bytes to be counted.
 #[derive(Clone, Copy)]
 struct Bytes {
-    /// As the caller's.
+    /// Counted for the caller.
     own: usize,
-    /// In the total: none where another caller has them too.
+    /// Counted in the total; zero if they are shared and another caller's share already counts them.
     total: usize,
-    /// Of what is counted already, so many belong to what these are a part or a copy of.
+    /// Bytes already counted for the same data: the new bytes are a part or a copy of it.
     beside: usize,
 }
 
 impl Account {
-    /// A hold of no bytes yet.
+    /// An empty reservation.
     #[must_use]
     pub fn reserve(&self) -> Reservation {
         Reservation { account: self.clone(), bytes: 0 }
     }
 
-    /// What is larger than a bound is taken where nothing else waits, so that every result and body within its own
-    /// bound is possible.
+    /// Data larger than a limit is accepted if nothing else is buffered, so that every result and body within its
+    /// own limit is possible.
     fn add(&self, bytes: Bytes) -> Result<(), Refusal> {
         let limits = self.buffers.0.limits;
         let mut held = self.buffers.lock();
         let before = held.callers.get(&self.caller).copied().unwrap_or(0);
         let own = before + bytes.own;
         if before > bytes.beside && own > limits.per_caller {
-            return Err(full("too many bytes of yours wait to be sent or received"));
+            return Err(full("too many of your bytes wait to be sent or received"));
         }
         let total = held.total + bytes.total;
         if bytes.total > 0 && held.total > bytes.beside && total > limits.total_for(own) {
@@ -175,7 +175,7 @@ impl Account {
     }
 }
 
-/// Bytes of one caller that are counted until it is dropped.
+/// Bytes of one caller, which are counted until the reservation is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     account: Account,
@@ -186,12 +186,12 @@ impl Reservation {
     /// Counts more bytes.
     ///
     /// # Errors
-    /// `overloaded` where too much waits of the caller, or of all; then nothing more is counted.
+    /// `overloaded` if the caller, or all callers together, have too much buffered; then nothing more is counted.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.grow_beside(bytes, 0)
     }
 
-    /// The same where `beside` bytes are already counted for what these bytes are a copy of.
+    /// The same, if `beside` bytes are already counted for the original of these bytes.
     fn grow_beside(&mut self, bytes: usize, beside: usize) -> Result<(), Refusal> {
         let beside = self.bytes + beside;
         self.account.add(Bytes { own: bytes, total: bytes, beside })?;
@@ -199,13 +199,13 @@ impl Reservation {
         Ok(())
     }
 
-    /// Counts more bytes as soon as there is room for them. They are a copy of something for which `beside` bytes
-    /// are already counted.
+    /// Counts more bytes as soon as there is room for them. They are a copy of data for which `beside` bytes are
+    /// already counted.
     pub async fn wait_to_grow(&mut self, bytes: usize, beside: usize) {
         let buffers = self.account.buffers.clone();
         loop {
             let mut fewer = pin!(buffers.0.fewer.notified());
-            // From here on nothing that leaves is missed.
+            // Registers the waiter before the attempt, so that no release is missed.
             fewer.as_mut().enable();
             if self.grow_beside(bytes, beside).is_ok() {
                 return;
@@ -214,14 +214,14 @@ impl Reservation {
         }
     }
 
-    /// Counts fewer: some have left.
+    /// Counts fewer bytes.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.account.subtract(bytes, bytes);
     }
 
-    /// How many it counts.
+    /// Number of counted bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -236,12 +236,12 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes that several connections wait for. They are counted once in the total, and once for each caller that
-/// has a [`Share`] of them, however many connections it has.
+/// Bytes that several connections share. They are counted once in the total, and once for each caller with a
+/// [`Share`], however many connections it has.
 #[derive(Debug)]
 pub(crate) struct SharedBytes {
     bytes: usize,
-    /// How many shares each caller has.
+    /// Number of shares of each caller.
     shares: Mutex<HashMap<Arc<str>, usize>>,
 }
 
@@ -335,21 +335,21 @@ mod tests {
     fn buffers_are_limited_per_caller_and_in_total() {
         let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });
         let hold = |caller: &str, bytes| hold_of(&buffers, caller, bytes);
-        let large = hold("ann", 5_000).expect("alone, even the largest is taken");
+        let large = hold("ann", 5_000).expect("a single large result is accepted");
         assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded));
-        assert_eq!(hold("bob", 4).err(), Some(Code::Overloaded), "not beyond the total");
+        assert_eq!(hold("bob", 4).err(), Some(Code::Overloaded), "the total is exceeded");
         drop(large);
         assert_eq!(buffers.total(), 0);
         let first = hold("ann", 400).expect("room");
-        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "a caller's own bound");
+        assert_eq!(hold("ann", 1).err(), Some(Code::Overloaded), "the limit of a caller");
         let second = hold("bob", 368).expect("the rest");
-        assert_eq!(hold("cat", 5).err(), Some(Code::Overloaded), "the bound of all");
+        assert_eq!(hold("cat", 5).err(), Some(Code::Overloaded), "the limit of all callers");
         drop((first, second));
         assert_eq!(buffers.total(), 0);
         assert!(buffers.lock().callers.is_empty());
     }
 
-    /// Callers of whom little waited could together have as much as the total once more.
+    /// Callers that use little could together use as much as the total once more.
     #[test]
     fn the_reserve_for_little_is_within_the_total() {
         let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 1_024 });
@@ -374,18 +374,18 @@ mod tests {
             [&ann, &ann, &bob].map(|of| bytes.share(of).expect("room")).into_iter().collect();
         assert_eq!(buffers.total(), 300);
         let other = SharedBytes::new(101);
-        assert!(other.share(&ann).is_err(), "300 count as hers");
-        assert!(other.share(&bob).is_err(), "and as his");
+        assert!(other.share(&ann).is_err(), "300 bytes count for ann");
+        assert!(other.share(&bob).is_err(), "and for bob");
         let mut shares = shares.into_iter();
         drop((shares.next(), shares.next()));
-        assert_eq!(buffers.total(), 300, "bob has them still");
-        assert!(other.share(&ann).is_ok(), "she has them no more");
+        assert_eq!(buffers.total(), 300, "bob still has them");
+        assert!(other.share(&ann).is_ok(), "ann no longer has them");
         drop(shares);
         assert_eq!(buffers.total(), 0);
         assert!(buffers.lock().callers.is_empty());
     }
 
-    /// Copies of a result are made one after the other where there is no room for several.
+    /// Copies of a result are made one after the other if there is no room for several.
     #[tokio::test]
     async fn a_copy_waits_for_room_and_not_for_what_it_is_a_copy_of() {
         let buffers = Buffers::new(BufferLimits { total: 1_024, per_caller: 400 });

@@ -35,7 +35,7 @@ use subscription::Subscription;
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
 
-/// Whether it was caught up with policies that are no longer the latest.
+/// Whether it was caught up with outdated policies.
 fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, Refusal>)) -> bool {
     resumed.as_ref().is_err_and(is_outdated)
 }
@@ -48,11 +48,11 @@ pub struct Connection {
     caller: Caller,
     number: u64,
     outbox: Arc<Outbox>,
-    /// Boxed, since half of each node of the map is empty.
+    /// Boxed, because half of each map node is empty.
     subscriptions: BTreeMap<SubscriptionKey, Box<Subscription>>,
     keys: HashMap<Arc<str>, SubscriptionKey>,
     next_key: u64,
-    /// Updates that are ready to be taken.
+    /// Updates that are ready to be sent.
     ready: VecDeque<QueuedUpdate>,
     /// The client received everything up to here.
     sent_up_to: Seq,
@@ -67,7 +67,7 @@ pub struct Connection {
 impl Connection {
     pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        // Whoever listens from now on begins at a later state, also where this one is still to be told.
+        // A later subscription starts at a later state, even if this state is not sent yet.
         let sent_up_to = engine.durable_seq();
         let account = engine.buffers().account(&caller);
         Connection {
@@ -99,8 +99,8 @@ impl Connection {
         self.sent_up_to
     }
 
-    /// Subscribes. Its answer (the result, the changes, or both) is the next update of
-    /// [`Connection::next`] for this id.
+    /// Subscribes. The first answer (the result, the changes, or both) is the next update of [`Connection::next`]
+    /// for this id.
     ///
     /// # Errors
     /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
@@ -155,7 +155,7 @@ impl Connection {
         self.ready.retain_mut(|ready| ready.without(id));
     }
 
-    /// The next update, if there is one already. Allows sending several updates together.
+    /// The next update, if one is ready. Allows sending several updates together.
     pub fn try_next(&mut self) -> Option<Update> {
         while self.ready.is_empty() && !self.lagging {
             match self.outbox.take() {

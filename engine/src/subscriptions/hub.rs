@@ -24,7 +24,7 @@ pub struct SharedDelta {
     json: OnceLock<Vec<u8>>,
     checksum_change: OnceLock<Checksum>,
     weight: OnceLock<usize>,
-    /// Set once it is counted.
+    /// Set when it is counted.
     bytes: OnceLock<Arc<SharedBytes>>,
 }
 
@@ -60,7 +60,7 @@ impl SharedDelta {
         Arc::new(SharedDelta { stale: true, ..SharedDelta::of(Ok(Delta::default())) })
     }
 
-    /// Whether it only says that the result may have changed: the new rows follow in an
+    /// Whether it only marks the result as possibly changed: the new rows follow in an
     /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
     #[must_use]
     pub fn is_stale(&self) -> bool {
@@ -72,7 +72,7 @@ impl SharedDelta {
         self.outcome.as_ref().is_ok_and(Delta::is_empty)
     }
 
-    /// The rows; or why the query has no result any more.
+    /// The rows, or the reason why the query no longer has a result.
     pub fn rows(&self) -> &Result<Delta, Refusal> {
         &self.outcome
     }
@@ -99,7 +99,7 @@ impl SharedDelta {
         *self.checksum_change.get_or_init(of)
     }
 
-    /// A bound on the bytes it will take to send.
+    /// An upper bound of its encoded size.
     pub(crate) fn weight(&self) -> usize {
         *self.weight.get_or_init(|| {
             let Ok(delta) = &self.outcome else { return 256 };
@@ -111,27 +111,27 @@ impl SharedDelta {
         })
     }
 
-    /// What is counted of it: its rows and their JSON text.
+    /// Its counted bytes: the rows and their JSON text.
     fn shared_bytes(&self) -> &Arc<SharedBytes> {
         self.bytes.get_or_init(|| SharedBytes::new(2 * self.weight()))
     }
 }
 
-/// A delta as one connection has it.
+/// A delta, as one connection holds it.
 #[derive(Clone, Debug)]
 pub struct HeldDelta {
     delta: Arc<SharedDelta>,
-    /// Counts it; nothing where it is small.
+    /// Its share of the counted bytes; `None` if it is small.
     share: Option<Arc<Share>>,
 }
 
 impl HeldDelta {
-    /// One that is small, or that does not wait.
+    /// A delta that is small, or that is sent immediately.
     pub(crate) fn uncounted(delta: Arc<SharedDelta>) -> HeldDelta {
         HeldDelta { delta, share: None }
     }
 
-    /// One that may wait for long: counted where it is large.
+    /// A delta that may be queued for long: counted if it is large.
     ///
     /// # Errors
     /// `overloaded`.
@@ -146,13 +146,13 @@ impl HeldDelta {
         Ok(held)
     }
 
-    /// Counts it from here on, whatever its size.
+    /// Counts it, whatever its size.
     fn count(&mut self, account: &Account) -> Result<(), Refusal> {
         self.share = Some(Arc::new(self.delta.shared_bytes().share(account)?));
         Ok(())
     }
 
-    /// Bytes that are counted for it; zero where they are few.
+    /// Its counted bytes; zero if it is small.
     pub(crate) fn counted_bytes(&self) -> usize {
         self.share.as_ref().map_or(0, |share| share.bytes())
     }
@@ -183,16 +183,16 @@ impl Frame {
     }
 }
 
-/// Frames that wait for one connection. Bounded: if a client does not read, they are dropped and it
-/// is caught up from the change log when it reads again.
+/// Frames queued for one connection. Bounded: if a client does not read, they are dropped, and the client is caught
+/// up from the change log when it reads again.
 ///
-/// Frames are counted as the caller's while [`limits::COUNTED_BYTES`] or more wait: most leave before.
+/// Frames count for the caller while [`limits::COUNTED_BYTES`] or more are queued; most leave before.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     account: Account,
     state: Mutex<OutboxState>,
     filled: Notify,
-    /// Counts that a woken connection has read its outbox.
+    /// Counts woken connections that have read their outbox.
     wakeups: Arc<WakeupCounter>,
 }
 
@@ -201,21 +201,21 @@ struct OutboxState {
     frames: VecDeque<(Frame, usize)>,
     bytes: usize,
     lagging: bool,
-    /// Its connection was woken and has not read it since.
+    /// The connection was woken and has not read its outbox since.
     woken: bool,
     ended: Option<Refusal>,
 }
 
-/// What a connection reads from its outbox.
+/// An item of an outbox.
 #[derive(Debug)]
 pub(crate) enum OutboxItem {
     /// The next frame.
     Frame(Frame),
     /// Frames were dropped; the client must be caught up from the last frame.
     Lagging,
-    /// Nothing.
+    /// No item.
     Empty,
-    /// The engine will publish nothing any more.
+    /// The engine publishes nothing more.
     Ended(Refusal),
 }
 
@@ -224,7 +224,7 @@ impl Outbox {
         Outbox { account, state: Mutex::default(), filled: Notify::default(), wakeups }
     }
 
-    /// Puts a frame in. Whether somebody is woken by it who was not before.
+    /// Adds a frame. Returns whether this woke the connection.
     pub(crate) fn push(&self, mut frame: Frame, metrics: &Metrics) -> bool {
         let weight: usize = frame.changes.iter().map(|(_, delta)| delta.weight()).sum();
         let mut state = self.lock();
@@ -247,8 +247,8 @@ impl Outbox {
         wakes
     }
 
-    /// Takes the next mail. After `Lagging`, frames are accepted again: the caller must then read
-    /// a state that is newer than this call.
+    /// Takes the next item. After `Lagging`, frames are accepted again: the caller must then read a state that is
+    /// newer than this call.
     pub(crate) fn take(&self) -> OutboxItem {
         let mut state = self.lock();
         if std::mem::take(&mut state.woken) {
@@ -287,7 +287,7 @@ type ListenerMap = HashMap<BindingId, Listeners>;
 /// A subscription: the number of its connection, and its key there.
 type ListenerKey = (u64, SubscriptionKey);
 
-/// The subscribers of a binding, and their outboxes. Most have one, without the cost of a table.
+/// The subscribers of a binding, and their outboxes. Most bindings have one subscriber, which needs no map.
 #[derive(Debug)]
 enum Listeners {
     One(ListenerKey, Arc<Outbox>),
@@ -333,12 +333,12 @@ pub(crate) struct Hub {
     /// Every frame up to here is in its outboxes.
     published: watch::Sender<Seq>,
     wakeups: Arc<WakeupCounter>,
-    /// Why nothing will be published any more.
+    /// Why nothing more is published.
     ended: OnceLock<Refusal>,
 }
 
 impl Hub {
-    /// Where frames may be put for a connection.
+    /// A new outbox of a connection.
     pub(crate) fn outbox(&self, account: Account) -> Arc<Outbox> {
         Arc::new(Outbox::new(account, Arc::clone(&self.wakeups)))
     }
@@ -398,7 +398,7 @@ impl Hub {
         }
     }
 
-    /// Without subscribers; this engine will publish nothing up to this seq.
+    /// Without subscribers. This engine publishes nothing up to this seq.
     pub(crate) fn starting_at(seq: Seq) -> Hub {
         let published = watch::Sender::new(seq);
         let (listeners, wakeups) = (Mutex::default(), Arc::default());

@@ -29,7 +29,7 @@ const PAUSE_FACTOR: u32 = 4;
 /// The longest pause while no reader is available.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A whole result, as one connection has it.
+/// A whole result, as one connection holds it.
 #[derive(Clone, Debug)]
 pub(crate) struct ResultVersion {
     pub(crate) seq: Seq,
@@ -40,7 +40,7 @@ pub(crate) struct ResultVersion {
 #[derive(Debug)]
 pub(crate) struct RerunResult {
     pub(crate) version: ResultVersion,
-    /// Nothing where nothing was held.
+    /// `None` if no result was held.
     pub(crate) delta: Option<HeldDelta>,
 }
 
@@ -63,7 +63,7 @@ struct LastRun {
     not_before: Instant,
 }
 
-/// A result, and the seq that it is of.
+/// A result with its seq.
 type Known = (Seq, Arc<ResultRows>);
 
 impl SharedReruns {
@@ -82,7 +82,7 @@ impl SharedReruns {
 }
 
 impl SharedRerun {
-    /// The caller in whose turn it runs: the one that the query is restricted for.
+    /// The caller in whose turn it runs: the one that the query is restricted to.
     fn by(&self) -> &str {
         match self.binding.asked_by() {
             Some(Value::Text(caller)) => caller,
@@ -113,7 +113,7 @@ impl SharedRerun {
         Ok(RerunResult { version, delta })
     }
 
-    /// Runs the query as soon as a reader has time for it.
+    /// Runs the query as soon as a reader is available.
     async fn run_in_time(
         &self,
         engine: &Weak<Inner>,

@@ -24,16 +24,16 @@ use crate::subscriptions::shared_results::{SharedResult, SharedResults};
 /// The first answer to a subscription.
 #[derive(Debug)]
 pub(crate) enum ResumeResult {
-    /// The whole result; with the reason, where a delta was asked for and could not be had.
+    /// The whole result; with a reason if a delta was requested but is not possible.
     Snapshot { seq: Seq, rows: Arc<SharedResult>, refetch: Option<Refusal> },
-    /// What changed since; and of the result that it leads to the checksum, where that was asked for.
+    /// The changes since a seq, and the checksum of the new result if requested.
     Delta { from: Seq, seq: Seq, delta: HeldDelta, checksum: Option<Checksum> },
-    /// The result as it was at a past state, and what changed since.
+    /// The result as of a past state, and the changes since.
     Past { past: Seq, rows: Arc<SharedResult>, seq: Seq, delta: HeldDelta },
 }
 
 impl ResumeResult {
-    /// The state after it.
+    /// The state that the answer leads to.
     pub(crate) fn seq(&self) -> Seq {
         match self {
             ResumeResult::Snapshot { seq, .. }
@@ -184,12 +184,12 @@ fn past_and_since(
     let changes = changes_since(state, tables, binding, past)?;
     let changes = changes.map_err(|table| too_far(binding, table, past))?;
     let delta = held(delta(state, binding, &changes)?, shared)?;
-    // Over the same changes, which are laid out now.
+    // Computed over the same changes, which are in the temporary tables now.
     let rows = shared.own(rows(state, binding, &binding.past_sql())?)?;
     Ok(ResumeResult::Past { past, rows, seq: state.seq(), delta })
 }
 
-/// A delta that waits to be sent, counted as the caller's.
+/// A delta to be sent, counted for the caller.
 fn held(delta: Delta, shared: &SharedResults) -> Result<HeldDelta, Refusal> {
     HeldDelta::waiting(SharedDelta::new(Ok(delta)), &shared.account)
 }
@@ -282,7 +282,7 @@ fn result_for(binding: &Binding, refusal: Refusal) -> Refusal {
         .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
 }
 
-/// One query of a bounded caller: the present, or as it was at a seq. Without the columns that only carry its order.
+/// One query of a restricted caller, now or as of a seq. Columns that only determine the order are removed.
 pub(crate) fn once(
     reader: &mut Reader,
     tables: &[&'static TableSpec],

@@ -1,4 +1,4 @@
-//! Whole results that wait to be sent, shared by all connections that asked the same query at the same seq.
+//! Whole results that wait to be sent. Connections that request the same query at the same seq share one.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -9,11 +9,11 @@ use abide_schema::{Refusal, Row, Seq, limits};
 
 use crate::subscriptions::buffers::{Account, Share, SharedBytes, size_of_rows};
 
-/// The rows of a result. A connection has them as a [`SharedResult`], which counts them.
+/// The rows of a result. A connection holds them as a [`SharedResult`], which counts them.
 #[derive(Debug)]
 pub(crate) struct ResultRows {
     rows: Vec<Row>,
-    /// Nothing where they are small.
+    /// `None` if they are small.
     bytes: Option<Arc<SharedBytes>>,
 }
 
@@ -24,7 +24,7 @@ impl ResultRows {
         Arc::new(ResultRows { rows, bytes })
     }
 
-    /// The rows as one connection of a caller has them.
+    /// The rows for one connection of a caller.
     ///
     /// # Errors
     /// `overloaded`.
@@ -45,7 +45,7 @@ impl Deref for ResultRows {
     }
 }
 
-/// The rows of a result as one connection has them. They are counted as its caller's until it is dropped.
+/// The rows of a result for one connection. They count for its caller until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SharedResult {
     rows: Arc<ResultRows>,
@@ -53,7 +53,7 @@ pub(crate) struct SharedResult {
 }
 
 impl SharedResult {
-    /// Bytes that are counted; zero where they are few.
+    /// Counted bytes; zero if they are few.
     pub(crate) fn counted_bytes(&self) -> usize {
         self.share.as_ref().map_or(0, Share::bytes)
     }
@@ -67,12 +67,12 @@ impl Deref for SharedResult {
     }
 }
 
-/// The results that wait, by query. Many clients that subscribe to the same query at one seq share its rows, and
-/// the query runs once.
+/// Pending results by query. Clients that subscribe to the same query at one seq share its rows, and the query runs
+/// once.
 #[derive(Debug, Default)]
 pub(crate) struct ResultCache(Mutex<HashMap<Binding, Known>>);
 
-/// The shared results as a connection of one caller finds them.
+/// The shared results, for a connection of one caller.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedResults {
     pub(crate) cache: Arc<ResultCache>,
@@ -80,7 +80,7 @@ pub(crate) struct SharedResults {
 }
 
 impl SharedResults {
-    /// The result of a query at a seq, where another connection has it.
+    /// The result of a query at a seq, if another connection has it.
     ///
     /// # Errors
     /// `overloaded`.
@@ -93,7 +93,7 @@ impl SharedResults {
         found.map(|rows| rows.share(&self.account)).transpose()
     }
 
-    /// Counts a result, and lets others find it. Small ones are cheaper to read again than to keep.
+    /// Counts a result, and shares it. Small results are cheaper to read again than to keep.
     ///
     /// # Errors
     /// `overloaded`.
@@ -117,7 +117,7 @@ impl SharedResults {
         Ok(result)
     }
 
-    /// Counts a result that no other connection has.
+    /// Counts a result that is not shared.
     ///
     /// # Errors
     /// `overloaded`.
@@ -130,7 +130,7 @@ impl SharedResults {
     }
 }
 
-/// A result, while a connection has it, and the seq that it is of.
+/// The seq of a result, and the result while a connection has it.
 type Known = (Seq, Weak<ResultRows>);
 
 fn at((seq, rows): &Known, wanted: Seq) -> Option<Arc<ResultRows>> {

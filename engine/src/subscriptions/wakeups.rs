@@ -8,10 +8,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many may be awake without having read: at five to ten microseconds each, this delays an answer.
+/// Maximum number of woken subscribers that have not read: at five to ten microseconds each, they delay an answer.
 /// With 128, a thousand subscribers received a change 7 ms later (18 instead of 11 ms), because switching between
-/// the server and its clients costs both. With 1,024 there is no such delay, and the 99th percentile of answers among
-/// nine thousand subscribers is mostly 20 ms (50 in two of eight runs) instead of 60.
+/// the server and its clients costs both. With 1,024 there is no such delay, and the 99th percentile of answers
+/// among nine thousand subscribers is mostly 20 ms (50 in two of eight runs) instead of 60.
 const AWAKE: u64 = 1_024;
 /// Pause between two counts.
 const COUNT: Duration = Duration::from_micros(100);

@@ -84,7 +84,7 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
 }
 
-/// The versions that a module came to after what a file has.
+/// The versions of a module that a file does not have yet.
 fn later_versions(found: Option<u32>, module: &Module) -> std::ops::RangeInclusive<u32> {
     // Before the first version there were no rules.
     found.unwrap_or(0).max(1) + 1..=module.version
@@ -94,8 +94,8 @@ fn head(connection: &Connection) -> rusqlite::Result<Seq> {
     connection.query_row("SELECT coalesce(max(seq), 0) FROM events", [], |row| row.get(0)).map(Seq)
 }
 
-/// Keeps the last event before a file came to a version of a module, if there is one: the events up to it ran by the
-/// rules before that version, in a replay too.
+/// Stores the last event before a file reached a version of a module, if there is one. The events up to it ran by
+/// the rules before that version, in a replay too.
 pub(crate) fn note_last_before(
     connection: &Connection,
     module: &str,
@@ -108,8 +108,8 @@ pub(crate) fn note_last_before(
     set_meta(connection, &format!("module.{module}.{version}"), &last.0.to_string())
 }
 
-/// The last event before a file came to each version of these modules. Where it did not come to one yet, its last
-/// event.
+/// The last event before a file reached each version of these modules. For versions that it has not reached, the
+/// last event of the file.
 pub(crate) fn last_before(
     connection: &Connection,
     modules: &[Module],
@@ -133,7 +133,7 @@ pub(crate) fn last_before(
     Ok(all)
 }
 
-/// The last event before a file came to a version of a module.
+/// The last event before a file reached a version of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastBefore {
     /// The module's name.

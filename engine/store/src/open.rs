@@ -252,7 +252,7 @@ pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Refuses folders and devices by name; of the errors that SQLite gives for them, most say that the file is damaged.
+/// Refuses folders and devices by name. SQLite reports most of them as damaged files.
 fn check_kind(path: &Path) -> Result<(), OpenError> {
     let kind = match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => "a folder",

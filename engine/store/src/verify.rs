@@ -114,7 +114,7 @@ impl LogFile {
         &self.log_id
     }
 
-    /// The last events before the file came to the versions of these modules.
+    /// The last events before the file reached the versions of these modules.
     ///
     /// # Errors
     /// [`StoreError`].

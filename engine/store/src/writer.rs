@@ -400,7 +400,7 @@ impl Writer {
         Ok(migrate::set_meta(&self.connection, "change_log_floor", &floor.0.to_string())?)
     }
 
-    /// The last events before the file came to the versions of these modules.
+    /// The last events before the file reached the versions of these modules.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -408,7 +408,7 @@ impl Writer {
         Ok(migrate::last_before(&self.connection, modules)?)
     }
 
-    /// Sets the last event before the file came to a version of a module, as in the file of which this one is a replay.
+    /// Sets the last event before the file reached a version of a module, as in the original of this replay.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! Cleanups by the rules of version 1, for replays of events from then: each session has a row and steps of its own.
+//! Cleanups by the rules of version 1, for replays of old events: each session has its own row and steps.
 
 use std::collections::VecDeque;
 
@@ -26,14 +26,14 @@ pub(super) fn take_steps(ctx: &mut Context<'_>, task: Task) -> Result<CleanupSte
     })
 }
 
-/// One step: rows that it may still look at, and what is to be done, first to last.
+/// One step: its remaining row budget, and the tasks in order.
 struct Step {
     left: usize,
     tasks: VecDeque<Task>,
 }
 
 impl Step {
-    /// Does as much of a task as there is room for, and gives what is left of it.
+    /// Processes a task within the budget, and returns the remaining task.
     fn work_on(&mut self, ctx: &mut Context<'_>, mut task: Task) -> Result<Option<Task>, Abort> {
         self.left -= 1;
         self.left -= cancel::some_of_session(ctx, &task.session_id, task.up_to, self.left)?;

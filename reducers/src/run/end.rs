@@ -96,10 +96,11 @@ pub fn finish_run(
 const ABORTED: &str = "aborted";
 const ABORTED_MESSAGE: &str = "nobody wants the run any more";
 
-/// Why a run is aborted that another has delegated.
+/// The reason for aborting delegated runs.
 pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
 
-/// The run, if its last driver has ended it just so: the answer was lost on its way.
+/// Whether the caller is the last driver and repeats the call that ended the run: its result was lost. Returns the
+/// run.
 fn ended_so(
     ctx: &mut Context<'_>,
     id: &str,
@@ -140,8 +141,8 @@ pub fn abort_run(
     Ok(ReducerResult::Fresh(run))
 }
 
-/// A session has ended, or is about to: so is its run. What the run has delegated is left to a cleanup: where the
-/// session is cancelled, to its own, which reaches the sessions of these runs.
+/// Aborts the run of a session that has ended or is about to end. A cleanup aborts the runs that it delegated; if
+/// the session is cancelled, the session's own cleanup does, because it reaches their sessions.
 pub(crate) fn abort_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,
@@ -161,7 +162,7 @@ pub(crate) fn is_wanted(run: &Run) -> bool {
     !run.status.is_terminal() && run.abort_requested_at.is_none()
 }
 
-/// Marks a run as aborted, and ends it where nobody drives it. What it has delegated is left to the caller.
+/// Marks a run as aborted, and ends it if it has no driver. The caller handles the runs that it delegated.
 pub(crate) fn stop(
     ctx: &mut Context<'_>,
     mut run: Run,
@@ -203,20 +204,20 @@ fn close(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     save(ctx, run)
 }
 
-/// Aborts what a run has delegated that has not ended, and what that has delegated in turn: a cleanup does. A run that
-/// ends or is being aborted delegates nothing more, nor does any below it, so none is missed.
+/// Aborts all active descendants of a run by a cleanup. An ended or aborted run delegates nothing more, nor do its
+/// descendants, so none is missed.
 fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     if cleanup::is_former(ctx) {
         return stop_all_delegated(ctx, run);
     }
-    // Who marked the run has left them to a cleanup.
+    // The call that marked the run has started their cleanup.
     if run.abort_requested_at.is_some() || !delegation::delegates(ctx, &run.id)? {
         return Ok(());
     }
     cleanup::begin(ctx, Task::delegated(run))
 }
 
-/// The same by the rules of version 1 of cleanups, for replays: all of them at once.
+/// The same by the rules of version 1 of cleanups, for replays: all at once.
 fn stop_all_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     ctx.without_policies(|ctx| {
         for child in delegation::children(ctx, &run.id)? {

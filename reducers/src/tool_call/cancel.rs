@@ -72,9 +72,9 @@ pub fn acknowledge_cancel(
     finish::end(ctx, call).map(ReducerResult::Fresh)
 }
 
-/// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if they
-/// were requested by an event up to `up_to`: at most `most`; returns their number. In this order: after all
-/// running calls have been asked, none is put back.
+/// Asks workers to stop that run calls of a session, and cancels its unclaimed calls, if an event up to `up_to`
+/// requested them: at most `most`; returns their number. Running calls come first: a call whose worker was asked to
+/// stop is not retried.
 pub(crate) fn some_of_session(
     ctx: &mut Context<'_>,
     session_id: &str,

@@ -295,7 +295,7 @@ fn nothing_waits(tools: &[String]) -> Refusal {
 
 fn not_to_be_claimed(call: &ToolCall) -> Refusal {
     let id = &call.call_id;
-    let holder = call.claimed_by.as_deref().unwrap_or("nobody");
+    let holder = call.claimed_by.as_deref().unwrap_or("an unknown worker");
     if call.status == ToolCallStatus::Unknown {
         let detail = format!(
             "call {id} was claimed by {holder}, whose lease has run out; whether it ran is \

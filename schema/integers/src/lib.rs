@@ -16,7 +16,7 @@ use std::fmt;
 use memchr::memchr2;
 
 /// The hint in errors about such an integer.
-pub const HINT: &str = "send it as a string: JSON integers are those of 64 bits with sign";
+pub const HINT: &str = "send it as a string: JSON integers are signed 64-bit integers";
 
 /// Maximum length in bytes of a pointer or a number in an error.
 const SHOWN_CHARS: usize = 80;
@@ -35,8 +35,8 @@ impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the integer {} ", shown(&self.literal))?;
         match self.pointer.is_empty() {
-            true => f.write_str("does not fit 64 bits with sign"),
-            false => write!(f, "at {} does not fit 64 bits with sign", shown(&self.pointer)),
+            true => f.write_str("does not fit a signed 64-bit integer"),
+            false => write!(f, "at {} does not fit a signed 64-bit integer", shown(&self.pointer)),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Without credentials, only callers on the same machine have access: the listener must be on
 //! loopback, and requests that a web page of another origin triggers in a browser are
 //! refused. Credentials are required once the file has a token, or if the server is started with a
-//! token of its own or an issuer of JSON Web Tokens; [`crate::session`] checks them.
+//! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

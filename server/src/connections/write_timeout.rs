@@ -21,7 +21,7 @@ pub(crate) struct WriteTimeoutStream {
     socket: TcpStream,
     /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Where what arrives is counted.
+    /// Counts received bytes.
     arrivals: Arc<Arrivals>,
 }
 

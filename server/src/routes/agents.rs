@@ -1,5 +1,5 @@
 //! `/agents` and `/capabilities`: the agent registry over REST. The engine decides who may read and register, as for
-//! any other call; the server's [`AgentRegistry`](crate::Agents) checks definitions.
+//! any other call; the server's [`AgentRegistry`](crate::AgentRegistry) checks definitions.
 
 use abide_engine::{Engine, QueryResult};
 use abide_schema::reducer::Caller;

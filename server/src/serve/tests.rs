@@ -84,7 +84,7 @@ async fn an_incomplete_head_times_out() {
     house.lifecycle.empty().await;
 }
 
-/// Incomplete heads from one address blocked a client at the same address for 30 seconds: they held every place.
+/// Incomplete heads from one address blocked a client at the same address for 30 seconds: they used all places.
 #[tokio::test]
 async fn incomplete_heads_make_room_for_complete_ones() {
     let house = TestListener::with_room(8).await;

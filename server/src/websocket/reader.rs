@@ -38,11 +38,11 @@ pub(super) struct Reader<'a> {
     pub(super) read_limiter: ReadLimiter,
     pub(super) session: AuthSession,
     pub(super) lifecycle: Lifecycle,
-    /// Where answers are counted.
+    /// The account that counts answers.
     pub(super) account: Account,
     /// Counts the message that arrives.
     pub(super) arrivals: Arc<Arrivals>,
-    /// Told when there was no room for the answer to a call.
+    /// Notified when there is no room for the result of a call.
     pub(super) full: Arc<Notify>,
     pub(super) answers: mpsc::Sender<OutgoingMessage>,
     pub(super) commands: mpsc::Sender<Command>,
@@ -107,7 +107,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Does what a message asks for, or gets it going. The message is counted until the call is answered.
+    /// Handles a message: completes or starts the work. The message is counted until its call is answered.
     async fn take(&self, text: &str, hold: Option<Reservation>) -> Result<(), WriterGone> {
         let permit = self.read_limiter.permit(self.session.caller.quota_key(), text.len()).await;
         let read = message::read(text);
@@ -168,7 +168,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Starts a query, whose answer counts against the caller's buffers until it is sent.
+    /// Starts a query. Its result counts against the caller's buffers until it is sent.
     async fn query(
         &self,
         id: String,
@@ -238,13 +238,13 @@ impl Reader<'_> {
             let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
             let hold = match hold {
                 Some(hold) => Some(hold),
-                // What is done cannot be refused any more: the connection ends without its answer.
+                // A committed call cannot be refused: the connection ends without its result.
                 None => match unsent::count(&account, &text) {
                     Ok(hold) => hold,
                     Err(_) => return full.notify_one(),
                 },
             };
-            // Without a writer nobody waits for the answer.
+            // If the writer has ended, the answer is dropped.
             let _ = answers.send(OutgoingMessage { text, _room: room, _hold: hold }).await;
         });
         let permit = self.read_limiter.permit(self.session.caller.quota_key(), bytes).await;
@@ -283,7 +283,7 @@ impl Reader<'_> {
             }
             Some(SocketError::Protocol(why)) => {
                 let refusal = Refusal::new(Code::BadRequest, why.to_string().to_lowercase());
-                (close_code::PROTOCOL, refusal, "the frames break RFC 6455")
+                (close_code::PROTOCOL, refusal, "the frames violate RFC 6455")
             }
             _ => {
                 tracing::debug!(%why, "a websocket ended early");
@@ -297,10 +297,10 @@ impl Reader<'_> {
     }
 }
 
-/// Why a connection ends for which there is no room.
+/// The close reason when there is no room for data of the caller.
 const UNREAD: &str = "too many bytes of the caller wait to be sent or received";
 
-/// Why a socket was not read any further.
+/// The refusal that stopped reading from a socket.
 fn refusal_of(why: &std::io::Error) -> Option<&Refusal> {
     why.get_ref()?.downcast_ref()
 }

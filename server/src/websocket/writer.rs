@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::OutgoingMessage;
 use crate::{frames, limits, unsent};
 
-/// Commands from the reader, because the writer owns the connection.
+/// Commands from the reader. The writer executes them, because it owns the connection.
 pub(super) enum Command {
     Subscribe(Subscribe),
     Unsubscribe { id: String },
@@ -112,7 +112,7 @@ impl<'a> Writer<'a> {
         let mut bytes = 0;
         loop {
             let encoded = unsent::encode(&self.sender.account, update, frames::update).await;
-            // It waits for room that other connections do not give, as if its socket took nothing in.
+            // No room for too long: treated like a socket that accepts no data.
             let (text, hold) = encoded.ok_or(WriterStop::Broken)?;
             bytes += text.len();
             // Answers and pings are sent in between.
@@ -169,7 +169,7 @@ pub(super) struct SocketSender<'a> {
     pings: Interval,
     /// Set when a blocked write succeeded.
     moved: &'a AtomicBool,
-    /// Where what is being sent is counted.
+    /// The account that counts texts being sent.
     account: Account,
 }
 
@@ -185,7 +185,7 @@ impl<'a> SocketSender<'a> {
         SocketSender { sink, answers, pings, moved, account }
     }
 
-    /// Waits until something must be sent. Cancelling the wait loses nothing.
+    /// Waits until there is something to send. Cancelling the wait loses nothing.
     async fn due(&mut self) -> Outgoing {
         tokio::select! {
             answer = self.answers.recv() => answer.map_or(Outgoing::End, Outgoing::Answer),

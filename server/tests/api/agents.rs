@@ -20,7 +20,7 @@ impl AgentRegistry for OneTool {
         let name = definition["name"].clone();
         let tools = definition["tools"].as_array().cloned().unwrap_or_default();
         if let Some(unknown) = tools.iter().find(|tool| **tool != "look") {
-            let detail = format!("no definition of agent {name}: unknown_tool: {unknown}");
+            let detail = format!("agent {name} is not valid: unknown_tool: {unknown}");
             return Err(Refusal::new(Code::BadArguments, detail));
         }
         let hidden = definition["hidden"] == true;
@@ -114,7 +114,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     check(
         &unknown.problem(),
         expect![[r#"
-            422 bad_arguments: no definition of agent "clerk": unknown_tool: "refnd" (-)
+            422 bad_arguments: agent "clerk" is not valid: unknown_tool: "refnd" (-)
         "#]],
     );
     assert_eq!(server.get("/agents/clerk").await.status, 404);
@@ -135,11 +135,11 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
             422 bad_arguments: agent clerk cannot be renamed (POST /agents creates one)
         "#]],
     );
-    let absent = patch(&server, "nobody", "{}", None).await;
+    let absent = patch(&server, "noname", "{}", None).await;
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no agent nobody (GET /agents lists them)
+            404 not_found: there is no agent noname (GET /agents lists them)
         "#]],
     );
     for (body, tag, status) in

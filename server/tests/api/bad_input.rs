@@ -71,7 +71,7 @@ async fn invalid_calls_are_refused() {
             /v1/call/write_note {"book":"a","text":null,"weight":"immense"}
                 422 bad_arguments: write_note: "immense" is not one of light, heavy (write_note takes book, text, weight?)
             /v1/call/edit_note {"id":18446744073709551615,"text":"x"}
-                422 bad_arguments: the integer 18446744073709551615 at /id does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
+                422 bad_arguments: the integer 18446744073709551615 at /id does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
             /v1/call/edit_note {"id":1e400,"text":"x"}
                 400 bad_request: the body is not JSON: number out of range at line 1 column 11 (send one JSON object in UTF-8, or an empty body if no arguments are needed)
             /v1/call/edit_note {"id":1.5,"text":"x"}
@@ -487,16 +487,16 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         told.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
     }
     expect![[r#"
-        POST call/write_note 422 bad_arguments: the integer 100000000000000000000000 at /weight does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
-        POST batch 422 bad_arguments: the integer 18446744073709551615 at /calls/0/args/n/0 does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
-        POST sql 422 bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
-        POST explain 422 bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
-        GET subscribe 422 bad_arguments: the integer 100000000000000000000000 at /n does not fit 64 bits with sign (send it as a string: JSON integers are those of 64 bits with sign)
-        c bad_arguments: the integer 100000000000000000000000 at /args/n does not fit 64 bits with sign
-        b bad_arguments: the integer 18446744073709551615 at /calls/0/args/n does not fit 64 bits with sign
-        s bad_arguments: the integer -9223372036854775809 at /params/n does not fit 64 bits with sign
-        q bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
-        e bad_arguments: the integer 18446744073709551615 at /params/n does not fit 64 bits with sign
+        POST call/write_note 422 bad_arguments: the integer 100000000000000000000000 at /weight does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
+        POST batch 422 bad_arguments: the integer 18446744073709551615 at /calls/0/args/n/0 does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
+        POST sql 422 bad_arguments: the integer -9223372036854775809 at /params/n does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
+        POST explain 422 bad_arguments: the integer 18446744073709551615 at /params/n does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
+        GET subscribe 422 bad_arguments: the integer 100000000000000000000000 at /n does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
+        c bad_arguments: the integer 100000000000000000000000 at /args/n does not fit a signed 64-bit integer
+        b bad_arguments: the integer 18446744073709551615 at /calls/0/args/n does not fit a signed 64-bit integer
+        s bad_arguments: the integer -9223372036854775809 at /params/n does not fit a signed 64-bit integer
+        q bad_arguments: the integer 18446744073709551615 at /params/n does not fit a signed 64-bit integer
+        e bad_arguments: the integer 18446744073709551615 at /params/n does not fit a signed 64-bit integer
     "#]].assert_eq(&told);
     assert_eq!(server.engine.durable_seq().0, 0, "nothing was written");
     unharmed(&server).await;

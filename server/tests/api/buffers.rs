@@ -17,10 +17,10 @@ use crate::house::TestServer;
 
 const MB: usize = 1 << 20;
 
-/// More than two sockets buffer while nothing is read.
+/// Larger than the buffers of two unread sockets.
 const LARGE: usize = 7 * MB;
 
-/// How long the server may take for anything.
+/// The timeout for any response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Room for one large result of a caller, and for less than two of all callers.
@@ -67,7 +67,7 @@ async fn equal_snapshots_are_shared_and_counted_once() {
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
     assert_eq!(subscribed("ann", 1).await.err(), Some(Code::Overloaded), "the limit per caller");
     assert_eq!(subscribed("bob", 1).await.err(), Some(Code::Overloaded), "the total limit");
-    // A client that reads holds nothing.
+    // A client that reads has nothing buffered.
     for mut connection in connections.drain(1..) {
         while connection.try_next().is_some() {}
     }
@@ -150,7 +150,7 @@ async fn until_empty(server: &TestServer) {
     }
 }
 
-/// Waits until so many bytes are counted.
+/// Waits until this many bytes are counted.
 async fn until_at_least(server: &TestServer, bytes: usize) {
     let counted = async {
         while server.engine.buffers().total() < bytes {
@@ -161,7 +161,7 @@ async fn until_at_least(server: &TestServer, bytes: usize) {
     timeout(PATIENCE, counted).await.unwrap_or_else(|_| panic!("{} are counted", total()));
 }
 
-/// Appends a message of so many bytes to a session.
+/// Appends a message of this size to a session.
 async fn append(server: &TestServer, session: &str, bytes: usize) -> Seq {
     let args = json!({"session_id": session, "role": "user", "content": "x".repeat(bytes)});
     let done = server.engine.call(&Caller::local(), "append_message", &args, None).await;
@@ -181,7 +181,7 @@ async fn subscribe(
     Ok(connection)
 }
 
-/// Takes what is there until the subscription ends, and says why.
+/// Reads updates until the subscription ends; returns the code.
 async fn ended(connection: &mut Connection) -> Code {
     loop {
         if let Update::Error { refusal, .. } = connection.next().await
@@ -192,8 +192,8 @@ async fn ended(connection: &mut Connection) -> Code {
     }
 }
 
-/// Deltas that waited for clients that did not read were not counted: a megabyte for each connection, and
-/// however much one commit changed.
+/// Deltas for clients that did not read were not counted: a megabyte for each connection, and any size for a single
+/// commit.
 #[tokio::test]
 async fn deltas_that_wait_are_counted_once() {
     let server = server().await;
@@ -209,15 +209,15 @@ async fn deltas_that_wait_are_counted_once() {
         let connection = subscribe(&server, "ann", &newer(nth), Start::Now).await;
         others.push(connection.expect("an empty result"));
     }
-    // The last to be told: then the others have been.
+    // Deltas are delivered to this subscriber last.
     let few = "SELECT id FROM agent_state WHERE session_id = 's0'";
     let mut last = subscribe(&server, "zoe", few, Start::Now).await.expect("a small result");
     append(&server, "s0", MB).await;
     while !matches!(last.next().await, Update::Delta { .. }) {}
-    // Rows and text of a delta are 2 MB. Two fit into the 5 MB of ann; bob has one that ann has, too.
+    // Rows and text of a delta are 2 MB. Two fit into the 5 MB of ann; bob shares one with ann.
     let total = server.engine.buffers().total();
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
-    // Those that found no room are caught up where there is some, and end where there is none.
+    // Subscribers without room are caught up, or end with an error if there is no room for that either.
     assert_eq!(ended(&mut others[2]).await, Code::Overloaded);
     let told = same[3].next().await;
     assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
@@ -227,7 +227,7 @@ async fn deltas_that_wait_are_counted_once() {
     assert_eq!(server.engine.buffers().total(), 0);
 }
 
-/// What a resume leads to could be as large as a whole result, and was not counted.
+/// The result of a resume can be as large as a whole result, and was not counted.
 #[tokio::test]
 async fn deltas_of_resumes_are_counted() {
     let server = server().await;
@@ -240,10 +240,10 @@ async fn deltas_of_resumes_are_counted() {
     let second = subscribe(&server, "ann", &query(0), Start::After(before)).await;
     assert_eq!(second.err(), Some(Code::Overloaded));
     drop(first.try_next());
-    assert_eq!(server.engine.buffers().total(), 0, "it was told");
+    assert_eq!(server.engine.buffers().total(), 0, "the delta was taken");
 }
 
-/// A query that is run again is held whole as long as it is subscribed to, which was not counted.
+/// A rerun query keeps its whole result while it has subscribers, which was not counted.
 #[tokio::test]
 async fn results_of_reruns_are_counted() {
     let config = Config { buffers: BUFFERS, ..Config::new(abide_reducers::modules()) };
@@ -257,7 +257,7 @@ async fn results_of_reruns_are_counted() {
     while !matches!(first.next().await, Update::Snapshot(part) if !part.more) {}
     let total = server.engine.buffers().total();
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
-    // Another query of hers has no result yet; when it has one, there is no room for it.
+    // Another query of ann has no result yet; its result does not fit.
     let before = server.engine.durable_seq();
     let sql = format!("{} AND seq > {before}", query(1));
     let mut second = subscribe(&server, "ann", &sql, Start::Now).await.expect("an empty result");
@@ -267,7 +267,7 @@ async fn results_of_reruns_are_counted() {
     assert_eq!(server.engine.buffers().total(), 0);
 }
 
-/// A server whose session `s0` has one message that is larger than what two sockets buffer.
+/// A server whose session `s0` has one message that is larger than the buffers of two sockets.
 async fn house_of_one_large_row() -> TestServer {
     let server = TestServer::buffering(BUFFERS).await;
     let args = json!({"id": "s0", "agent": "a"});
@@ -277,7 +277,7 @@ async fn house_of_one_large_row() -> TestServer {
     server
 }
 
-/// Clients shared the rows of a result, and each had its text for itself as long as it was sent.
+/// Clients shared the rows of a result, but each had its own text while it was sent.
 #[tokio::test]
 async fn texts_that_are_sent_are_counted() {
     let server = house_of_one_large_row().await;
@@ -296,10 +296,10 @@ async fn texts_that_are_sent_are_counted() {
         socket.say(&json!({"op": "subscribe", "id": "q", "sql": sql}).to_string()).await;
         sockets.push(socket);
     }
-    // The rows, and a text of them.
+    // The rows, and one text of them.
     until_at_least(&server, 2 * LARGE).await;
     assert!(server.engine.buffers().total() < 3 * LARGE, "one text at a time");
-    // Each has its turn when those before it have read.
+    // Each client gets its text when the ones before it have read theirs.
     drop(streams);
     for mut socket in sockets {
         let told = socket.hear_op("snapshot").await;
@@ -308,7 +308,7 @@ async fn texts_that_are_sent_are_counted() {
     until_empty(&server).await;
 }
 
-/// The answer to a small call may be large, and was not counted while it waited.
+/// The result of a small call can be large, and was not counted until it was sent.
 #[tokio::test]
 async fn answers_to_calls_are_counted() {
     let server = TestServer::buffering(BUFFERS).await;
@@ -330,11 +330,11 @@ async fn answers_to_calls_are_counted() {
     let mut unread = TcpStream::connect(server.address).await.expect("it listens");
     unread.write_all(head.as_bytes()).await.expect("it reads");
     until_at_least(&server, LARGE).await;
-    // The next answer finds no room: it is done, so its connection ends without it.
+    // There is no room for the next result: the call is committed, so its connection ends without a response.
     let mut second = TcpStream::connect(server.address).await.expect("it listens");
     second.write_all(head.as_bytes()).await.expect("it reads");
     let mut answer = Vec::new();
-    // It may be reset.
+    // The connection may be reset.
     let _ = second.read_to_end(&mut answer).await;
     assert!(answer.len() < MB, "{} bytes", answer.len());
     let mut socket = server.socket().await;
@@ -344,7 +344,7 @@ async fn answers_to_calls_are_counted() {
     let told = socket.0.next().await;
     let Some(Ok(Message::Close(Some(frame)))) = told else { panic!("{told:?}") };
     assert_eq!(frame.code, CloseCode::Again);
-    // When the first has left there is room.
+    // When the first client has disconnected, there is room.
     drop(unread);
     until_empty(&server).await;
     let mut socket = server.socket().await;
@@ -353,11 +353,11 @@ async fn answers_to_calls_are_counted() {
     until_empty(&server).await;
 }
 
-/// Messages of a WebSocket that were sent slowly were held, and not counted.
+/// WebSocket messages that were sent slowly were buffered, and not counted.
 #[tokio::test]
 async fn messages_that_arrive_are_counted() {
     let server = TestServer::buffering(BUFFERS).await;
-    // RFC 6455, 5.2: one text frame, its length in 64 bits, masked with zeros.
+    // RFC 6455, section 5.2: one text frame, its length in 64 bits, masked with zeros.
     let mut begun = [0x81, 0xff].to_vec();
     begun.extend((4 * MB as u64).to_be_bytes());
     begun.extend([0; 4]);
@@ -366,12 +366,12 @@ async fn messages_that_arrive_are_counted() {
     first.0.get_mut().write_all(&begun).await.expect("it reads");
     until_at_least(&server, 3 * MB).await;
     let mut second = server.socket().await;
-    // Where it is refused half-way, the rest may not be taken any more.
+    // After a refusal half-way, the server may not accept the rest.
     let _ = second.0.get_mut().write_all(&begun).await;
     assert_eq!(second.hear_op("error").await["code"], "overloaded");
     let closed = second.closed().await.map(|frame| frame.code);
     assert!(closed.is_none_or(|code| code == CloseCode::Again), "{closed:?}");
-    // The first goes on.
+    // The first message completes.
     let mut rest = vec![b' '; MB - 14];
     rest.extend(br#"{"op":"ping"} "#);
     first.0.get_mut().write_all(&rest).await.expect("it reads");

@@ -77,7 +77,7 @@ impl TestServer {
         TestServer::configured(config).await
     }
 
-    /// Serves what is configured, to everybody on this machine.
+    /// Starts a server with this configuration, without credentials.
     pub(crate) async fn configured(config: Config) -> TestServer {
         TestServer::all(AccessConfig::loopback(), config, None).await
     }

@@ -111,7 +111,7 @@ async fn a_retry_starts_no_second_run() {
 #[tokio::test]
 async fn a_refused_run_leaves_nothing() {
     let server = with_clerk().await;
-    let unknown = server.post("/v1/agents/nobody/runs", r#"{"input": "Hello."}"#).await;
+    let unknown = server.post("/v1/agents/noname/runs", r#"{"input": "Hello."}"#).await;
     assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("not_found")));
     let absent = server.post(START, r#"{"input": "x", "session_id": "s9"}"#).await;
     check(
@@ -196,8 +196,8 @@ async fn a_foreign_run_is_not_found() {
         [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events"), ("POST", "/v1/runs/r1/abort")]
     {
         let theirs = home.ask(&zeta, method, path, "").await.problem();
-        let nobodys = home.ask(&zeta, method, &path.replace("r1", "r9"), "").await.problem();
-        assert_eq!(theirs.replace("r1", "r9"), nobodys, "{method} {path}");
+        let unknown = home.ask(&zeta, method, &path.replace("r1", "r9"), "").await.problem();
+        assert_eq!(theirs.replace("r1", "r9"), unknown, "{method} {path}");
         assert!(theirs.starts_with("404 "), "{theirs}");
     }
     let in_theirs = json!({"input": "x", "session_id": session}).to_string();
@@ -221,7 +221,7 @@ async fn a_stream_ends_with_its_credentials() {
     let mut live = Stream::by(request, None).await;
     assert!(live.next().await.is_some_and(|event| event.contains("thinking")));
     home.local("revoke_token", json!({"id": "acmeacmea"})).await;
-    let last = live.next().await.expect("it is told");
+    let last = live.next().await.expect("the error arrives");
     assert!(last.starts_with("event: problem data: {\"code\":\"unauthenticated\""), "{last}");
     assert_eq!(live.next().await, None);
 }

@@ -45,7 +45,7 @@ fn a_mode_restricts_the_use_of_an_agent() {
         create_session agent=lead id=s1
         create_session agent=clerk id=s2
         create_session agent=both id=s3
-        create_session agent=nobody id=s4
+        create_session agent=noname id=s4
         start_run session_id=s2 id=r2
         start_run session_id=s4 id=r4
         start_run session_id=s1 id=r1
@@ -64,7 +64,7 @@ fn a_mode_restricts_the_use_of_an_agent() {
             seq 6 {id: s3, status: created}
             seq 7 {id: s4, status: created}
             refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
+            refused not_found: there is no agent noname (hint: SELECT name FROM agents  lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             refused bad_arguments: start_run: unknown field `parent_id`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
@@ -84,7 +84,7 @@ fn a_retired_agent_starts_no_more_runs() {
         start_run session_id=s1 id=r1
         retire_agent name=lead
         retire_agent name=lead
-        retire_agent name=nobody
+        retire_agent name=noname
         start_run session_id=s2 id=r2
         claim_run id=r1 driver=d lease_ms=1000
         register_agent name=lead definition={}
@@ -97,7 +97,7 @@ fn a_retired_agent_starts_no_more_runs() {
             seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 5 {name: lead, revision: 1, mode: primary}
             seq 5 again {name: lead, revision: 1, mode: primary}
-            refused not_found: there is no agent nobody (hint: SELECT name FROM agents  lists them)
+            refused not_found: there is no agent noname (hint: SELECT name FROM agents  lists them)
             refused bad_transition: agent lead is retired and cannot start runs
             seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
             seq 7 {name: lead, revision: 1, mode: primary}

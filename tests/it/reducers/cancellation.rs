@@ -272,7 +272,7 @@ fn one_call_is_cancelled() {
         cancel_tool_call call_id=put1
         +1m
         cancel_tool_call call_id=pay1
-        cancel_tool_call call_id=nobody
+        cancel_tool_call call_id=noname
         sql SELECT call_id, status FROM tool_calls
         sql SELECT status FROM sessions
         "#,
@@ -287,7 +287,7 @@ fn one_call_is_cancelled() {
             seq 10 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
             refused conflict: call put1 is succeeded, there is nothing to cancel
             refused conflict: call pay1 may have run already, it can only be settled (hint: find out whether it ran, then call settle_tool_call)
-            refused not_found: there is no tool call nobody
+            refused not_found: there is no tool call noname
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
             ("created")
         "#]],

@@ -12,7 +12,7 @@ fn identities_are_created_changed_disabled_and_enabled() {
         create_identity id=ann role=supervisor capabilities=["refunds"] scope={"tenant":"acme"}
         create_identity id=ann role=supervisor capabilities=["refunds"] scope={"tenant":"acme"}
         create_identity id=ann role=worker
-        create_identity id=bob role=nobody
+        create_identity id=bob role=noname
         create_identity id=system role=admin
         create_identity id="" role=admin
         create_identity id=rated role=app limits={"rate":{"calls":0,"per_ms":1}}
@@ -29,7 +29,7 @@ fn identities_are_created_changed_disabled_and_enabled() {
             seq 1 {id: ann, scope: {"tenant":"acme"}}
             seq 1 again {id: ann, scope: {"tenant":"acme"}}
             refused conflict: identity ann already exists with other attributes (hint: change_identity changes it)
-            refused not_found: there is no role nobody (hint: the roles are admin, app, agent, worker, supervisor, auditor;  abide role set  creates others)
+            refused not_found: there is no role noname (hint: the roles are admin, app, agent, worker, supervisor, auditor;  abide role set  creates others)
             refused bad_arguments: system is a reserved name (hint: choose another)
             refused bad_arguments: id is empty
             refused bad_arguments: rate.calls is 0, not between 1 and 1000000000
@@ -139,7 +139,7 @@ fn tokens_are_identified_by_their_hash() {
         create_token id=zoezoezo2 identity_id=zoe last_four=abcd hash=cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc as=tom
         create_token id=annannan2 identity_id=ann last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd as=tom
         create_token id=annannan3 identity_id=ann last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd as=clerk
-        create_token id=nobodyx1 identity_id=nobody last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd
+        create_token id=nonamex1 identity_id=noname last_four=abcd hash=dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd
         revoke_token id=zoezoezoe as=tom
         revoke_token id=nowhere as=tom
         revoke_token id=annannann as=tom
@@ -159,7 +159,7 @@ fn tokens_are_identified_by_their_hash() {
             refused not_found: there is no identity zoe (hint: create_identity creates one)
             seq 6 {id: annannan2}
             refused denied: identity ann has the role app, and you do not (hint: an admin can do this)
-            refused not_found: there is no identity nobody (hint: create_identity creates one)
+            refused not_found: there is no identity noname (hint: create_identity creates one)
             refused not_found: there is no token zoezoezoe (hint: abide token list  lists them)
             refused not_found: there is no token nowhere (hint: abide token list  lists them)
             seq 8 {id: annannann, expires_at: 14:00:01}

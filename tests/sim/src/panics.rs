@@ -102,7 +102,7 @@ impl Traffic {
             ask("app", round, 2, vec![say("s1", round)]),
             ask(STRANGER, round, 3, vec![say("s1", round)]),
         ];
-        engine.note_denied(&caller(STRANGER), "a door", "it is closed");
+        engine.note_denied(&caller(STRANGER), "a request", "it is not permitted");
         self.rig.clock.advance_ms(1_000);
         let head = engine.durable_seq();
         let mut calls: Vec<_> = asks.iter().map(|ask| Box::pin(ask.put(&engine))).collect();

@@ -64,7 +64,7 @@ impl Trace {
     }
 }
 
-/// Runs a seed; prints the trace if `tells` is set.
+/// Runs a seed. With `tells`, prints the trace.
 ///
 /// # Errors A checker's finding.
 pub fn run(seed: u64, tells: bool) -> Result<Report, Finding> {

@@ -70,7 +70,7 @@ async fn fill(db: &Path, from: u64, to: u64) -> CheckResult<u64> {
         let last = (events + BATCH).min(to);
         let calls = (events..last).map(|nth| {
             if nth < SESSIONS {
-                let args = json!({"agent": "siege", "id": format!("s{nth}")});
+                let args = json!({"agent": "stress", "id": format!("s{nth}")});
                 return Call::new("create_session", args);
             }
             let content = format!("{nth}. Where is my parcel? It was to come.");

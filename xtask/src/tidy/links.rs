@@ -57,7 +57,7 @@ pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
 }
 
 /// The lines outside of fenced blocks, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
         let fence = line.trim_start().starts_with("```");

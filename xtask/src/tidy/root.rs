@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Finding;
 
-/// All that may stand there. A new room is a decision: it comes with a line in ARCHITECTURE.md.
+/// All entries of the root. A new one needs a line in ARCHITECTURE.md.
 const MAY_STAND: [&str; 26] = [
     ".cargo",
     ".ci",

@@ -9,6 +9,7 @@ fn on(path: &str, text: &str) -> String {
     let source = source(path, text);
     let mut findings: Vec<Finding> = opening::check(&source).into_iter().collect();
     findings.extend(words::check(&source));
+    findings.extend(language::check(&source));
     findings.extend(length::check_lines(&source));
     lines(&findings)
 }
@@ -57,6 +58,24 @@ fn unfinished_code_is_found() {
     );
     assert_eq!(on("a.rs", "//! The word is in a string.\nconst A: &str = \"TODO dbg!\";\n"), "");
     assert_eq!(on("a.rs", "//! It is part of a longer word: TODOS, my_todo!().\n"), "");
+}
+
+#[test]
+fn old_words_are_found() {
+    assert_eq!(
+        on("a.rs", "//! Nobody reads it.\nfn f(told: u8) { panic!(\"it is told {told}\") }\n"),
+        "a.rs:1: `nobody`: name the caller, the client or the process\n\
+         a.rs:2: `told`: receives, reports, shows"
+    );
+    let names = "//! `told` and untold.\nfn f(told: u8) { panic!(\"{told} {told:?}\") }\n";
+    assert_eq!(on("a.rs", names), "");
+    let stored = "//! A file.\nconst A: &str = \"nobody answered in time\";\n";
+    assert_eq!(on("a.rs", stored), "");
+    let page = |text: &str| {
+        lines(&language::check_page(&File { path: "a.md".to_owned(), text: text.to_owned() }))
+    };
+    assert_eq!(page("It lets go of\nthe lock.\n"), "a.md:1: `lets go of`: releases");
+    assert_eq!(page("`whoever`\n```\nnobody\n```\n"), "");
 }
 
 #[test]

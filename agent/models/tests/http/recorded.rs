@@ -228,7 +228,7 @@ async fn opaque_data_is_sent_back() {
 /// Opaque data of another provider is ignored.
 #[test]
 fn opaque_data_is_read_only_by_its_own_protocol() {
-    let carry = serde_json::json!({ "somebody": [1] });
+    let carry = serde_json::json!({ "another": [1] });
     let answered = abide_models::ModelMessage::Assistant {
         text: "So.".to_owned(),
         reasoning: None,
@@ -239,5 +239,5 @@ fn opaque_data_is_read_only_by_its_own_protocol() {
         messages: vec![answered],
         ..ModelRequest::default()
     });
-    assert!(text.expect("it is JSON").contains("somebody"), "it is stored with the message");
+    assert!(text.expect("it is JSON").contains("another"), "it is stored with the message");
 }

@@ -53,7 +53,7 @@ fn conversation() -> ModelRequest {
         ],
         tools: vec![ToolSpec {
             name: "weather".to_owned(),
-            description: "Tells the weather".to_owned(),
+            description: "Returns the weather".to_owned(),
             parameters: json!({ "type": "object", "properties": { "city": { "type": "string" } } }),
         }],
         temperature: Some(0.5),

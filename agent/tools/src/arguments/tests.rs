@@ -42,9 +42,9 @@ fn integers_that_would_lose_digits_are_invalid() {
         ],
         expect![[r#"
             {"n": 100000000000000000000000}
-              invalid arguments: the integer 100000000000000000000000 at /n does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. Parameters: n (number or object)
+              invalid arguments: the integer 100000000000000000000000 at /n does not fit a signed 64-bit integer; send it as a string: JSON integers are signed 64-bit integers. Parameters: n (number or object)
             {"n": {"x": [18446744073709551615]}}
-              invalid arguments: the integer 18446744073709551615 at /n/x/0 does not fit 64 bits with sign; send it as a string: JSON integers are those of 64 bits with sign. Parameters: n (number or object)
+              invalid arguments: the integer 18446744073709551615 at /n/x/0 does not fit a signed 64-bit integer; send it as a string: JSON integers are signed 64-bit integers. Parameters: n (number or object)
             {"n": "100000000000000000000000"}
               invalid arguments: at /n: "100000000000000000000000" is not of types "number", "object". Parameters: n (number or object)
             {"n": "{\"x\": 100000000000000000000000}"}

@@ -127,7 +127,7 @@ fn outcome(server: &Server, result: &CallToolResult) -> ToolOutcome {
     if let Some((pointer, number)) = inexact(&content, String::new()) {
         let text = format!(
             "the tool ran, but the answer of MCP server {} cannot be stored: the number {number} at {pointer} may be \
-             an integer that does not fit 64 bits with sign",
+             an integer that does not fit a signed 64-bit integer",
             server.name
         );
         return ToolOutcome::failed(Failure::Tool, text);

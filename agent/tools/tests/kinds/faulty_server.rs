@@ -168,11 +168,11 @@ async fn integers_that_would_lose_digits_fail_the_call() {
     let told: Vec<String> = lines.iter().map(told).collect();
     expect![[r#"
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit 64 bits with sign"}}
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer"}}
         tool 1
-        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit 64 bits with sign"}}"#]].assert_eq(&told.join("\n"));
+        the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&told.join("\n"));
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
         started(silent).await,
         started(McpServerConfig::program("gone", ["no-such-program-anywhere"])).await,
         started(McpServerConfig::at("url", "not a url")).await,
-        started(McpServerConfig::at("nobody", "http://127.0.0.1:1/mcp")).await,
+        started(McpServerConfig::at("noname", "http://127.0.0.1:1/mcp")).await,
         started(both).await,
         started(neither).await,
     ];
@@ -234,7 +234,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
         mcp_unavailable: MCP server faulty is unavailable: it did not answer within 0.3 s
         mcp_unavailable: MCP server gone is unavailable: cannot start no-such-program-anywhere: No such file or directory (os error 2)
         bad_tool_config: invalid definition of url: its url is invalid: relative URL without a base
-        mcp_unavailable: MCP server nobody is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)
+        mcp_unavailable: MCP server noname is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)
         bad_tool_config: invalid definition of faulty: it needs either command or url
         bad_tool_config: invalid definition of faulty: it needs either command or url"#]].assert_eq(&told.join("\n"));
 }

@@ -260,7 +260,7 @@ async fn output_with_integers_that_would_lose_digits_fails_the_call() {
         json!({}),
         expect![[r#"
             tool 0
-            script ran, but its output cannot be stored: the integer 100000000000000000000000 at /0/id does not fit 64 bits with sign
+            script ran, but its output cannot be stored: the integer 100000000000000000000000 at /0/id does not fit a signed 64-bit integer
             stdout:
             [{"id": 100000000000000000000000}]
             {"exit_code":0,"failure":"tool","stdout":"[{\"id\": 100000000000000000000000}]\n"}"#]],

@@ -1,4 +1,4 @@
-//! The audit finds what it is there to find.
+//! The audit finds lost writes and differences.
 
 use super::*;
 use crate::demo::recording::Recording;
@@ -13,7 +13,7 @@ const RECORDED: &str = r#"{"id":"c","messages":[
         {"id":"y","name":"look","arguments":"{\"n\": 2}"}]},
     {"role":"tool","content":"here","tool_call_id":"x"}]}"#;
 
-/// A file with the conversation in it, as far as it came, and what was acknowledged of that.
+/// A file with a part of the conversation, and its acknowledged writes.
 struct RecordedRun {
     script: Script,
     file: Abide,

@@ -1,10 +1,10 @@
-//! Odd conversations, read.
+//! Irregular conversations.
 
 use super::*;
 use abide_client::{Micros, Seq};
 use expect_test::{Expect, expect};
 
-/// Each call as `tool(arguments) -> outcome`, each message with the call it answers.
+/// Each call as `tool(arguments) -> outcome`, and each message with the call that it answers.
 fn check(messages: JsonValue, expected: Expect) {
     let line = json!({"id": "c", "messages": messages}).to_string();
     let recording = Recording::parse(&line).expect("it is a recording");

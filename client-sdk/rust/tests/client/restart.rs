@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::world::{Server, World, connect};
 
-/// Stores samples one after the other until told to stop; returns the count.
+/// Stores samples one after the other until it is stopped; returns the count.
 async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 {
     let mut kept = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {

@@ -113,7 +113,7 @@ fn every_altered_field_is_detected_at_its_event() {
         |event| event.session_id = Some("s_9".to_owned()),
         |event| event.session_id = None,
         |event| event.reducer.push('x'),
-        |event| event.caller = "somebody".to_owned(),
+        |event| event.caller = "eve".to_owned(),
         |event| event.authority = Some("{}".to_owned()),
         |event| event.authority = Some(String::new()),
         |event| event.request_id = None,

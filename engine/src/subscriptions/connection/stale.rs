@@ -17,7 +17,7 @@ use crate::subscriptions::buffers::Account;
 use crate::subscriptions::hub::{HeldDelta, SharedDelta, SubscriptionKey};
 use crate::subscriptions::rerun::{RerunResult, ResultVersion, SharedRerun};
 
-/// What a frame said of one subscription.
+/// A frame's delta for one subscription, with its seq.
 pub(super) type PendingDelta = (Seq, HeldDelta);
 
 /// Maximum number of kept deltas: with more, another rerun is as good.
@@ -33,15 +33,15 @@ pub(super) struct StaleSubscription {
 
 type FinishedRerun = (SubscriptionKey, Result<RerunResult, Refusal>);
 
-/// The reruns that a connection waits for. They end with it.
+/// The reruns that a connection waits for. They are cancelled with it.
 #[derive(Debug)]
 pub(super) struct PendingReruns {
-    /// Where their results are counted.
+    /// The account that counts their results.
     account: Account,
     tasks: JoinSet<Result<RerunResult, Refusal>>,
     /// The subscription of each task.
     keys: HashMap<Id, SubscriptionKey>,
-    /// A finished rerun that was not taken yet.
+    /// A finished rerun that was not processed yet.
     next: Option<FinishedRerun>,
 }
 
@@ -50,7 +50,7 @@ impl PendingReruns {
         PendingReruns { account, tasks: JoinSet::new(), keys: HashMap::new(), next: None }
     }
 
-    /// Takes one that is done.
+    /// Returns a finished rerun.
     pub(super) fn done(&mut self) -> Option<FinishedRerun> {
         if self.next.is_some() {
             return self.next.take();
@@ -149,7 +149,7 @@ impl Connection {
         let RerunResult { version, delta } = match fresh {
             Ok(fresh) => fresh,
             Err(refusal) if is_outdated(&refusal) => {
-                // A replan is pending, and is done now.
+                // A replan is pending; it runs now.
                 self.lagging = true;
                 return;
             }

@@ -28,7 +28,7 @@ pub(super) struct Subscription {
     pub(super) previous: Option<PreviousBinding>,
     /// Whether its statements are included.
     explain: bool,
-    /// What its first answer contains besides rows.
+    /// The description of the result in its first answer.
     pub(super) info: Arc<SubscriptionInfo>,
     /// The client received its result up to here.
     pub(super) seq: Seq,
@@ -36,7 +36,7 @@ pub(super) struct Subscription {
     checksum: Option<Checksum>,
     /// Set while its deltas are too expensive.
     pub(super) stale: Option<StaleSubscription>,
-    /// Its result as it was told last, if it was told by a rerun.
+    /// Its last result, if a rerun sent it.
     pub(super) held: Option<ResultVersion>,
     pub(super) listening: Registration,
 }
@@ -69,7 +69,7 @@ impl Subscription {
         subscription
     }
 
-    /// What its first answer contains besides rows.
+    /// The description of the result in its first answer.
     pub(super) fn info_of(&self) -> Arc<SubscriptionInfo> {
         let info = self.binding.info();
         if !self.explain {
@@ -81,8 +81,8 @@ impl Subscription {
         })
     }
 
-    /// The first answer. A delta in it starts where all subscriptions of the connection are, this one
-    /// included: the client received everything up to `sent_up_to`.
+    /// The first answer. Its delta starts at the position of the connection, because a client received everything
+    /// up to `sent_up_to` for all subscriptions.
     pub(super) fn answer(&mut self, resumed: ResumeResult, sent_up_to: Seq) -> Vec<QueuedUpdate> {
         match resumed {
             ResumeResult::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
@@ -138,12 +138,12 @@ impl Subscription {
         }
     }
 
-    /// That it may have changed, nobody knows yet how.
+    /// A change that is not known yet.
     pub(super) fn unknown(&self, delta: HeldDelta) -> Change {
         Change { id: Arc::clone(&self.id), delta, checksum: None, info: None }
     }
 
-    /// A change of its result, which leads up to a seq.
+    /// A change of its result up to a seq.
     pub(super) fn change(&mut self, to: Seq, delta: HeldDelta) -> Change {
         (self.seq, self.held) = (to, None);
         self.checksum = self.checksum.map(|sum| sum.plus(delta.checksum_change()));

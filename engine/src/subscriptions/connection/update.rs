@@ -48,8 +48,8 @@ pub enum Update {
 }
 
 impl Update {
-    /// Bytes that [`Buffers`](crate::subscriptions::buffers::Buffers) count for it until it is dropped, all connections that
-    /// share its rows together; zero where they are few.
+    /// Bytes that [`Buffers`](crate::subscriptions::buffers::Buffers) counts until the update is dropped, once for
+    /// all connections that share its rows; zero for small updates.
     #[must_use]
     pub fn counted_bytes(&self) -> usize {
         match self {
@@ -80,7 +80,7 @@ pub struct SnapshotPart {
     pub reset: bool,
     /// Checksum of the whole result, in its last part, if requested.
     pub checksum: Option<Checksum>,
-    /// The result that it is a part of: counted until its last part is dropped.
+    /// The result that it is a part of; it is counted until its last part is dropped.
     pub(super) result: Arc<SharedResult>,
 }
 
@@ -89,21 +89,21 @@ pub struct SnapshotPart {
 pub struct Change {
     /// The subscription.
     pub id: Arc<str>,
-    /// The rows, shared with all who are told of them.
+    /// The rows, shared by all subscribers.
     pub delta: HeldDelta,
-    /// Of the result after it, where that was asked for.
+    /// The checksum of the result after it, if requested.
     pub checksum: Option<Checksum>,
     /// In the answer to a resume: columns, key and order, and how it is maintained.
     pub info: Option<Arc<SubscriptionInfo>>,
 }
 
-/// An update that waits to be taken.
+/// A queued update.
 #[derive(Debug)]
 pub(super) struct QueuedUpdate {
     pub(super) update: Update,
-    /// Set if it concerns only this subscription; it is removed when that ends.
+    /// Set if it concerns only this subscription; it is removed when the subscription ends.
     only_for: Option<Arc<str>>,
-    /// Set in the answer to a resume, which may start earlier: what the connection had received before it.
+    /// Set in the answer to a resume, which may start earlier: the previous position of the connection.
     sent_up_to: Option<Seq>,
 }
 

@@ -27,11 +27,11 @@ use crate::routes::{AppState, SessionExtension, hidden};
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \
-    WHERE run_id = :run AND number > :told ORDER BY number";
+    WHERE run_id = :run AND number > :sent ORDER BY number";
 
 /// The same if a policy hides the data of events from the caller.
 const WITHOUT_DATA: &str = "SELECT id, number, turn, kind, NULL AS data FROM run_events \
-    WHERE run_id = :run AND number > :told ORDER BY number";
+    WHERE run_id = :run AND number > :sent ORDER BY number";
 
 /// Streams a run's events until it ends, the client disconnects, or the server stops.
 pub(in crate::routes) async fn events(
@@ -56,7 +56,7 @@ pub(in crate::routes) async fn events(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let params =
-        Map::from_iter([("run".to_owned(), run["id"].clone()), ("told".to_owned(), json!(told))]);
+        Map::from_iter([("run".to_owned(), run["id"].clone()), ("sent".to_owned(), json!(told))]);
     let mut connection = app.engine.connect(&session.caller);
     let account = app.engine.buffers().account(&session.caller);
     let subscribed = connection.subscribe(&SubscribeRequest::new("run", SQL, &params)).await;
@@ -97,7 +97,7 @@ struct Events {
     account: Account,
     /// Counts the text that is being sent.
     hold: Option<Reservation>,
-    /// Done when the credentials do not count any more.
+    /// Completes when the credentials are no longer valid.
     invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last sent event.
     told: i64,

@@ -53,7 +53,7 @@ impl SimClients {
     /// The next request of a random caller.
     pub(super) fn want(&mut self, random: &mut Random) -> SimRequest {
         let ask = self.anything(random);
-        // Sometimes a tenant sends it, whoever owns the rows.
+        // Sometimes a tenant sends it, even if it does not own the rows.
         let whose = ask.calls.iter().all(|call| !call.reducer.ends_with("_policy"));
         if whose && matches!(ask.caller, "app" | "agent") && random.one_in(4) {
             return SimRequest { caller: random.pick::<&'static str>(&visibility::TENANTS), ..ask };

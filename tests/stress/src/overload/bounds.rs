@@ -14,13 +14,13 @@ pub(crate) const CROWD_FACTOR: f64 = 60.0;
 /// The same during a reconnect storm after a restart: the handshakes take the machine's processors.
 pub(crate) const STORM_FACTOR: f64 = 250.0;
 
-/// A p99 below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its factor:
-/// some four megabytes of calls, which are eight in the WAL, are synced before a call that comes then, and as much
+/// A p99 below this, in milliseconds, is accepted while the queue is flooded with calls of 256 KB, whatever its
+/// factor: a call waits for the sync of some four megabytes of calls, which are eight in the WAL, and for as much
 /// again while a checkpoint writes to the same disk.
 pub(crate) const FLOOD_MS: f64 = 400.0;
 
-/// A p99 below this is nobody's trouble, whatever its factor: on a fast disk a quiet call takes less than the
-/// scheduler's slice.
+/// A p99 below this is accepted, whatever its factor: on a fast disk an idle call takes less than the scheduler's
+/// time slice.
 pub(crate) const NOTICED_MS: f64 = 20.0;
 
 /// Memory of an idle server with warm caches.
@@ -39,13 +39,13 @@ pub(crate) const MUTE_BYTES: u64 =
 /// Memory of one incoming message: the maximum that is read, and its copies as text and as values.
 pub(crate) const MESSAGE_BYTES: u64 = 4 * (abide_schema::limits::MESSAGE_BYTES as u64);
 
-/// How long a caller may wait at the 99th percentile while another tenant repeats one expensive query or holds one
-/// expensive subscription, in milliseconds.
+/// Maximum p99 of a caller, in milliseconds, while another tenant repeats one expensive query or has one expensive
+/// subscription.
 pub(crate) const EXPENSIVE_MS: f64 = 50.0;
 
-/// The same as a factor of what the caller waits beside nothing, where that is more: the machine does other work.
+/// The same as a factor of the idle p99, if that is more: other programs use the machine too.
 pub(crate) const EXPENSIVE_FACTOR: f64 = 12.0;
 
-/// The same while another tenant writes messages of 4 MB: a commit is durable after the sync of the one before it, and each
-/// of these is some 8 MB in the WAL. At 100 MB/s two syncs take 160 ms.
+/// The same while another tenant writes messages of 4 MB. A commit is durable after the sync of the one before it,
+/// and each of these is some 8 MB in the WAL. At 100 MB/s two syncs take 160 ms.
 pub(crate) const LARGE_CALL_MS: f64 = 400.0;

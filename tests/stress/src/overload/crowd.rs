@@ -154,7 +154,7 @@ fn abide_server() -> usize {
 /// A final change, which every reading subscriber must receive.
 async fn all_receive(http: &mut Http, heard: &AtomicUsize, listeners: usize) -> CheckResult {
     let begun = Instant::now();
-    let body = r#"{"session_id":"board","reason":"everybody hears"}"#;
+    let body = r#"{"session_id":"board","reason":"the final change"}"#;
     let done = http.post("/v1/call/suspend_session", body).await.map_err(|why| why.to_string())?;
     if done.status != 200 {
         return Err(format!("unexpected response to suspend_session: {done}"));

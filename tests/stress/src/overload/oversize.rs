@@ -52,7 +52,7 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
     let call = json!({"op": "call", "id": "big", "reducer": "append_message",
         "args": {"session_id": "loud", "role": "user", "content": content}});
     if socket.say(&call).await.is_err() {
-        // There was no room for it, and the rest of it was not read.
+        // There was no room for it, so the rest was not read.
         return Ok(());
     }
     let Ok(told) = socket.hear_of("result").await else { return Ok(()) };
@@ -98,11 +98,11 @@ async fn body(http: std::io::Result<Http>) -> CheckResult {
         }
     }
     match http.answer().await {
-        // 503: there was no room for as much of it as is read.
+        // 503: there was no room for the part that is read.
         Ok(answer) if ![413, 503].contains(&answer.status) => {
             Err(format!("a gigabyte is answered {answer}"))
         }
-        // The answer may be lost where the connection was closed behind it.
+        // The response may be lost if the connection was closed after it.
         _ => Ok(()),
     }
 }

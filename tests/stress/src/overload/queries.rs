@@ -18,7 +18,7 @@ use crate::figures::figure;
 use crate::pace::pause;
 use crate::socket::Socket;
 
-/// Queries, each with a name. Most are refused or interrupted; until then they cost what they cost.
+/// Queries, each with a name. Most are refused or interrupted, and use resources until then.
 const QUERIES: [(&str, &str); 12] = [
     (
         "instr of long texts",
@@ -75,7 +75,7 @@ const QUERIES: [(&str, &str); 12] = [
     ),
 ];
 
-/// A subscription that computes with long values for sessions that the attacker then makes.
+/// A subscription that computes with long values, for sessions that the attacker creates afterwards.
 const LIVE: &str = "SELECT id, CASE WHEN title LIKE 'boom%' THEN
     instr(printf('%.*c', 1500000, 'a'), printf('%.*c', 750000, 'a') || 'b') ELSE 0 END AS n
     FROM sessions";
@@ -83,7 +83,7 @@ const LIVE: &str = "SELECT id, CASE WHEN title LIKE 'boom%' THEN
 /// Connections that repeat a request.
 const CONNECTIONS: usize = 2;
 
-/// Runs each.
+/// Runs each query.
 pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     let mut longest: f64 = 0.0;
     let mut held = |name: &str, most: f64, waits: [f64; 4]| {
@@ -110,14 +110,14 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
     };
     let quiet = timed(fixture, nothing).await?;
     held("nothing", most, quiet)?;
-    // On a machine that is busy with other work, nothing takes long, too.
+    // On a busy machine, even an idle server is slow.
     let most = most.max(bounds::EXPENSIVE_FACTOR * quiet[0].max(quiet[1]));
     for (name, sql) in QUERIES {
         let body = json!({"sql": sql}).to_string();
         held(name, most, timed(fixture, repeat(fixture, "/v1/sql", &body)).await?)?;
     }
     let message = json!({"session_id": "zeta", "role": "user", "content": "m".repeat(4 << 20)});
-    let session = json!({"agent": "siege", "id": "zeta"}).to_string();
+    let session = json!({"agent": "stress", "id": "zeta"}).to_string();
     let made = request(fixture.server.address, &fixture.attacker, CREATE, &session).await;
     made.map_err(|why| why.to_string())?;
     let large = message.to_string();
@@ -134,7 +134,7 @@ pub(crate) async fn run(fixture: &OverloadFixture) -> CheckResult {
 const APPEND: &str = "/v1/call/append_message";
 const CREATE: &str = "/v1/call/create_session";
 
-/// What a writer and a reader wait meanwhile: p99 of both, then the longest of both, in milliseconds.
+/// The response times of a writer and a reader meanwhile, in milliseconds: p99 of both, then the maximum of both.
 async fn timed(
     fixture: &OverloadFixture,
     work: impl Future<Output = CheckResult>,
@@ -145,7 +145,7 @@ async fn timed(
     Ok([writes.p99(), reads.p99(), writes.longest(), reads.longest()])
 }
 
-/// Repeats a request, on a new connection each time. Whether it is refused does not matter.
+/// Repeats a request, each time on a new connection. A refusal is accepted.
 async fn repeat(fixture: &OverloadFixture, path: &'static str, body: &str) -> CheckResult {
     let (until, mut all) = (Instant::now() + fixture.size.query, JoinSet::new());
     for _ in 0..CONNECTIONS {
@@ -164,7 +164,7 @@ async fn repeat(fixture: &OverloadFixture, path: &'static str, body: &str) -> Ch
     Ok(())
 }
 
-/// One request; its answer is read to the end, however large, and thrown away.
+/// One request; its response is read to the end and discarded.
 async fn request(address: SocketAddr, token: &str, path: &str, body: &str) -> io::Result<()> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!(
@@ -183,6 +183,6 @@ async fn listen(fixture: &OverloadFixture) -> CheckResult {
     let mut socket = socket.map_err(|why| why.to_string())?;
     let subscribed = socket.say(&subscribe(LIVE, JsonValue::Null, None)).await;
     subscribed.map_err(|why| why.to_string())?;
-    let body = json!({"agent": "siege", "title": "boom"}).to_string();
+    let body = json!({"agent": "stress", "title": "boom"}).to_string();
     repeat(fixture, CREATE, &body).await
 }

@@ -105,7 +105,7 @@ impl OverloadFixture {
             OverloadFixture { size, server, admin, timed, flooder, attacker, quiet, _folder };
         let mut http = fixture.http(&fixture.admin).await?;
         for id in ["timed", "loud", "board", "flooded"] {
-            let session = json!({"agent": "siege", "id": id}).to_string();
+            let session = json!({"agent": "stress", "id": id}).to_string();
             let made = http.post("/v1/call/create_session", &session).await;
             let made = made.map_err(|why| why.to_string())?;
             if made.status != 200 {
@@ -131,7 +131,7 @@ impl OverloadFixture {
         Caller::repeat(self.server.address, &self.timed, "/v1/sql", query)
     }
 
-    /// What a call takes when nothing else goes on.
+    /// Measures the response times without other load.
     pub(crate) fn quiet(&mut self) -> CheckResult {
         let caller = self.caller();
         pause_thread(self.size.quiet);
@@ -149,7 +149,7 @@ impl OverloadFixture {
         self.hold_waits_above(what, waits, most, bounds::NOTICED_MS)
     }
 
-    /// The same, where a p99 of no more than `noticed_ms` is accepted whatever its factor.
+    /// The same, but a p99 of at most `noticed_ms` is accepted whatever its factor.
     pub(crate) fn hold_waits_above(
         &self,
         what: &str,

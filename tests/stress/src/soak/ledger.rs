@@ -70,7 +70,7 @@ impl Ledger {
         self.shown.load(Ordering::Relaxed)
     }
 
-    /// Tells all clients to stop after their current operation.
+    /// Stops all clients after their current operation.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }

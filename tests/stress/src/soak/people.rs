@@ -108,7 +108,7 @@ impl SoakClient {
         })
     }
 
-    /// Runs until all clients are told to stop.
+    /// Runs until all clients are asked to stop.
     pub(crate) async fn live(mut self) -> CheckResult {
         while !self.ledger.is_stopped() {
             pause(Duration::from_millis(20 + self.random.below(160) as u64)).await;
