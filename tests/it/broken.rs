@@ -51,6 +51,6 @@ fn an_internal_failure_is_reported_and_affects_no_other_call() {
     let error = replay(&world.path(), &into, vec![module], None, &mut |_| {}).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "event 1: stumble is refused in the replay: the reducer broke: fall is not used: false"
+        "event 1: stumble is refused in the replay: the reducer failed: fall is not used: false"
     );
 }

@@ -108,18 +108,18 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
     }
     assert_eq!(all[0], all[1]);
     let expected = expect![[r#"
-            exponential CTEs: the query comes to more than 500 SELECTs
-            a chain of operators: SQLite cannot plan the query
-            a deep chain: the statement nests more than 100 levels deep
-            a chain of NOT: the statement nests more than 100 levels deep
-            many alternatives: done
-            a list: done
-            a join of 20: done
-            a join of 60: the query reads more than 60 tables
-            a join by alternatives: done
-            nested subqueries: the statement nests more than 100 levels deep
-            many subqueries: the query reads more than 60 tables
-            many CASEs: done"#]];
+        exponential CTEs: the query expands to more than 500 SELECTs
+        a chain of operators: SQLite cannot plan the query
+        a deep chain: the statement nests more than 100 levels deep
+        a chain of NOT: the statement nests more than 100 levels deep
+        many alternatives: done
+        a list: done
+        a join of 20: done
+        a join of 60: the query reads more than 60 tables
+        a join by alternatives: done
+        nested subqueries: the statement nests more than 100 levels deep
+        many subqueries: the query reads more than 60 tables
+        many CASEs: done"#]];
     expected.assert_eq(&all[0]);
 }
 

@@ -151,7 +151,7 @@ fn files_of_other_programs_are_not_changed() {
         expect![[r#"
             exit code 1
             error: FOLDER/theirs.db is not an Abide database: it is not a SQLite file   [bad_request]
-              hint: name another file; this one was not changed
+              hint: pass another file; this one was not changed
         "#]],
     );
     check_foreign(
@@ -160,16 +160,16 @@ fn files_of_other_programs_are_not_changed() {
         },
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
-              hint: name another file; this one was not changed
+            error: FOLDER/theirs.db is a SQLite database of another program   [bad_request]
+              hint: pass another file; this one was not changed
         "#]],
     );
     check_foreign(
         |path| make_sql(path, "PRAGMA journal_mode = WAL; CREATE TABLE recipes (title TEXT)"),
         expect![[r#"
             exit code 1
-            error: FOLDER/theirs.db is a SQLite database, but not an Abide database   [bad_request]
-              hint: name another file; this one was not changed
+            error: FOLDER/theirs.db is a SQLite database of another program   [bad_request]
+              hint: pass another file; this one was not changed
         "#]],
     );
 }

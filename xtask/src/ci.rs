@@ -37,7 +37,7 @@ const STEPS: &[Step] = &[
     Step { name: "locks", command: "cargo xtask interleave", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
-    Step { name: "sim", command: "cargo xtask sim --seeds 1000", env: None },
+    Step { name: "sim", command: "cargo xtask sim --seeds 400", env: None },
     Step { name: "fuzz", command: "cargo xtask fuzz --seconds 5 --seed 1", env: None },
     Step { name: "soak", command: "cargo xtask soak --seconds 60", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
