@@ -4,12 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use abide_client::{Abide, Error};
-use abide_engine::{Config, Engine};
+use abide_client::{Abide, Config, Error};
 use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::note;
 
 /// How long a command waits for an answer.
@@ -32,7 +31,7 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        return open(file, access);
+        return open(options, file, access);
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -41,7 +40,7 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
     Ok(builder.connect().await?)
 }
 
-fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
+fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
     let is_new = !file.exists() && !file.is_symlink();
     let is_empty = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     if (is_new || is_empty) && access != Access::Create {
@@ -53,19 +52,13 @@ fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
     }
     check_folder(file)?;
     if access == Access::Read {
-        return look_at(file);
+        return Ok(Abide::open_with(file, Config { timers: false, ..options.config() })?);
     }
-    let abide = Abide::open(file)?;
+    let abide = Abide::open_with(file, options.config())?;
     if is_new {
         note(format!("created {}", file.display()));
     }
     Ok(abide)
-}
-
-fn look_at(file: &Path) -> Result<Abide, Failure> {
-    let config = Config { timers: false, ..Config::new(abide_reducers::modules()) };
-    let engine = Engine::open(file, config).map_err(|why| why.to_refusal())?;
-    Ok(Abide::embed(engine))
 }
 
 /// Refuses a missing folder by name; the system's error would name the lock file.

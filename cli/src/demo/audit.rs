@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use abide_client::{Abide, AgentState, Error, HandoffRequest, ToolCall, ToolCallStatus, Value};
+use abide_client::{
+    Abide, AgentState, Config, Error, HandoffRequest, ToolCall, ToolCallStatus, Value,
+};
 use abide_engine::verify_file;
 use abide_schema::canonical;
 use serde_json::{Value as JsonValue, json};
@@ -35,6 +37,7 @@ pub(crate) struct Audit {
 /// # Errors
 /// The log does not verify, or the file cannot be read.
 pub(crate) async fn audit(
+    config: Config,
     db: &Path,
     script: &Script,
     acknowledged: Vec<Acknowledged>,
@@ -45,7 +48,7 @@ pub(crate) async fn audit(
         head: cells::hex(&verified.hash),
         ..Audit::default()
     };
-    let file = Abide::open(db)?;
+    let file = Abide::open_with(db, config)?;
     audit.lost = lost(&file, acknowledged).await?;
     for part in &script.parts {
         messages(&file, part, &mut audit).await?;

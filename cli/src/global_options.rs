@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use abide_agent::Environment;
+use abide_client::Config;
+use abide_schema::Module;
 use clap::Args;
 
 /// Where a server listens by default.
@@ -43,9 +45,18 @@ pub(crate) struct Options {
     /// The variables that tools and models may be given
     #[arg(skip)]
     pub(crate) environment: Environment,
+
+    /// The custom modules of the program
+    #[arg(skip)]
+    pub(crate) modules: Vec<Module>,
 }
 
 impl Options {
+    /// How this program opens a file.
+    pub(crate) fn config(&self) -> Config {
+        Config { modules: self.modules.clone(), ..Config::default() }
+    }
+
     /// The file that is meant, named or not.
     pub(crate) fn db_or_default(&self) -> PathBuf {
         self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
