@@ -63,10 +63,10 @@ async fn load(engine: Engine, messages: usize) -> f64 {
         tokio::spawn(async move {
             let id = format!("s_{session}");
             let args = json!({"agent": "bench", "id": id});
-            abide.call("create_session", args).await.expect("a session");
+            abide.call_by_name("create_session", args).await.expect("a session");
             for _ in 0..messages / SESSIONS {
                 let args = json!({"session_id": id, "role": "user", "content": "m".repeat(350)});
-                abide.call("append_message", args).await.expect("the call is done");
+                abide.call_by_name("append_message", args).await.expect("the call is done");
             }
         })
     });

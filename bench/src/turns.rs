@@ -145,10 +145,10 @@ async fn ours(dir: &Path, contender: &Contender, turns: usize) -> Run {
     let config = Config::new(abide_reducers::modules());
     let engine = Engine::open(&path, config).expect("the engine opens");
     let embedded = Abide::embed(engine.clone());
-    embedded.call("register_tool", json!({"name": "lookup"})).await.expect("a tool");
+    embedded.call_by_name("register_tool", json!({"name": "lookup"})).await.expect("a tool");
     for session in 0..contender.sessions {
         let args = json!({"agent": "bench", "id": format!("s_{session}")});
-        embedded.call("create_session", args).await.expect("a session");
+        embedded.call_by_name("create_session", args).await.expect("a session");
     }
     let mut server = None;
     let mut clients = Vec::new();
@@ -238,7 +238,7 @@ async fn take_turns(abide: Abide, session: usize, turns: usize) -> Vec<f64> {
 /// Makes a call and returns its seq, which is a claim's fencing token.
 async fn timed(abide: &Abide, reducer: &str, args: JsonValue, call_ms: &mut Vec<f64>) -> i64 {
     let started = Instant::now();
-    let done = abide.call(reducer, args).await.expect("the call is done");
+    let done = abide.call_by_name(reducer, args).await.expect("the call is done");
     call_ms.push(started.elapsed().as_secs_f64() * 1000.0);
     done.seq.0
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::registry::CatalogRegistry;
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::printable::one_line;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::verify;
 

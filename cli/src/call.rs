@@ -11,7 +11,7 @@ use serde_json::{Map, Value as JsonValue};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::pairs::{self, Pairs};
 use crate::table;
@@ -62,7 +62,7 @@ struct CallOutput<'a> {
 pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     let pairs = arguments(&args.arguments)?;
     let abide = connect(options, Access::Write).await?;
-    let mut request = abide.call(&args.reducer, &pairs.values);
+    let mut request = abide.call_by_name(&args.reducer, &pairs.values);
     if let Some(id) = args.request_id {
         request = request.request_id(id);
     }

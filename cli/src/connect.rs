@@ -4,12 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use abide_client::{Abide, Error};
-use abide_engine::{Config, Engine};
+use abide_client::{Abide, Config, Error};
 use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -31,7 +30,7 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        return open(file, access);
+        return open(options, file, access);
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
@@ -40,7 +39,7 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
     Ok(builder.connect().await?)
 }
 
-fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
+fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {
     let is_new = !file.exists() && !file.is_symlink();
     let is_empty = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     if (is_new || is_empty) && access != Access::Create {
@@ -52,18 +51,12 @@ fn open(file: &Path, access: Access) -> Result<Abide, Failure> {
     }
     check_folder(file)?;
     if access == Access::Read {
-        return look_at(file);
+        return Ok(Abide::open_with(file, Config { timers: false, ..options.config() })?);
     }
-    Ok(Abide::open(file)?)
+    Ok(Abide::open_with(file, options.config())?)
 }
 
-fn look_at(file: &Path) -> Result<Abide, Failure> {
-    let config = Config { timers: false, ..Config::new(abide_reducers::modules()) };
-    let engine = Engine::open(file, config).map_err(|why| why.to_refusal())?;
-    Ok(Abide::embed(engine))
-}
-
-/// Refuses a missing folder; the system's error would name the lock file.
+/// Refuses a missing folder by name; the system's error would name the lock file.
 ///
 /// # Errors
 /// The folder does not exist.

@@ -30,7 +30,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::connect::check_folder;
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::signals;
 use crate::terminal::Terminal;
@@ -144,7 +144,8 @@ async fn perform(
     context.close().await;
     server.stop().await?;
     let counts = *context.ledger.counts().borrow();
-    let audit = audit::audit(db, &context.script, context.ledger.acknowledged()).await?;
+    let audit =
+        audit::audit(options.config(), db, &context.script, context.ledger.acknowledged()).await?;
     progress.clear();
     let (tool_calls_run, tool_calls_run_twice) = context.ledger.runs();
     Ok(Report {

@@ -7,7 +7,7 @@ use serde_json::Value as JsonValue;
 use crate::cells;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
 use crate::printable::Printable;

@@ -5,8 +5,8 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
+use crate::global_options::Options;
 use crate::grants::GrantOptions;
-use crate::options::Options;
 use crate::{call, sql};
 
 /// Arguments of `abide identity`.
@@ -102,7 +102,7 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
         IdentityCommand::Enable(args) => ("enable_identity", json!({"id": args.id})),
     };
     let abide = connect(options, Access::Write).await?;
-    let called = abide.call(reducer, args).await;
+    let called = abide.call_by_name(reducer, args).await;
     abide.close().await;
     call::show(options, &called?)
 }

@@ -8,7 +8,7 @@ use abide_schema::{Code, Refusal};
 
 use crate::connect::check_folder;
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 
 /// Arguments of `abide init`.
@@ -36,7 +36,7 @@ pub(crate) async fn run(options: &Options, _: Init) -> Result<(), Failure> {
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     check_folder(&file)?;
-    Abide::open(&file)?.close().await;
+    Abide::open_with(&file, options.config())?.close().await;
     if options.json {
         return say_json(&json!({"created": file.display().to_string()}));
     }

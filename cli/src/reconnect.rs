@@ -3,7 +3,7 @@
 
 use abide_client::Link;
 
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::note;
 
 /// Runs a command, and reports each lost connection, failed attempt and reconnect.

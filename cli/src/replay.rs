@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::verify;
 
@@ -71,8 +71,8 @@ pub(crate) fn replay(
 ) -> Result<Seq, Failure> {
     let spinner = verify::spinner(options)?;
     let mut progress = verify::drawing(&spinner);
-    let modules = abide_reducers::modules();
-    let reached = abide_engine::replay(file, into, modules, to, &mut progress);
+    let config = abide_engine::Config::from(options.config());
+    let reached = abide_engine::replay(file, into, config.modules, to, &mut progress);
     spinner.finish_and_clear();
     reached.map_err(failure)
 }

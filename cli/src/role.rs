@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
+use crate::global_options::Options;
 use crate::grants::allowance;
-use crate::options::Options;
 use crate::output::say;
 use crate::terminal::Terminal;
 use crate::{call, sql};
@@ -93,7 +93,7 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
         }
     };
     let abide = connect(options, Access::Write).await?;
-    let called = abide.call(reducer, args).await;
+    let called = abide.call_by_name(reducer, args).await;
     abide.close().await;
     call::show(options, &called?)
 }

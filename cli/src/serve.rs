@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
-use abide_engine::{Config, Engine, Retention};
+use abide_engine::{Engine, Retention};
 use abide_schema::{Code, Refusal, limits};
 use abide_server::{AccessConfig, Jwt, check_listens};
 use clap::Args;
@@ -17,7 +17,7 @@ use crate::agent::AgentHost;
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
-use crate::options::{DEFAULT_LISTEN, Options};
+use crate::global_options::{DEFAULT_LISTEN, Options};
 use crate::output::{say, say_json};
 use crate::{duration, signals, size};
 
@@ -144,7 +144,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
-    let config = Config { retention, buffers, ..Config::new(abide_reducers::modules()) };
+    let config = abide_client::Config { retention, buffers, ..options.config() };
+    let config = abide_engine::Config::from(config);
     #[cfg(debug_assertions)]
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);

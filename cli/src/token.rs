@@ -9,8 +9,8 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
+use crate::global_options::Options;
 use crate::grants::GrantOptions;
-use crate::options::Options;
 use crate::output::{note, say, say_json};
 use crate::{call, duration, sql};
 
@@ -148,7 +148,7 @@ async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
         None => args.id,
     };
     let abide = connect(options, Access::Write).await?;
-    let revoked = abide.call("revoke_token", json!({"id": id})).await;
+    let revoked = abide.call_by_name("revoke_token", json!({"id": id})).await;
     abide.close().await;
     call::show(options, &revoked?)
 }

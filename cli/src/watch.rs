@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
 use crate::reconnect::telling;

@@ -7,6 +7,7 @@
 mod access;
 pub mod agent;
 pub mod approval;
+pub mod arguments;
 pub mod cleanup;
 pub mod delegation;
 pub mod handoff;

@@ -2,7 +2,7 @@
 
 use abide_schema::reducer::{Nullable, RowVisibility};
 use abide_schema::{Abort, Context, Json, Micros, Module, Seq, reducer, table};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
@@ -37,7 +37,7 @@ pub struct AgentState {
 }
 
 /// The result of `append_message`.
-#[derive(Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Appended {
     /// The id of the `agent_state` row.
     pub id: i64,

@@ -31,6 +31,9 @@ pub mod work;
 
 /// Range checks for integers in all incoming JSON.
 pub use abide_json_integers as integers;
+/// For the crate `abide`, which exports them under their usual names.
+#[doc(hidden)]
+pub use abide_macros::{FacadeTextEnum, facade_reducer, facade_table};
 pub use abide_macros::{TextEnum, reducer, table};
 
 pub use caller::{Caller, Scope};

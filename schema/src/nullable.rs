@@ -6,6 +6,30 @@ use serde_json::Value as JsonValue;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nullable<T>(pub Option<T>);
 
+impl<T> From<T> for Nullable<T> {
+    fn from(value: T) -> Nullable<T> {
+        Nullable(Some(value))
+    }
+}
+
+impl<T> From<Option<T>> for Nullable<T> {
+    fn from(value: Option<T>) -> Nullable<T> {
+        Nullable(value)
+    }
+}
+
+impl From<&str> for Nullable<String> {
+    fn from(value: &str) -> Nullable<String> {
+        Nullable(Some(value.to_owned()))
+    }
+}
+
+impl<T: serde::Serialize> serde::Serialize for Nullable<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
 impl<T: schemars::JsonSchema> schemars::JsonSchema for Nullable<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         Option::<T>::schema_name()

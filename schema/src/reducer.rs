@@ -524,6 +524,25 @@ impl<T: Serialize + schemars::JsonSchema> IntoReply for ReducerResult<T> {
     }
 }
 
+/// The return type of a `#[reducer]` function, `Result<_, Abort>`.
+#[doc(hidden)]
+pub trait ReducerReturn {
+    /// The type of its result.
+    type Result: Serialize + schemars::JsonSchema;
+}
+
+impl<T: IntoReply, E> ReducerReturn for Result<T, E> {
+    type Result = T::Result;
+}
+
+/// The arguments of a reducer as a type, for typed calls. Implemented by `#[reducer]`.
+pub trait Arguments: Serialize {
+    /// The name of the reducer.
+    const REDUCER: &'static str;
+    /// What the reducer returns.
+    type Result: Serialize + schemars::JsonSchema;
+}
+
 /// One call with decoded arguments, ready to run.
 pub trait Call: Send {
     /// Runs it.

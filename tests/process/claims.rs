@@ -27,8 +27,8 @@ async fn batch(abide: &Abide, calls: impl Iterator<Item = Call>) {
 async fn one_worker_wins_each_claim() {
     let server = Server::start();
     let abide = server.client().await;
-    abide.call("register_tool", json!({"name": "look"})).await.unwrap();
-    abide.call("create_session", json!({"agent": "support", "id": "s1"})).await.unwrap();
+    abide.call_by_name("register_tool", json!({"name": "look"})).await.unwrap();
+    abide.call_by_name("create_session", json!({"agent": "support", "id": "s1"})).await.unwrap();
     let calls = (0..CALLS).map(|n| {
         let args = json!({"call_id": format!("c{n:04}"), "session_id": "s1",
             "tool_name": "look", "arguments": n});
@@ -99,11 +99,14 @@ impl ClaimFixture {
         let server = Server::start();
         let (abide, world) = (server.client().await, server.beside("world"));
         let tool = json!({"name": "send", "effect": effect});
-        abide.call("register_tool", tool).await.unwrap();
-        abide.call("create_session", json!({"agent": "support", "id": "s1"})).await.unwrap();
+        abide.call_by_name("register_tool", tool).await.unwrap();
+        abide
+            .call_by_name("create_session", json!({"agent": "support", "id": "s1"}))
+            .await
+            .unwrap();
         let call =
             json!({"call_id": "c1", "session_id": "s1", "tool_name": "send", "arguments": {}});
-        abide.call("request_tool_call", call).await.unwrap();
+        abide.call_by_name("request_tool_call", call).await.unwrap();
         ClaimFixture { server, abide, world }
     }
 

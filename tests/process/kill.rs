@@ -97,12 +97,12 @@ async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
         by_request.entry(&told.request_id).or_default().push(told);
     }
     for told in by_request.values().filter(|told| told.len() == 1).map(|told| told[0]) {
-        let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id);
+        let again = abide.call_by_name(&told.reducer, &told.arguments).request_id(&told.request_id);
         let again = again.await.unwrap();
         assert!(again.duplicate, "{told:?} ran again");
         assert_eq!((again.seq.0, &again.value), (told.seq, &told.result), "{told:?}");
     }
-    let other = abide.call("create_session", json!({"agent": "other"})).request_id("w1-1");
+    let other = abide.call_by_name("create_session", json!({"agent": "other"})).request_id("w1-1");
     assert_eq!(other.await.unwrap_err().code(), Some(Code::RequestIdConflict));
     let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
     assert_eq!(count, [i64::try_from(told.len()).unwrap()], "retries write nothing");
@@ -112,11 +112,11 @@ async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
 async fn assert_claims_still_count(abide: &Abide, held: &BTreeMap<String, HeldClaim>) {
     assert!(!held.is_empty(), "nothing was claimed");
     for (call, HeldClaim { fencing_token, .. }) in held {
-        let claim = abide.call("claim_tool_call", json!({"call_id": call})).await;
+        let claim = abide.call_by_name("claim_tool_call", json!({"call_id": call})).await;
         assert_eq!(claim.unwrap_err().code(), Some(Code::Conflict), "{call} can be claimed again");
         let complete = |token: i64| {
             let args = json!({"call_id": call, "fencing_token": token, "result": "done"});
-            abide.call("complete_tool_call", args)
+            abide.call_by_name("complete_tool_call", args)
         };
         let wrong = complete(fencing_token + 1).await;
         assert_eq!(wrong.unwrap_err().code(), Some(Code::LeaseLost));

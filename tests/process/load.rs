@@ -105,7 +105,7 @@ impl Writer {
 
     pub(crate) async fn call(&mut self, reducer: &str, arguments: JsonValue) -> JsonValue {
         let request_id = self.request_id();
-        let request = self.abide.call(reducer, &arguments).request_id(&request_id);
+        let request = self.abide.call_by_name(reducer, &arguments).request_id(&request_id);
         let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
         let (seq, result) = (called.seq.0, called.value);
         let told = AcknowledgedCall {

@@ -267,11 +267,11 @@ async fn a_full_disk_is_reported_and_survived() {
     fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let mut server = Server::start_on(&disk.0.join("abide.db"));
     let abide = server.client().await;
-    abide.call("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     let message = json!({"session_id": "s1", "role": "user", "content": "x".repeat(30_000)});
     let mut told = 1;
     let refused = loop {
-        match abide.call("append_message", &message).await {
+        match abide.call_by_name("append_message", &message).await {
             Ok(called) => told = called.seq.0,
             Err(refused) => break refused,
         }
@@ -293,7 +293,7 @@ async fn a_full_disk_is_reported_and_survived() {
     assert_eq!(count, [told], "the server still responds");
 
     fs::remove_file(&ballast).unwrap();
-    let again = abide.call("append_message", &message).await.unwrap();
+    let again = abide.call_by_name("append_message", &message).await.unwrap();
     assert_eq!(again.seq.0, told + 1);
     assert_eq!(server.verify(), told + 1);
     server.terminate();

@@ -49,11 +49,11 @@ async fn a_server_under_load_stops_cleanly_and_its_clients_continue() {
 async fn accepted_calls_get_a_response() {
     let mut server = Server::start();
     let abide = server.client().await;
-    abide.call("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     let mut calls = JoinSet::new();
     for nth in 0..200 {
         let message = json!({"session_id": "s1", "role": "user", "content": format!("{nth}")});
-        let call = abide.call("append_message", message).request_id(format!("r{nth}"));
+        let call = abide.call_by_name("append_message", message).request_id(format!("r{nth}"));
         calls.spawn(async move { call.deadline(PATIENCE).await.map(|called| called.seq.0) });
     }
     // The first response: all calls are in flight, and most have no response yet.

@@ -129,7 +129,7 @@ async fn filled(db: &Path) {
     ];
     for (reducer, arguments) in calls {
         // A text that a rule refuses is not stored.
-        let _ = abide.call(reducer, arguments).await;
+        let _ = abide.call_by_name(reducer, arguments).await;
     }
     abide.close().await;
 }

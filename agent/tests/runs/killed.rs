@@ -114,7 +114,7 @@ async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
         false => serde_json::json!({"call_id": call_id, "outcome": "failed", "error": NOT_PAID,
             "evidence": "the ledger"}),
     };
-    abide.call("settle_tool_call", args).await.expect("the call is settled");
+    abide.call_by_name("settle_tool_call", args).await.expect("the call is settled");
 }
 
 fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {

@@ -253,7 +253,7 @@ async fn a_delegation_cycle_is_refused() {
     assert_eq!(names, [("good".to_owned(),)]);
     let register = async |name: &str, subagents: Value| {
         let args = json!({"name": name, "definition": {"subagents": subagents}});
-        fixture.abide.call("register_agent", args).await.map(drop)
+        fixture.abide.call_by_name("register_agent", args).await.map(drop)
     };
     register("a", json!(["b"])).await.expect("b does not exist yet");
     register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("there is no cycle");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::options::Options;
+use crate::global_options::Options;
 
 /// The options of this command line that the hints repeat. The token is left out: it belongs in `ABIDE_TOKEN`.
 pub(super) struct HintContext {
@@ -24,7 +24,7 @@ impl HintContext {
     ) -> HintContext {
         let where_to = match &options.db {
             Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
-            None if options.url == crate::options::DEFAULT_URL => String::new(),
+            None if options.url == crate::global_options::DEFAULT_URL => String::new(),
             None => format!(" --url {}", quoted(&options.url)),
         };
         let folder = match folder.to_str() {

@@ -17,7 +17,7 @@ use super::view::View;
 use super::{AgentHost, open};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
-use crate::options::Options;
+use crate::global_options::Options;
 use crate::output::note;
 use crate::printable::Printable;
 use crate::reconnect::telling;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use abide_client::{Abide, AgentState, Error, HandoffRequest, ToolCall, ToolCallStatus, Value};
+use abide_client::{
+    Abide, AgentState, Config, Error, HandoffRequest, ToolCall, ToolCallStatus, Value,
+};
 use abide_engine::verify_file;
 use abide_schema::canonical;
 use serde_json::{Value as JsonValue, json};
@@ -34,6 +36,7 @@ pub(crate) struct Audit {
 /// # Errors
 /// The log does not verify, or the file cannot be read.
 pub(crate) async fn audit(
+    config: Config,
     db: &Path,
     script: &Script,
     acknowledged: Vec<Acknowledged>,
@@ -44,7 +47,7 @@ pub(crate) async fn audit(
         head: cells::hex(&verified.hash),
         ..Audit::default()
     };
-    let file = Abide::open(db)?;
+    let file = Abide::open_with(db, config)?;
     audit.lost = lost(&file, acknowledged).await?;
     for part in &script.parts {
         messages(&file, part, &mut audit).await?;

@@ -89,7 +89,7 @@ impl<'a> Client<'a> {
         reducer: &'static str,
         arguments: JsonValue,
     ) -> Result<T, Error> {
-        let called = self.abide.call(reducer, &arguments).returning::<T>().send().await?;
+        let called = self.abide.call_by_name(reducer, &arguments).returning::<T>().send().await?;
         self.ledger.acknowledge(called.seq, reducer, arguments);
         Ok(called.value)
     }

@@ -27,7 +27,7 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
         ("fail_session", json!({"session_id": "s_1", "code": "c", "message": "m"})),
     ];
     for (reducer, arguments) in calls {
-        abide.call(reducer, arguments).await.expect("it is taken");
+        abide.call_by_name(reducer, arguments).await.expect("it is taken");
         let update = live.next().await.expect("it goes on");
         tell(&live, &update);
     }
@@ -86,7 +86,7 @@ async fn a_window_with_its_places() {
     let (_folder, abide) = opened();
     for id in ["s_1", "s_2", "s_3"] {
         let args = json!({"agent": "a", "id": id, "title": id.to_uppercase()});
-        abide.call("create_session", args).await.expect("it is taken");
+        abide.call_by_name("create_session", args).await.expect("it is taken");
     }
     let sql = "SELECT title, status FROM sessions ORDER BY status DESC, id LIMIT 2";
     let mut live = abide.subscribe(sql).await.expect("it can be live");
@@ -101,7 +101,7 @@ async fn a_window_with_its_places() {
     tell(&live, &first);
     for id in ["s_3", "s_2"] {
         let args = json!({"session_id": id, "reason": "waits"});
-        abide.call("suspend_session", args).await.expect("it is taken");
+        abide.call_by_name("suspend_session", args).await.expect("it is taken");
         let update = live.next().await.expect("it goes on");
         tell(&live, &update);
     }
@@ -127,7 +127,10 @@ async fn a_window_with_its_places() {
 async fn hidden_sort_columns_are_not_shown() {
     let (_folder, abide) = opened();
     for id in ["s_1", "s_2"] {
-        abide.call("create_session", json!({"agent": "a", "id": id})).await.expect("it is taken");
+        abide
+            .call_by_name("create_session", json!({"agent": "a", "id": id}))
+            .await
+            .expect("it is taken");
     }
     let sql = "SELECT id, agent FROM sessions ORDER BY updated_at DESC";
     let mut live = abide.subscribe(sql).await.expect("it can be live");
@@ -135,7 +138,7 @@ async fn hidden_sort_columns_are_not_shown() {
     let first = live.next().await.expect("it goes on");
     assert_eq!(lines.take(&live, &first), ["+ s_2\ta", "+ s_1\ta"]);
     let message = json!({"session_id": "s_1", "role": "user", "content": "hi"});
-    abide.call("append_message", message).await.expect("it is taken");
+    abide.call_by_name("append_message", message).await.expect("it is taken");
     let update = live.next().await.expect("the row moves");
     assert_eq!(update.update_rows().len(), 1);
     assert_eq!(lines.take(&live, &update), [""; 0]);

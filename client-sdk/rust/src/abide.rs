@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_schema::Scope;
+use abide_schema::reducer::Arguments;
 use serde::Serialize;
 
 use crate::Error;
@@ -15,7 +16,7 @@ use crate::backend::{
     Attempt, BackendReply, BackendRequest, Source, Start, SubscriptionQuery, persist,
 };
 #[cfg(feature = "embedded")]
-use crate::embedded::Embedded;
+use crate::embedded::{Config, Embedded};
 use crate::explain::Explain;
 use crate::link::Link;
 use crate::remote::Remote;
@@ -72,22 +73,17 @@ impl Abide {
     /// [`Error::Refused`] with the problem and a hint.
     #[cfg(feature = "embedded")]
     pub fn open(path: impl AsRef<Path>) -> Result<Abide, Error> {
-        Abide::open_with(path, Vec::new())
+        Abide::open_with(path, Config::default())
     }
 
-    /// Opens a file with custom modules in addition to the built-in ones. Call their reducers with
-    /// [`Abide::call`].
+    /// Opens a file with a configuration, such as custom modules in addition to the built-in ones. Call their
+    /// reducers with [`Abide::call`], as the built-in ones.
     ///
     /// # Errors
     /// As [`Abide::open`]; also if a table in the file differs from the declaration in a module.
     #[cfg(feature = "embedded")]
-    pub fn open_with(
-        path: impl AsRef<Path>,
-        modules: Vec<abide_schema::Module>,
-    ) -> Result<Abide, Error> {
-        let mut all = abide_reducers::modules();
-        all.extend(modules);
-        let embedded = Embedded::open(path.as_ref(), all)?;
+    pub fn open_with(path: impl AsRef<Path>, config: Config) -> Result<Abide, Error> {
+        let embedded = Embedded::open(path.as_ref(), config)?;
         Ok(Abide::over(Backend::Embedded(embedded), DEADLINE))
     }
 
@@ -155,10 +151,16 @@ impl Abide {
         self.inner.narrowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a reducer. The arguments must serialise to an object; the result is JSON unless
-    /// [`Request::returning`] selects another type.
-    pub fn call(&self, reducer: &str, args: impl Serialize) -> Request {
-        Request::new(self, reducer, args)
+    /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
+    /// calls `add_note`.
+    pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
+        Request::of(self, Call::of(arguments))
+    }
+
+    /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
+    /// object; the result is JSON unless [`Request::returning`] selects another type.
+    pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
+        Request::new(self, reducer, arguments)
     }
 
     /// Calls several reducers in one transaction, all or nothing.

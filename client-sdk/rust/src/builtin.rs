@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use abide_reducers::approval::Decision;
+use abide_reducers::message::Appended;
 use abide_reducers::tool::{ApprovalPolicy, ToolLimits};
 use abide_reducers::tool_call::Outcome;
 use abide_reducers::{Approval, Effect, HandoffRequest, Session, Timer, Tool, ToolCall};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value as JsonValue, json};
 
 use crate::{Abide, Request};
@@ -102,13 +103,6 @@ impl Message {
         self.data = Some(data.into());
         self
     }
-}
-
-/// The result of `append_message`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Appended {
-    /// The id of the `agent_state` row.
-    pub id: i64,
 }
 
 /// Arguments of `register_tool`.

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use abide_engine::{Change, Config, Connection, Delta, Engine, SubscribeRequest, Update};
+use abide_engine::buffers::BufferLimits;
+use abide_engine::{Change, Connection, Delta, Engine, Retention, SubscribeRequest, Update};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
@@ -24,6 +25,35 @@ use crate::rows::{Changes, PositionedRow, WindowDelta};
 
 /// The subscription's id on its own connection.
 const ID: &str = "q";
+
+/// Configuration of a file that this process opens.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Custom modules, in addition to the built-in ones.
+    pub modules: Vec<Module>,
+    /// How long the change log is kept: the limit for resumes and queries on the past.
+    pub retention: Retention,
+    /// Limits of memory buffered for subscriptions.
+    pub buffers: BufferLimits,
+    /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
+    pub timers: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let (retention, buffers) = (Retention::default(), BufferLimits::default());
+        Config { modules: Vec::new(), retention, buffers, timers: true }
+    }
+}
+
+impl From<Config> for abide_engine::Config {
+    fn from(config: Config) -> abide_engine::Config {
+        let Config { modules: custom, retention, buffers, timers } = config;
+        let mut modules = abide_reducers::modules();
+        modules.extend(custom);
+        abide_engine::Config { retention, buffers, timers, ..abide_engine::Config::new(modules) }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Embedded {
@@ -44,8 +74,8 @@ enum EngineState {
 }
 
 impl Embedded {
-    pub(crate) fn open(path: &Path, modules: Vec<Module>) -> Result<Embedded, Error> {
-        let opened = Engine::open(path, Config::new(modules));
+    pub(crate) fn open(path: &Path, config: Config) -> Result<Embedded, Error> {
+        let opened = Engine::open(path, config.into());
         let engine = opened.map_err(|why| why.to_refusal())?;
         Ok(Embedded::over(engine))
     }

@@ -73,8 +73,12 @@ mod sql;
 mod subscription;
 
 pub use abide::{Abide, Builder};
+#[cfg(feature = "embedded")]
+pub use abide_engine::{Retention, buffers::BufferLimits};
 pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
+pub use abide_reducers::arguments;
+pub use abide_reducers::message::Appended;
 pub use abide_reducers::run::RunEnd;
 pub use abide_reducers::run::drive::ModelUsage;
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
@@ -87,9 +91,9 @@ pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
 pub use authority::{NewIdentity, NewRole, Secret};
-pub use builtin::{
-    Appended, ApprovalRef, Message, NewSession, NewTimer, NewTool, NewToolCall, options,
-};
+pub use builtin::{ApprovalRef, Message, NewSession, NewTimer, NewTool, NewToolCall, options};
+#[cfg(feature = "embedded")]
+pub use embedded::Config;
 pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;

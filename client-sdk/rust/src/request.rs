@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use abide_schema::Seq;
+use abide_schema::reducer::Arguments;
 use abide_schema::wire::{BatchCall, CallResult};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,7 +141,7 @@ impl<T, O> fmt::Debug for Request<T, O> {
     }
 }
 
-/// One call of a batch. Any [`Request`] converts to it.
+/// One call of a batch. Any [`Request`] converts to it, and [`Call::of`] takes the arguments of any reducer.
 #[derive(Clone, Debug)]
 pub struct Call {
     reducer: String,
@@ -148,7 +149,13 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call of a reducer; the arguments must serialise to an object.
+    /// A call of a reducer with its arguments; the type of these names the reducer.
+    #[must_use]
+    pub fn of<A: Arguments>(arguments: A) -> Call {
+        Call::new(A::REDUCER, arguments)
+    }
+
+    /// A call of a reducer by its name; the arguments must serialise to an object.
     #[must_use]
     pub fn new(reducer: impl Into<String>, args: impl Serialize) -> Call {
         let args = serde_json::to_value(args).map_err(|why| why.to_string());

@@ -2,7 +2,11 @@
 //!
 //! It changes when the syntax of table and reducer declarations changes. The output names only
 //! `::abide_schema` and contains no logic of its own.
+//!
+//! Each macro exists twice: a package that depends only on the crate `abide` cannot name `::abide_schema`. The
+//! `facade_` macros, which `abide` re-exports, produce the same output with `::abide::schema` in its place.
 
+mod facade;
 mod reducer;
 mod table;
 mod text_enum;
@@ -46,6 +50,10 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// and may pass null for one of type `Nullable`; all others are required. Arguments that are not parameters
 /// are refused.
 ///
+/// The arguments are also a struct, named after the function (`Ship`), for typed calls by a client:
+/// `abide.call(Ship { id, express: None })`, or `Ship::new(id).express(true)`. The types of all arguments implement
+/// `Clone`, `Debug`, `Serialize`, `Deserialize` and `JsonSchema`.
+///
 /// An id parameter is declared with its table: `#[id(Parcel)] id: String` for an existing row, `#[id(new, Parcel)]` for
 /// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is
 /// in the namespace of that scope. With `#[id(derived, Parcel)]` the function itself checks an id in the reserved form.
@@ -59,6 +67,27 @@ pub fn reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_derive(TextEnum)]
 pub fn text_enum(item: TokenStream) -> TokenStream {
     expand(text_enum::expand(item.into()))
+}
+
+/// The form of [`macro@table`] that the crate `abide` exports.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn facade_table(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand(table::expand(arguments.into(), item.into()).map(facade::with_facade_path))
+}
+
+/// The form of [`macro@reducer`] that the crate `abide` exports.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn facade_reducer(_arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand(reducer::expand(item.into()).map(facade::with_facade_path))
+}
+
+/// The form of `TextEnum` that the crate `abide` exports.
+#[doc(hidden)]
+#[proc_macro_derive(FacadeTextEnum)]
+pub fn facade_text_enum(item: TokenStream) -> TokenStream {
+    expand(text_enum::expand(item.into()).map(facade::with_facade_path))
 }
 
 fn expand(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {

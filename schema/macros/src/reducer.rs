@@ -4,7 +4,8 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens as _, quote};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
-use syn::{Error, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Type};
+use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType};
+use syn::{Type, Visibility};
 
 use crate::doc_of;
 
@@ -12,7 +13,8 @@ use crate::doc_of;
 struct Argument {
     name: Ident,
     kind: Type,
-    optional: bool,
+    /// The type inside `Option`, for an argument that the caller may omit.
+    inner: Option<Type>,
     /// Its `#[id(…)]` attribute.
     id: Option<Id>,
 }
@@ -60,7 +62,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         [] => "no arguments".to_owned(),
         arguments => {
             let names = arguments.iter().map(|argument| {
-                format!("{}{}", argument.name, if argument.optional { "?" } else { "" })
+                format!("{}{}", argument.name, if argument.inner.is_some() { "?" } else { "" })
             });
             names.collect::<Vec<_>>().join(", ")
         }
@@ -72,31 +74,112 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     }
     let (name, visibility, doc) = (&item.sig.ident, &item.vis, doc_of(&item.attrs));
     let text = name.to_string();
-    let names: Vec<&Ident> = arguments.iter().map(|argument| &argument.name).collect();
-    let kinds: Vec<&Type> = arguments.iter().map(|argument| &argument.kind).collect();
     let module_doc = format!("The registered form of the reducer [`{text}`](fn@{text}).");
-    let (call, decode) = (call(name, &arguments, answer), decode(&text, &takes));
-    let definition = definition(&text, &doc, answer);
+    let (call, decode) = (call(name, &arguments, answer), decode(name, &takes));
+    let definition = definition(name, &doc, answer);
+    let typed = typed(name, visibility, &arguments);
     Ok(quote! {
         #item
+
+        #typed
 
         #[doc = #module_doc]
         #visibility mod #name {
             use super::*;
-
-            #[derive(::abide_schema::private::serde::Deserialize)]
-            #[derive(::abide_schema::private::schemars::JsonSchema)]
-            #[serde(crate = "::abide_schema::private::serde", deny_unknown_fields)]
-            #[schemars(crate = "::abide_schema::private::schemars")]
-            struct Arguments {
-                #(#names: #kinds,)*
-            }
 
             #call
             #decode
             #definition
         }
     })
+}
+
+/// Generates the struct of the arguments, for callers.
+fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> TokenStream {
+    let (text, name) = (reducer.to_string(), arguments_name(reducer));
+    let doc = format!("The arguments of [`{text}`](fn@{text}).");
+    let fields = arguments.iter().map(|Argument { name, kind, inner, .. }| {
+        let doc = format!("The argument `{name}`.");
+        let omitted = inner
+            .is_some()
+            .then(|| quote!(#[serde(skip_serializing_if = "::std::option::Option::is_none")]));
+        quote! {
+            #[doc = #doc]
+            // The schema describes the types only.
+            #[schemars(description = "")]
+            #omitted
+            #visibility #name: #kind,
+        }
+    });
+    let constructors = constructors(visibility, arguments);
+    let without_required = arguments.iter().all(|argument| argument.inner.is_some());
+    let default = without_required.then(|| quote!(#[derive(Default)]));
+    // Programs use only some of the methods. `expect` would fail in those that use all of them.
+    let unused = quote!(allow(dead_code));
+    quote! {
+        #[doc = #doc]
+        #[derive(Clone, Debug)]
+        #default
+        #[derive(::abide_schema::private::serde::Serialize)]
+        #[derive(::abide_schema::private::serde::Deserialize)]
+        #[derive(::abide_schema::private::schemars::JsonSchema)]
+        #[serde(crate = "::abide_schema::private::serde", deny_unknown_fields)]
+        #[schemars(
+            crate = "::abide_schema::private::schemars",
+            rename = "Arguments",
+            description = ""
+        )]
+        #visibility struct #name {
+            #(#fields)*
+        }
+
+        #[#unused]
+        impl #name {
+            #constructors
+        }
+    }
+}
+
+/// Generates `new` with the required arguments, and a method for each optional one.
+fn constructors(visibility: &Visibility, arguments: &[Argument]) -> TokenStream {
+    let (omitted, required): (Vec<_>, Vec<_>) =
+        arguments.iter().partition(|argument| argument.inner.is_some());
+    let (names, kinds): (Vec<_>, Vec<_>) = required.iter().map(|it| (&it.name, &it.kind)).unzip();
+    let setters = omitted.iter().map(|Argument { name, inner, .. }| {
+        let doc = format!("Sets the argument `{name}`.");
+        quote! {
+            #[doc = #doc]
+            #[must_use]
+            #visibility fn #name(mut self, #name: impl ::std::convert::Into<#inner>) -> Self {
+                self.#name = ::std::option::Option::Some(#name.into());
+                self
+            }
+        }
+    });
+    let omitted = omitted.iter().map(|argument| &argument.name);
+    quote! {
+        /// The required arguments.
+        #[must_use]
+        #visibility fn new(#(#names: impl ::std::convert::Into<#kinds>),*) -> Self {
+            Self {
+                #(#names: #names.into(),)*
+                #(#omitted: ::std::option::Option::None,)*
+            }
+        }
+
+        #(#setters)*
+    }
+}
+
+/// `request_tool_call` has the arguments `RequestToolCall`.
+fn arguments_name(reducer: &Ident) -> Ident {
+    let mut name = String::new();
+    for word in reducer.to_string().split('_') {
+        let mut letters = word.chars();
+        name.extend(letters.next().into_iter().flat_map(char::to_uppercase));
+        name.extend(letters);
+    }
+    Ident::new(&name, reducer.span())
 }
 
 /// Generates the call of the function with decoded arguments.
@@ -112,8 +195,9 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
             )?
         },
     });
+    let arguments = arguments_name(name);
     quote! {
-        impl ::abide_schema::reducer::Call for Arguments {
+        impl ::abide_schema::reducer::Call for #arguments {
             fn run(
                 &self,
                 context: &mut ::abide_schema::reducer::Context<'_>,
@@ -130,7 +214,8 @@ fn call(name: &Ident, arguments: &[Argument], answer: &Type) -> TokenStream {
 }
 
 /// Generates the argument decoder, with the list of valid arguments for its refusal.
-fn decode(text: &str, takes: &str) -> TokenStream {
+fn decode(name: &Ident, takes: &str) -> TokenStream {
+    let (text, arguments) = (name.to_string(), arguments_name(name));
     quote! {
         fn decode(
             arguments: &::abide_schema::private::serde_json::Value,
@@ -139,7 +224,7 @@ fn decode(text: &str, takes: &str) -> TokenStream {
             ::abide_schema::refusal::Refusal,
         > {
             use ::abide_schema::private::serde::Deserialize as _;
-            match Arguments::deserialize(arguments) {
+            match #arguments::deserialize(arguments) {
                 Ok(arguments) => Ok(::std::boxed::Box::new(arguments)),
                 Err(error) => Err(::abide_schema::reducer::bad_arguments(#text, #takes, &error)),
             }
@@ -148,15 +233,12 @@ fn decode(text: &str, takes: &str) -> TokenStream {
 }
 
 /// Generates the definition to register.
-fn definition(text: &str, doc: &str, answer: &Type) -> TokenStream {
+fn definition(name: &Ident, doc: &str, answer: &Type) -> TokenStream {
+    let (text, arguments) = (name.to_string(), arguments_name(name));
     quote! {
-        /// The result type behind a `Result<_, Abort>`.
-        trait Answered {
-            type Result: ::abide_schema::private::schemars::JsonSchema;
-        }
-
-        impl<T: ::abide_schema::reducer::IntoReply, E> Answered for ::std::result::Result<T, E> {
-            type Result = T::Result;
+        impl ::abide_schema::reducer::Arguments for #arguments {
+            const REDUCER: &'static str = #text;
+            type Result = <#answer as ::abide_schema::reducer::ReducerReturn>::Result;
         }
 
         /// What to register: `Module::reducer(…::definition())`.
@@ -165,8 +247,10 @@ fn definition(text: &str, doc: &str, answer: &Type) -> TokenStream {
             ::abide_schema::reducer::Definition {
                 name: #text,
                 doc: #doc,
-                arguments: || ::abide_schema::private::schemars::schema_for!(Arguments).to_value(),
-                result: ::abide_schema::reducer::result_schema::<<#answer as Answered>::Result>,
+                arguments: || ::abide_schema::private::schemars::schema_for!(#arguments).to_value(),
+                result: ::abide_schema::reducer::result_schema::<
+                    <#answer as ::abide_schema::reducer::ReducerReturn>::Result,
+                >,
                 decode,
             }
         }
@@ -181,9 +265,18 @@ fn argument(parameter: &FnArg) -> Result<Argument> {
         return Err(Error::new(parameter.pat.span(), "a parameter needs a plain name"));
     };
     let kind = (*parameter.ty).clone();
-    let optional = matches!(&kind, Type::Path(path)
-        if path.path.segments.last().is_some_and(|segment| segment.ident == "Option"));
+    let inner = within_option(&kind);
     let id = parameter.attrs.iter().find(|attribute| attribute.path().is_ident("id"));
     let id = id.map(|attribute| attribute.parse_args::<Id>()).transpose()?;
-    Ok(Argument { name: pattern.ident.clone(), kind, optional, id })
+    Ok(Argument { name: pattern.ident.clone(), kind, inner, id })
+}
+
+fn within_option(kind: &Type) -> Option<Type> {
+    let Type::Path(path) = kind else { return None };
+    let option = path.path.segments.last().filter(|segment| segment.ident == "Option")?;
+    let PathArguments::AngleBracketed(arguments) = &option.arguments else { return None };
+    arguments.args.iter().find_map(|argument| match argument {
+        GenericArgument::Type(inner) => Some(inner.clone()),
+        _ => None,
+    })
 }

@@ -96,7 +96,7 @@ async fn killed(db: &Path) -> CheckResult<f64> {
         let calls = (0..IN_FLIGHT).map(|nth| {
             let content = "m".repeat(20_000);
             let args = json!({"session_id": format!("s{nth}"), "role": "user", "content": content});
-            let call = abide.call("append_message", args);
+            let call = abide.call_by_name("append_message", args);
             async move { call.await.map(drop).map_err(|why| why.to_string()) }
         });
         // More than one megabyte, so that the WAL has content to recover.

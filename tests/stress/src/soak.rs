@@ -111,7 +111,7 @@ async fn prepare(client_pool: &ClientPool) -> CheckResult {
         json!({"name": "wire", "effect": "at_most_once", "needs_approval": true,
             "approval": {"expires_after_ms": 20_000}}),
     ] {
-        abide.call("register_tool", tool).await.map_err(|why| why.to_string())?;
+        abide.call_by_name("register_tool", tool).await.map_err(|why| why.to_string())?;
     }
     Ok(())
 }

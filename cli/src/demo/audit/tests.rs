@@ -34,7 +34,7 @@ impl RecordedRun {
     }
 
     async fn call(&mut self, reducer: &'static str, arguments: JsonValue) -> JsonValue {
-        let called = self.file.call(reducer, &arguments).await.expect("it is taken");
+        let called = self.file.call_by_name(reducer, &arguments).await.expect("it is taken");
         self.acknowledged.push(Acknowledged { seq: called.seq, reducer, arguments });
         called.into_inner()
     }
@@ -65,7 +65,9 @@ impl RecordedRun {
         let path = self.file.engine().expect("it is in this process").path();
         self.file.close().await;
         drop(self.file);
-        let audit = audit(&path, &self.script, self.acknowledged).await.expect("it verifies");
+        let audit = audit(Config::default(), &path, &self.script, self.acknowledged)
+            .await
+            .expect("it verifies");
         let Audit { events, lost, differing, pending, .. } = audit;
         let lost = lost.iter().map(|what| format!("\nlost: {what}"));
         let differing = differing.iter().map(|what| format!("\ndiffering: {what}"));

@@ -176,7 +176,8 @@ async fn a_call_with_a_lost_answer_is_resent_with_its_request_id() {
         peer.answer(&again, 7).await;
         peer
     };
-    let (answer, _peer) = tokio::join!(abide.call("note", json!({"text": "hi"})).send(), server);
+    let (answer, _peer) =
+        tokio::join!(abide.call_by_name("note", json!({"text": "hi"})).send(), server);
     let answer = answer.expect("it is answered");
     assert_eq!((answer.seq, answer["ok"].as_i64()), (Seq(7), Some(7)));
     assert_eq!(abide.reconnects(), 1);
@@ -223,7 +224,7 @@ async fn overload_is_retried_and_other_refusals_are_returned() {
         assert_eq!(again["request_id"], first["request_id"]);
         peer.say(no("conflict", &again)).await;
     };
-    let (answer, ()) = tokio::join!(abide.call("note", json!({})).send(), server);
+    let (answer, ()) = tokio::join!(abide.call_by_name("note", json!({})).send(), server);
     let error = answer.expect_err("it is refused");
     assert_eq!((error.code(), error.hint()), (Some(Code::Conflict), Some("h")));
 }
@@ -235,7 +236,8 @@ async fn a_timeout_error_names_the_request_id() {
     port.set_open(false);
     drop(peer);
     let begun = Instant::now();
-    let error = abide.call("note", json!({})).request_id("mine").send().await.expect_err("late");
+    let error =
+        abide.call_by_name("note", json!({})).request_id("mine").send().await.expect_err("late");
     assert_eq!(begun.elapsed().as_secs(), 60);
     let text = error.to_string();
     let Error::TimedOut { request_id, .. } = error else { panic!("{error}") };
@@ -404,7 +406,7 @@ async fn closing_answers_all_pending_requests() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let (mut subscription, _) = subscribe(&abide, &mut peer, 1).await;
-    let call = abide.call("note", json!({})).send();
+    let call = abide.call_by_name("note", json!({})).send();
     let close = async {
         peer.hear().await;
         abide.close().await;
@@ -413,7 +415,7 @@ async fn closing_answers_all_pending_requests() {
     assert!(matches!(answer, Err(Error::Closed)));
     assert!(subscription.next().await.is_none());
     assert!(matches!(subscription.error(), Some(Error::Closed)));
-    assert!(matches!(abide.call("note", json!({})).await, Err(Error::Closed)));
+    assert!(matches!(abide.call_by_name("note", json!({})).await, Err(Error::Closed)));
     assert!(matches!(abide.subscribe("SELECT 1").await, Err(Error::Closed)));
 }
 
@@ -421,7 +423,7 @@ async fn closing_answers_all_pending_requests() {
 async fn an_unreadable_message_ends_the_connection_with_an_error() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
-    let call = abide.call("note", json!({})).send();
+    let call = abide.call_by_name("note", json!({})).send();
     let (answer, ()) = tokio::join!(call, async {
         peer.hear().await;
         peer.say(json!({"op": "result", "seq": "high"})).await;

@@ -1,24 +1,40 @@
-//! The module that `docs/own-modules.md` shows, used as the page uses it.
+//! A custom module, with typed calls of its reducers and of built-in ones.
 
-use abide_client::Abide;
-use serde_json::json;
+use abide_client::arguments::{AppendMessage, CreateSession};
+use abide_client::{Abide, Call, Config};
 
-use crate::notes;
+use crate::notes::{self, AddNote};
 
 #[tokio::test]
-async fn the_module_of_the_page_works() {
-    let page = include_str!("../../../../docs/own-modules.md");
-    assert!(page.contains(include_str!("notes.rs")), "the page shows another module");
-
+async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let path = folder.path().join("agents.db");
-    let abide = Abide::open_with(path, vec![notes::module()]).expect("the file opens");
-    let session = json!({"agent": "support", "id": "s1"});
-    abide.call("create_session", session).await.expect("it is created");
-    let note = json!({"session_id": "s1", "body": "Call back on Monday"});
-    abide.call("add_note", note).await.expect("it is added");
-    let stored: Vec<(i64, String)> =
-        abide.sql("SELECT id, body FROM notes").fetch().await.expect("it is read");
-    assert_eq!(stored, [(1, "Call back on Monday".to_owned())]);
+    let config = Config { modules: vec![notes::module()], ..Config::default() };
+    let abide = Abide::open_with(path, config).expect("the file opens");
+
+    let session = abide.call(CreateSession::new("support").id("s1")).await.expect("it is created");
+    assert_eq!((session.id.as_str(), session.title.as_deref()), ("s1", None));
+    let (session_id, body) = ("s1".to_owned(), "Call back on Monday".to_owned());
+    let note = abide.call(AddNote { session_id, body }).await.expect("it is added");
+    assert_eq!((note.id, note.body.as_str()), (1, "Call back on Monday"));
+
+    let calls = [
+        Call::of(AppendMessage::new("s1", "user", "Where is it?").kind("question")),
+        Call::of(AddNote::new("s1", "Asked again")),
+    ];
+    abide.batch(calls).await.expect("both are done");
+    let message = abide.call(AppendMessage::new("s1", "assistant", None)).await;
+    assert_eq!(message.expect("it is appended").id, 2);
+
+    let arguments: Vec<String> =
+        abide.sql("SELECT arguments FROM events ORDER BY seq").fetch().await.expect("it is read");
+    let expected = [
+        r#"{"agent":"support","id":"s1"}"#,
+        r#"{"body":"Call back on Monday","session_id":"s1"}"#,
+        r#"{"content":"Where is it?","kind":"question","role":"user","session_id":"s1"}"#,
+        r#"{"body":"Asked again","session_id":"s1"}"#,
+        r#"{"content":null,"role":"assistant","session_id":"s1"}"#,
+    ];
+    assert_eq!(arguments, expected);
     abide.close().await;
 }

@@ -13,7 +13,10 @@ async fn keep_going(abide: &Abide, stop: &std::sync::atomic::AtomicBool) -> i64 
     let mut kept = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         let name = kept.to_string();
-        abide.call("keep", json!({"name": name})).await.expect("it is kept, sooner or later");
+        abide
+            .call_by_name("keep", json!({"name": name}))
+            .await
+            .expect("it is kept, sooner or later");
         kept += 1;
     }
     kept
@@ -86,7 +89,7 @@ async fn concurrent_resumes_lose_no_updates() {
     let server = world.serve(Some(address), AccessConfig::loopback()).await;
     let writer = connect(&server).await;
     for n in 0..300 {
-        writer.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
+        writer.call_by_name("keep", json!({"name": n.to_string()})).await.expect("it is kept");
     }
     for (n, sub) in subs.iter_mut().enumerate() {
         while sub.rows().len() < 300 / (n + 1) {
@@ -137,7 +140,7 @@ async fn a_slow_consumer_gets_one_coalesced_update() {
         let mut last = Seq::ZERO;
         for _ in 0..40 {
             let name = "x".repeat(100_000);
-            last = abide.call("keep", json!({"name": name})).await.expect("it is kept").seq;
+            last = abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept").seq;
         }
         let mut updates = 0;
         while slow.seq() < last {
@@ -146,7 +149,7 @@ async fn a_slow_consumer_gets_one_coalesced_update() {
         }
         assert_eq!(slow.rows().len(), before + 40);
         assert!(updates < 40, "{updates} updates: nothing was coalesced");
-        abide.call("keep", json!({"name": "and on"})).await.expect("it is kept");
+        abide.call_by_name("keep", json!({"name": "and on"})).await.expect("it is kept");
         slow.next().await.expect("an update");
         assert_eq!(slow.rows().len(), before + 41);
         assert_eq!(abide.mismatches(), 0, "coalesced updates match");
@@ -164,7 +167,8 @@ async fn a_deadline_can_be_short() {
         .await
         .expect("it connects");
     server.stop().await;
-    let late = abide.call("keep", json!({"name": "a"})).await.expect_err("no server answers");
+    let late =
+        abide.call_by_name("keep", json!({"name": "a"})).await.expect_err("no server answers");
     assert!(matches!(late, Error::TimedOut { request_id: Some(_), .. }), "{late}");
     let late =
         abide.subscribe("SELECT * FROM samples").checksum().await.expect_err("no server answers");

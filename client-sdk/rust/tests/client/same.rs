@@ -230,14 +230,14 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
 }
 
 async fn a_call_with_a_request_id_takes_effect_once(abide: &Abide) {
-    let keep = || abide.call("keep", json!({"name": "a"})).request_id("once");
+    let keep = || abide.call_by_name("keep", json!({"name": "a"})).request_id("once");
     let first = keep().await.expect("it is kept");
     let again = keep().await.expect("it was kept");
     assert_eq!((first.duplicate, again.duplicate), (false, true));
     assert_eq!((first.seq, &first.value), (again.seq, &again.value));
-    let other = abide.call("keep", json!({"name": "b"})).request_id("once").await;
+    let other = abide.call_by_name("keep", json!({"name": "b"})).request_id("once").await;
     assert_eq!(other.expect_err("it is another").code(), Some(Code::RequestIdConflict));
-    let without = abide.call("keep", json!({"name": "a"})).deadline(Duration::MAX);
+    let without = abide.call_by_name("keep", json!({"name": "a"})).deadline(Duration::MAX);
     let without = without.await.expect("it is kept");
     assert_ne!(without["id"], first["id"], "calls without a request id are distinct");
 }
@@ -264,11 +264,11 @@ async fn a_batch_is_all_or_nothing(abide: &Abide) {
 
 async fn rows_are_decoded_or_returned_unchanged(abide: &Abide) {
     let kept = abide
-        .call("keep", json!({"name": "a\u{0}é", "weight": 1.0, "bytes": [0, 255]}))
+        .call_by_name("keep", json!({"name": "a\u{0}é", "weight": 1.0, "bytes": [0, 255]}))
         .returning::<Sample>()
         .await
         .expect("it is kept");
-    abide.call("keep", json!({"name": "b"})).await.expect("it is kept");
+    abide.call_by_name("keep", json!({"name": "b"})).await.expect("it is kept");
 
     let sql = || abide.sql("SELECT * FROM samples ORDER BY id");
     let samples: Vec<Sample> = sql().fetch().await.expect("read");
@@ -310,7 +310,7 @@ async fn rows_are_decoded_or_returned_unchanged(abide: &Abide) {
 }
 
 async fn a_subscription_holds_the_result(abide: &Abide) {
-    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    let keep = |name: &str| abide.call_by_name("keep", json!({"name": name}));
     for name in ["b", "C", "a"] {
         keep(name).await.expect("it is kept");
     }
@@ -329,11 +329,11 @@ async fn a_subscription_holds_the_result(abide: &Abide) {
     keep("B2").await.expect("it is kept");
     let update = sub.next().await.expect("an update");
     assert_eq!((names(&sub).as_str(), update.insert_rows().len()), ("CB2ba", 1));
-    abide.call("rename", json!({"id": 1, "name": "z"})).await.expect("it is renamed");
+    abide.call_by_name("rename", json!({"id": 1, "name": "z"})).await.expect("it is renamed");
     let update = sub.next().await.expect("an update");
     let renamed: Vec<(i64, String)> = update.updates().expect("rows");
     assert_eq!((names(&sub).as_str(), renamed), ("zCB2a", vec![(1, "z".to_owned())]));
-    let forgot = abide.call("forget", json!({"id": 2})).await.expect("it is forgotten");
+    let forgot = abide.call_by_name("forget", json!({"id": 2})).await.expect("it is forgotten");
     let update = sub.next().await.expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [2]);
     assert_eq!((names(&sub).as_str(), sub.seq(), update.seq), ("zB2a", forgot.seq, forgot.seq));
@@ -343,7 +343,7 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
     let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let writer = async {
         for n in 0..200 {
-            abide.call("keep", json!({"name": n.to_string()})).await.expect("it is kept");
+            abide.call_by_name("keep", json!({"name": n.to_string()})).await.expect("it is kept");
         }
     };
     let reader = async {
@@ -363,7 +363,7 @@ async fn a_stream_of_updates_has_no_gap(abide: &Abide) {
 }
 
 async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
-    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    let keep = |name: &str| abide.call_by_name("keep", json!({"name": name}));
     let known = keep("a").await.expect("it is kept").seq;
     keep("b").await.expect("it is kept");
     keep("c").await.expect("it is kept");
@@ -373,7 +373,7 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
     assert_eq!((update.from, update.reset, sub.rows().len()), (known, false, 0));
-    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
     let update = sub.next().await.expect("an update");
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
@@ -385,14 +385,14 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
 }
 
 async fn refusals_keep_their_code_and_hint(abide: &Abide) {
-    let unknown = abide.call("keeep", json!({})).await.expect_err("there is none");
+    let unknown = abide.call_by_name("keeep", json!({})).await.expect_err("there is none");
     assert_eq!(unknown.code(), Some(Code::UnknownReducer));
     assert_eq!(unknown.hint(), Some("did you mean keep?"));
-    let wrong = abide.call("keep", json!({"name": 1})).await.expect_err("a number");
+    let wrong = abide.call_by_name("keep", json!({"name": 1})).await.expect_err("a number");
     assert_eq!(wrong.code(), Some(Code::BadArguments));
     let large = json!({"name": "a", "weight": u64::MAX});
     for error in [
-        abide.call("keep", large.clone()).await.expect_err("it would lose digits"),
+        abide.call_by_name("keep", large.clone()).await.expect_err("it would lose digits"),
         abide.batch([Call::new("keep", large)]).await.expect_err("it would lose digits"),
     ] {
         assert_eq!(error.code(), Some(Code::BadArguments), "{error}");
@@ -407,20 +407,20 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
     let syntax = abide.subscribe("SELEC").checksum().from(1).await.expect_err("no SQL");
     assert_eq!(syntax.code(), Some(Code::BadSql));
-    let not_an_object = abide.call("keep", json!([1])).await.expect_err("a list");
+    let not_an_object = abide.call_by_name("keep", json!([1])).await.expect_err("a list");
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
 }
 
 async fn a_query_without_a_key_is_maintained(abide: &Abide) {
     for name in ["a", "a", "b"] {
-        abide.call("keep", json!({"name": name})).await.expect("it is kept");
+        abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
     }
     let Ok(mut sub) = abide.subscribe("SELECT name FROM samples ORDER BY name").checksum().await
     else {
         return; // Not live in this version.
     };
     sub.next().await.expect("an update");
-    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
     sub.next().await.expect("an update");
     assert_eq!(sub.typed_rows::<String>().expect("rows"), ["a", "b"]);
 }
@@ -451,7 +451,7 @@ async fn joins_and_groups_are_maintained(abide: &Abide) {
 async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     for (name, weight) in [("a", 3.0), ("b", 2.0), ("c", 1.0)] {
         let args = json!({"name": name, "weight": weight});
-        abide.call("keep", args).await.expect("it is kept");
+        abide.call_by_name("keep", args).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY weight";
     let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
@@ -459,7 +459,7 @@ async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     assert!(first.insert_rows().all(|row| row.len() == 2));
     let names: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
     assert_eq!(names, ["id", "name"]);
-    abide.call("keep", json!({"name": "d"})).await.expect("it is kept");
+    abide.call_by_name("keep", json!({"name": "d"})).await.expect("it is kept");
     sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
     let names: String = rows.into_iter().map(|(_, name)| name).collect();
@@ -469,18 +469,18 @@ async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
 
 async fn a_window_holds_the_visible_rows(abide: &Abide) {
     for name in ["d", "b", "c"] {
-        abide.call("keep", json!({"name": name})).await.expect("it is kept");
+        abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
     }
     let sql = "SELECT id, name FROM samples ORDER BY name LIMIT 2";
     let mut sub = abide.subscribe(sql).checksum().await.expect("it begins");
     sub.next().await.expect("an update");
-    abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
+    abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept");
     let update = sub.next().await.expect("an update");
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(4, "a".to_owned())]);
     assert_eq!(update.deletes::<i64>().expect("keys"), [3]);
     let positions = update.positions().expect("a window");
     assert_eq!((&*positions.deletes, &*positions.inserts), (&[1][..], &[0][..]));
-    abide.call("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
+    abide.call_by_name("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
     sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = sub.typed_rows().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (4, "bb".to_owned())]);
@@ -494,7 +494,7 @@ async fn large_results_are_complete(abide: &Abide) {
     assert_eq!(sub.rows().len(), 1_000, "it came in parts");
     assert_eq!(sub.rows().next().expect("a row")[1], Value::from("0999"));
     let long = "x".repeat(1 << 20);
-    let kept = abide.call("keep", json!({"name": long})).returning::<Sample>().await;
+    let kept = abide.call_by_name("keep", json!({"name": long})).returning::<Sample>().await;
     assert_eq!(kept.expect("it is kept").name, long);
 }
 
@@ -507,7 +507,7 @@ async fn concurrent_tasks_share_one_client(abide: &Abide) {
             let mut sub =
                 abide.subscribe(sql).checksum().param("name", &name).await.expect("it begins");
             for _ in 0..4 {
-                abide.call("keep", json!({"name": name})).await.expect("it is kept");
+                abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
             }
             while sub.rows().len() < 4 {
                 sub.next().await.expect("an update");
@@ -521,10 +521,10 @@ async fn concurrent_tasks_share_one_client(abide: &Abide) {
 }
 
 async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
-    let keep = |name: &str| abide.call("keep", json!({"name": name}));
+    let keep = |name: &str| abide.call_by_name("keep", json!({"name": name}));
     keep("a").await.expect("it is kept");
     let then = keep("b").await.expect("it is kept").seq;
-    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
     let now = keep("c").await.expect("it is kept").seq;
     for sql in [
         "SELECT id, name FROM samples ORDER BY name",
@@ -558,7 +558,7 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
 }
 
 async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
-    let kept = abide.call("keep", json!({"name": "a"})).await.expect("it is kept").seq;
+    let kept = abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept").seq;
     let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
     let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
     let columns: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
@@ -567,10 +567,10 @@ async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
     let order: Vec<(&str, bool)> =
         sub.order().iter().map(|term| (term.column.as_str(), term.desc)).collect();
     assert_eq!(order, [("weight", false), ("name", true)]);
-    abide.call("keep", json!({"name": "b"})).await.expect("it is kept");
+    abide.call_by_name("keep", json!({"name": "b"})).await.expect("it is kept");
     let update = sub.next().await.expect("an update");
     assert_eq!(update.inserts::<Sample>().expect("by the names of the columns")[0].name, "b");
-    abide.call("forget", json!({"id": 1})).await.expect("it is forgotten");
+    abide.call_by_name("forget", json!({"id": 1})).await.expect("it is forgotten");
     let update = sub.next().await.expect("an update");
     assert_eq!(update.deletes::<i64>().expect("by the name of the key"), [1]);
 }
@@ -614,9 +614,9 @@ async fn a_subscription_is_a_stream() {
     let sub = abide.subscribe("SELECT id FROM samples").checksum().await.expect("it begins");
     let mut inserts = movable(sub).map(|update| update.insert_rows().len());
     assert_eq!(StreamExt::next(&mut inserts).await, Some(0));
-    abide.call("keep", json!({"name": "a"})).await.expect("it is kept");
+    abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept");
     assert_eq!(StreamExt::next(&mut inserts).await, Some(1));
     abide.close().await;
     assert_eq!(StreamExt::next(&mut inserts).await, None);
-    assert!(matches!(abide.call("keep", json!({"name": "b"})).await, Err(Error::Closed)));
+    assert!(matches!(abide.call_by_name("keep", json!({"name": "b"})).await, Err(Error::Closed)));
 }

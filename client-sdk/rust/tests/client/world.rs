@@ -102,7 +102,8 @@ impl World {
 
     /// The engine in this process.
     pub(crate) fn embedded(&self) -> Abide {
-        Abide::open_with(self.path(), vec![module()]).expect("the file opens")
+        let config = abide_client::Config { modules: vec![module()], ..Default::default() };
+        Abide::open_with(self.path(), config).expect("the file opens")
     }
 
     /// A server, at the given address or at any free one.

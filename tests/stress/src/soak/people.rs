@@ -250,7 +250,7 @@ impl SoakClient {
         let request_id = format!("{}:{nth}", self.name);
         let begun = tokio::time::Instant::now();
         loop {
-            let request = self.abide.call(reducer, &arguments).request_id(&request_id);
+            let request = self.abide.call_by_name(reducer, &arguments).request_id(&request_id);
             match request.deadline(ATTEMPT).await {
                 Ok(called) => {
                     self.ledger.add(Acknowledged {

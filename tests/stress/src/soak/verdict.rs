@@ -200,7 +200,8 @@ async fn asked_again(client_pool: &ClientPool, told: &[Acknowledged]) -> CheckRe
             clients.insert(told.identity, client_pool.connect(told.identity).await?);
         }
         let abide = &clients[told.identity];
-        let again = abide.call(&told.reducer, &told.arguments).request_id(&told.request_id).await;
+        let again =
+            abide.call_by_name(&told.reducer, &told.arguments).request_id(&told.request_id).await;
         let again = again.map_err(|why| format!("retry of {told:?} failed: {why}"))?;
         if !again.duplicate || again.seq.0 != told.seq || again.value != told.result {
             return Err(format!("retry of {told:?} returned {again:?}"));

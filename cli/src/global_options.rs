@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use abide_agent::Environment;
+use abide_client::Config;
+use abide_schema::Module;
 use clap::Args;
 
 /// Default address of a server.
@@ -43,10 +45,19 @@ pub(crate) struct Options {
     /// The environment variables available to tools and models.
     #[arg(skip)]
     pub(crate) environment: Environment,
+
+    /// The custom modules of the program
+    #[arg(skip)]
+    pub(crate) modules: Vec<Module>,
 }
 
 impl Options {
-    /// The file, named or default.
+    /// How this program opens a file.
+    pub(crate) fn config(&self) -> Config {
+        Config { modules: self.modules.clone(), ..Config::default() }
+    }
+
+    /// The file that is meant, named or not.
     pub(crate) fn db_or_default(&self) -> PathBuf {
         self.db.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DB))
     }

@@ -1,0 +1,164 @@
+//! The command line: every command is one file of this crate, and this is their table of contents.
+
+use std::process::ExitCode;
+
+use abide_agent::Environment;
+use abide_schema::Module;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::{
+    agent, backup, call, demo, environment, events, explain, identity, init, output, printable,
+    replay, role, serve, sql, token, verify, watch,
+};
+
+/// A durable session engine for AI agents, in one SQLite file.
+#[derive(Debug, Parser)]
+#[command(name = "abide", version, propagate_version = true, after_help = AFTER_HELP)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Play recorded agent conversations, kill the server midway, and report what was lost
+    Demo(demo::Demo),
+    /// Serve a database file over HTTP, WebSocket and SSE
+    Serve(serve::Serve),
+    /// Create an empty database file
+    Init(init::Init),
+    /// Call a reducer; every change is a reducer call
+    Call(call::Call),
+    /// Run one read-only SQL statement
+    Sql(sql::Sql),
+    /// Watch a query: its rows and every change to them
+    Watch(watch::Watch),
+    /// Explain how a live query is evaluated and what it costs
+    Explain(explain::Explain),
+    /// Show the event log
+    Events(events::Events),
+    /// Create, list and revoke tokens
+    Token(token::Token),
+    /// Create, list and change identities
+    Identity(identity::Identity),
+    /// Create, list and remove roles
+    Role(role::Role),
+    /// Run, list and check agents
+    Agent(agent::Agent),
+    /// Verify a file, event by event
+    Verify(verify::Verify),
+    /// Replay a log into a new file, up to any event
+    Replay(replay::Replay),
+    /// Copy a file, also while a server writes to it
+    Backup(backup::Backup),
+}
+
+async fn run(options: &Options, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(args) => demo::run(options, args).await,
+        Command::Serve(args) => serve::run(options, args).await,
+        Command::Init(args) => init::run(options, args).await,
+        Command::Call(args) => call::run(options, args).await,
+        Command::Sql(args) => sql::run(options, args).await,
+        Command::Watch(args) => watch::run(options, args).await,
+        Command::Explain(args) => explain::run(options, args).await,
+        Command::Events(args) => events::run(options, args).await,
+        Command::Token(args) => token::run(options, args).await,
+        Command::Identity(args) => identity::run(options, args).await,
+        Command::Role(args) => role::run(options, args).await,
+        Command::Agent(args) => agent::run(options, args).await,
+        Command::Verify(args) => verify::run(options, args),
+        Command::Replay(args) => replay::run(options, args),
+        Command::Backup(args) => backup::run(options, args),
+    }
+}
+
+const AFTER_HELP: &str = "\
+Start with:
+  abide demo
+  abide serve   and in another terminal   abide watch \"SELECT * FROM sessions\"
+
+Exit codes:
+  0  success
+  1  refused by Abide or by the system; stderr has the reason, its code and a hint
+  2  invalid command line
+  3  no server answers
+  4  a file, or a run of the demo, failed verification
+  5  a run waits for a decision; stderr has the command that decides";
+
+impl Command {
+    /// Whether it starts the programs of a folder of agents.
+    fn starts_programs(&self, options: &Options) -> bool {
+        match self {
+            Command::Serve(args) => args.drives_agents(),
+            Command::Agent(args) => args.drives_agents(options),
+            _ => false,
+        }
+    }
+}
+
+/// Runs the complete command line of the program with custom modules in addition to the built-in ones: `serve`
+/// serves their tables and reducers, `replay` and `verify --replay` run their calls again, and commands with `--db`
+/// open files that contain their rows. Returns the exit code of the command.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     abide::main(Vec::new())
+/// }
+/// ```
+#[must_use]
+pub fn main(modules: Vec<Module>) -> ExitCode {
+    let CommandLine { mut options, command } = CommandLine::parse();
+    options.modules = modules;
+    start_log(&command);
+    match begin(&mut options, command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell(options.json);
+            failure.exit_code()
+        }
+    }
+}
+
+/// Log records go to stderr: of a server, or where `ABIDE_LOG` asks for them, as such; else warnings as plain lines.
+fn start_log(command: &Command) {
+    let asked = EnvFilter::try_from_env("ABIDE_LOG");
+    let is_plain = asked.is_err() && !matches!(command, Command::Serve(_));
+    let filter = asked.unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let log = log.with_writer(|| printable::LogWriter);
+    if is_plain { log.event_format(output::PlainRecord).init() } else { log.init() }
+}
+
+fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
+    let environment = match command.starts_programs(options) {
+        true => environment::withdrawn()?,
+        false => Environment::of_process(),
+    };
+    let token = environment.value("ABIDE_TOKEN").map(str::to_owned);
+    options.token = options.token.take().or(token);
+    options.environment = environment;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(options, command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound_and_every_command_teaches() {
+        CommandLine::command().debug_assert();
+        for command in CommandLine::command().get_subcommands() {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:\n"), "{help}");
+        }
+    }
+}

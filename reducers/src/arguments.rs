@@ -1,0 +1,29 @@
+//! The arguments of the built-in reducers, for typed calls: `abide.call(ClaimHandoff::new("ho_1"))`. Reducers that only
+//! the engine calls, when a deadline has passed, are not here.
+
+pub use crate::access::identity::{
+    ChangeIdentity, CreateIdentity, DisableIdentity, EnableIdentity,
+};
+pub use crate::access::policy::{DropPolicy, SetPolicy};
+pub use crate::access::role::{RemoveRole, SetRole};
+pub use crate::access::token::{CreateToken, RevokeToken};
+pub use crate::agent::{RegisterAgent, RetireAgent};
+pub use crate::approval::DecideApproval;
+pub use crate::delegation::StartChildRun;
+pub use crate::handoff::{
+    ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
+    ResolveHandoff,
+};
+pub use crate::message::AppendMessage;
+pub use crate::run::StartRun;
+pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
+pub use crate::run::end::{AbortRun, FinishRun, WaitRun};
+pub use crate::session::{
+    CancelSession, CompleteSession, CreateSession, FailSession, ResumeSession, SuspendSession,
+};
+pub use crate::timer::{CancelTimer, SetTimer};
+pub use crate::tool::RegisterTool;
+pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};
+pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToolCall};
+pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
+pub use crate::tool_call::request::RequestToolCall;
