@@ -1,4 +1,4 @@
-//! The command line: every command is one file of this crate, and this is their table of contents.
+//! The command line: its arguments, the file of each command, exit codes and the log.
 
 use std::process::ExitCode;
 
@@ -126,7 +126,8 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
     }
 }
 
-/// Log records go to stderr: of a server, or where `ABIDE_LOG` asks for them, as such; else warnings as plain lines.
+/// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
+/// plain lines.
 fn start_log(command: &Command) {
     let asked = EnvFilter::try_from_env("ABIDE_LOG");
     let is_plain = asked.is_err() && !matches!(command, Command::Serve(_));

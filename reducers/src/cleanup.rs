@@ -114,7 +114,7 @@ pub fn continue_cleanup(
     take_steps(ctx, task)
 }
 
-/// The task of ending the contents of one session.
+/// What is left of a cleanup: its row without id and times.
 #[derive(Debug)]
 pub(crate) struct Task {
     kind: CleanupKind,
@@ -258,7 +258,7 @@ pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
     ctx.is_before(MODULE, 2)
 }
 
-/// Whether there is an unfinished cleanup. Only then rows may not be marked yet.
+/// Whether there is an unfinished cleanup. If there is none, every descendant that must end is marked.
 pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
     const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
     Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)

@@ -158,10 +158,10 @@ pub trait Transaction {
         Seq::ZERO
     }
 
-    /// Whether policies are looked beyond from here on, and returns whether they were. The scope bounds as
-    /// before. Nothing to say where nothing bounds the caller.
-    fn ignoring_policies(&mut self, beyond: bool) -> bool {
-        beyond
+    /// Bypasses policies, or applies them again; returns the previous setting. The scope still applies. The
+    /// default is for callers without restrictions.
+    fn bypass_policies(&mut self, bypass: bool) -> bool {
+        bypass
     }
 
     /// Returns the stored id of the row that the caller calls `id`, see [`Context::stored_id`].
@@ -398,9 +398,9 @@ impl<'a> Context<'a> {
         &mut self,
         act: impl FnOnce(&mut Context<'a>) -> Result<T, Abort>,
     ) -> Result<T, Abort> {
-        let before = self.rows.ignoring_policies(true);
+        let before = self.rows.bypass_policies(true);
         let done = act(self);
-        self.rows.ignoring_policies(before);
+        self.rows.bypass_policies(before);
         done
     }
 

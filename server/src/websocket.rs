@@ -132,7 +132,7 @@ async fn converse(
     let (code, reason) = match end {
         SessionEnd::Gone => return,
         SessionEnd::Closed => {
-            // The server's close frame is answered while it still reads.
+            // Reading on lets the WebSocket library answer the peer's close frame.
             let _ = timeout(limits::CLOSING, closed(&mut stream)).await;
             return;
         }

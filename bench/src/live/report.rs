@@ -46,9 +46,11 @@ pub(crate) fn count(count: usize) -> String {
 pub(crate) fn document(machine: &Machine, sections: &[Section], quick: bool) -> String {
     let mut text = String::from("# Live queries, measured\n\n");
     let mut command: Vec<String> = std::env::args().skip(1).collect();
-    // Omit the folder of the databases, which is specific to the machine.
-    if let Some(at) = command.iter().position(|word| word == "--dir") {
-        command.drain(at..command.len().min(at + 2));
+    // Omit the folders, which are specific to the machine.
+    for folder in ["--dir", "--out"] {
+        if let Some(at) = command.iter().position(|word| word == folder) {
+            command.drain(at..command.len().min(at + 2));
+        }
     }
     let _ = writeln!(
         text,

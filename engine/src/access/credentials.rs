@@ -230,7 +230,7 @@ impl CredentialChecker {
         }
     }
 
-    /// The transaction has ended: committed with these changes, or rolled back.
+    /// The transaction was committed or rolled back.
     pub(crate) fn settled(&mut self) {
         self.forget();
         self.dirty = false;

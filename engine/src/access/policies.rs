@@ -313,7 +313,7 @@ impl Policies {
                 conditions.push("session_id IS NOT NULL".to_owned());
             }
         }
-        // The union of all conditions; a policy without a condition permits everything.
+        // The declared conditions, and those of the policies of the table and of its owners.
         let owners = self.owners.get(table.name).map_or(&[][..], |(owners, _)| owners);
         conditions.extend(permitted_rows(rows, &self.tables, owners, table, &kind.role));
         let columns = table.columns.iter().map(|column| column.name);
@@ -419,7 +419,8 @@ fn hidden_of_log(rows: &PolicyRows, kind: &PrincipalClass, is_said: bool) -> Vec
     hidden
 }
 
-/// The combined condition of all policies of one table and role; `None` if they permit all rows.
+/// The union of the conditions of all policies of one table and role; `None` if they permit all rows, as one policy
+/// without a condition does.
 pub(crate) fn permitted<'a>(policies: impl Iterator<Item = &'a Policy>) -> Option<String> {
     let conditions: Option<Vec<&str>> =
         policies.map(|policy| policy.condition.as_deref()).collect();

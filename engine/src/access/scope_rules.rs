@@ -523,7 +523,7 @@ impl Transaction for ScopedTransaction<'_> {
         self.rows.last_before(module, version)
     }
 
-    fn ignoring_policies(&mut self, beyond: bool) -> bool {
+    fn bypass_policies(&mut self, beyond: bool) -> bool {
         std::mem::replace(&mut self.beyond, beyond)
     }
 

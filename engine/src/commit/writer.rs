@@ -1,7 +1,8 @@
 //! The single writer: runs queued jobs in one transaction, in order.
 //!
 //! *Invariant:* only this thread writes the file and advances the
-//! log. *Invariant:* it sends no replies or deltas itself: they leave through the sync thread.
+//! log. *Invariant:* the outcome of a unit and every delta leave through the sync thread. Only registrations of
+//! subscriptions and requests for metrics are answered here.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -267,7 +268,7 @@ impl WriterThread {
         }
         self.scheduler.at_fault_point(FaultPoint::Committed);
         let mut commit = Commit { to: self.executor.chain.seq, answers, deltas };
-        self.publish_before_commit(&mut commit);
+        self.publish_before_sync(&mut commit);
         self.commits.push_wait(commit, weight);
         if !records.is_empty() {
             // A caller that receives `denied` can already find the record.
@@ -276,7 +277,7 @@ impl WriterThread {
     }
 
     /// For the seeded bugs that do not wait for the sync.
-    fn publish_before_commit(&self, commit: &mut Commit) {
+    fn publish_before_sync(&self, commit: &mut Commit) {
         if makes(SeededBug::AckBeforeSync) {
             for ReplyEnvelope { reply, outcome } in commit.answers.drain(..) {
                 // The caller may have gone.
@@ -522,7 +523,8 @@ impl WriterThread {
         Ok(Some(UnitResult { calls, duplicate: true, deferred: Vec::new() }))
     }
 
-    /// Stores the calls of a request id, and logs them if the request's events do not determine them.
+    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events
+    /// do not name that call.
     fn remember(
         &mut self,
         caller: &Caller,

@@ -128,9 +128,11 @@ fn require_room(
     let of_both = [Value::from(&**table), Value::from(&**role)];
     let count = ctx.count::<Policy>("WHERE table_name = ?1 AND role = ?2", &of_both)?;
     if count >= limits::POLICIES_OF_ONE {
-        let detail = format!("{table} has {count} policies for {role} already");
+        let most = limits::POLICIES_OF_ONE;
+        let detail =
+            format!("table {table} has {count} policies for role {role}, the maximum is {most}");
         let refusal = Refusal::new(Code::LimitExceeded, detail);
-        return Err(refusal.hint("combine them with OR").into());
+        return Err(refusal.hint("combine conditions with OR in one policy").into());
     }
     let count = ctx.count::<Policy>("", &[])?;
     if count < limits::POLICIES {

@@ -102,7 +102,7 @@ impl Address {
             }
         }
         let value = HeaderValue::from_str(&ascii_json(&self.scope)).map_err(|_| {
-            let detail = "the scope is too large for a header";
+            let detail = "the scope contains a character that is not allowed in a header";
             Refusal::new(Code::BadArguments, detail)
         })?;
         self.request.headers_mut().insert(SCOPE_HEADER, value);
