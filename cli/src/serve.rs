@@ -73,7 +73,7 @@ impl Serve {
     /// The limit per caller is larger than the limit of all callers.
     fn buffers(&self) -> Result<BufferLimits, Refusal> {
         let total = self.buffer_limit;
-        let usual = limits::BUFFERED_BYTES_PER_CALLER.min(total);
+        let usual = limits::BUFFERED_BYTES_PER_CALLER.min(total / 8 * 3);
         let per_caller = self.buffer_limit_per_caller.unwrap_or(usual);
         if per_caller > total {
             let detail = "--buffer-limit-per-caller is more than --buffer-limit";

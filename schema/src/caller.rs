@@ -267,7 +267,7 @@ impl Caller {
         self.0.narrowed_from.as_ref().unwrap_or(self)
     }
 
-    /// The key for rate limits, queue lanes, readers and buffers. It is the principal of the caller that
+    /// The key for rate limits and queue lanes. It is the principal of the caller that
     /// the credential was checked for, so that a caller gains no quota by narrowing its scope.
     #[must_use]
     pub fn quota_key(&self) -> &str {
@@ -293,7 +293,7 @@ impl Caller {
         &self.0.id
     }
 
-    /// The key by which readers are shared: the callers of one scope have one share, so that a tenant with several
+    /// The key by which readers and buffers are shared: the callers of one scope have one share, so that a tenant with several
     /// identities gets no more than a tenant with one. Without a scope it is [`Caller::quota_key`].
     #[must_use]
     pub fn reader_key(&self) -> &str {

@@ -45,6 +45,20 @@ pub const WRITER_QUEUE_BYTES: usize = 16 << 20;
 /// a longer batch only makes the first caller wait for the last.
 pub const COMMIT_BYTES: usize = 1 << 20;
 
+/// Steps of SQLite's virtual machine after which a batch of so many calls is refused before its next call. An ordinary
+/// call takes some hundreds, the first step of a cancellation up to 45,000 (`tests/it/costs.rs`).
+#[must_use]
+pub fn batch_steps(calls: usize) -> u64 {
+    100_000 + 1_000 * calls as u64
+}
+
+/// Steps that the policies of a caller's role may take on the writer in one call. A condition can read tables, and
+/// with them rows that a tenant has stored.
+pub const POLICY_STEPS: u64 = 1_000_000;
+
+/// Milliseconds of processor time that one evaluation of policies on the writer may take.
+pub const POLICY_MS: u64 = 100;
+
 /// Commits that wait for their sync. The writer pauses rather than run further ahead of the disk.
 /// A commit counts once more for each [`UNSYNCED_UNIT_BYTES`] of its calls.
 pub const UNSYNCED_COMMITS: usize = 64;

@@ -8,18 +8,23 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use abide_live::OwnerReference as Named;
 use abide_schema::reducer::{Caller, ColumnCopies, DERIVED, Guard, IdArgumentKind, Transaction};
 use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::work::PolicyChecker;
-use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, Seq, TableSpec, Value};
-use abide_store::change_log;
+use abide_schema::{Abort, Code, Module, Refusal, Row, Scope, Seq, TableSpec, Value, limits};
+use abide_store::{QueryLimits, StoreError, Writer, change_log};
 use serde_json::Value as JsonValue;
 
 use crate::access::policies;
 use crate::access::row_policies::{RolePolicies, RowFilter, RowPolicies};
-use crate::commit::execute::{Executor, broken};
+use crate::commit::execute::{Executor, broken, count_in};
+use crate::subscriptions::resume::LIMITS;
+
+/// The limits of reads within a call, besides their steps and their time.
+const WITHIN_CALL: QueryLimits = QueryLimits { memory_bytes: usize::MAX, ..LIMITS };
 
 /// Who owns the rows of a table.
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +212,8 @@ pub(crate) struct ScopedTransaction<'a> {
     seen: HashMap<Vec<u8>, bool>,
     /// Cache of policy decisions on rows. Cleared by every write.
     judged: HashMap<Vec<u8>, (Row, bool)>,
+    /// Steps that policies have taken in this call.
+    policy_steps: u64,
 }
 
 impl<'a> ScopedTransaction<'a> {
@@ -226,6 +233,7 @@ impl<'a> ScopedTransaction<'a> {
             values: None,
             seen,
             judged,
+            policy_steps: 0,
         })
     }
 
@@ -306,8 +314,8 @@ impl<'a> ScopedTransaction<'a> {
             let mut params: Vec<Value> = rule.columns.iter().map(|at| row[*at].clone()).collect();
             params.extend(values);
             let mut permitted = false;
-            let asked = self.rows.store.run(&rule.of_row, &params, &mut |_| permitted = true);
-            match asked {
+            let run = |store: &Writer| store.run(&rule.of_row, &params, &mut |_| permitted = true);
+            match self.limited(run)? {
                 Ok(_) if permitted => {}
                 Ok(_) => return Ok(false),
                 // The error concerns this row; reporting it would reveal the row.
@@ -316,6 +324,28 @@ impl<'a> ScopedTransaction<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// Runs a read that evaluates policies, within the steps that the call has left for them.
+    fn limited<T>(
+        &mut self,
+        read: impl FnOnce(&Writer) -> Result<T, StoreError>,
+    ) -> Result<Result<T, StoreError>, Abort> {
+        let store = &self.rows.store;
+        let (before, left) =
+            (store.steps(), limits::POLICY_STEPS.saturating_sub(self.policy_steps));
+        let time = Duration::from_millis(limits::POLICY_MS);
+        let most = QueryLimits { time, of_processor: true, steps: left.max(1), ..WITHIN_CALL };
+        store.allow(Some(&most)).map_err(broken)?;
+        let done = read(store);
+        store.allow(None).map_err(broken)?;
+        self.policy_steps += store.steps() - before;
+        if let Err(StoreError::Interrupted) = done {
+            let detail = "the policies of the caller's role take too long to evaluate";
+            let refusal = Refusal::new(Code::LimitExceeded, detail);
+            return Err(refusal.hint("ask an admin for a policy that reads fewer rows").into());
+        }
+        Ok(done)
     }
 
     /// The parameters of a rule. A narrowed caller has two sets, for its scope and for its previous one; the rule
@@ -489,8 +519,8 @@ impl Transaction for ScopedTransaction<'_> {
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name).collect();
         let sql = format!("SELECT {} FROM {within} {clause}", columns.join(", "));
         let mut found = Vec::new();
-        let run = self.rows.store.run(&sql, &params, &mut |row| found.push(Row::from(row)));
-        run.map_err(broken)?;
+        let run = |store: &Writer| store.run(&sql, &params, &mut |row| found.push(Row::from(row)));
+        self.limited(run)?.map_err(broken)?;
         Ok(found)
     }
 
@@ -501,7 +531,11 @@ impl Transaction for ScopedTransaction<'_> {
         params: &[Value],
     ) -> Result<i64, Abort> {
         match self.within(table, params) {
-            Some((within, params)) => self.rows.count_in(&within, clause, &params),
+            Some((within, params)) => {
+                self.rows.flush().map_err(broken)?;
+                let count = |store: &Writer| count_in(store, &within, clause, &params);
+                self.limited(count)?.map_err(broken)
+            }
             None => self.rows.count(table, clause, params),
         }
     }

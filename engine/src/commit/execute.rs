@@ -267,15 +267,7 @@ impl Executor {
         params: &[Value],
     ) -> Result<i64, Abort> {
         self.flush().map_err(broken)?;
-        let mut count = 0;
-        let sql = format!("SELECT count(*) FROM {from} {clause}");
-        let counted = self.store.run(&sql, params, &mut |row| {
-            if let [Value::Integer(n)] = row {
-                count = *n;
-            }
-        });
-        counted.map_err(broken)?;
-        Ok(count)
+        count_in(&self.store, from, clause, params).map_err(broken)
     }
 
     fn append_event(
@@ -514,6 +506,23 @@ fn refused(error: StoreError) -> Abort {
         StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
         error => broken(error),
     }
+}
+
+/// Counts the rows of `SELECT * FROM from <clause>`.
+pub(crate) fn count_in(
+    store: &Writer,
+    from: &str,
+    clause: &str,
+    params: &[Value],
+) -> Result<i64, StoreError> {
+    let mut count = 0;
+    let sql = format!("SELECT count(*) FROM {from} {clause}");
+    store.run(&sql, params, &mut |row| {
+        if let [Value::Integer(n)] = row {
+            count = *n;
+        }
+    })?;
+    Ok(count)
 }
 
 pub(crate) fn broken(error: StoreError) -> Abort {

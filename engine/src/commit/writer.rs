@@ -435,7 +435,11 @@ impl WriterThread {
         }
         let request_id = unit.request.as_ref().map(|request| request.id.as_str());
         let (mut calls, deferred) = (Vec::with_capacity(unit.calls.len()), RefCell::default());
+        let begun = self.executor.store.steps();
         for (nth, call) in unit.calls.iter().enumerate() {
+            if nth > 0 && self.executor.store.steps() - begun > limits::batch_steps(nth) {
+                return Err((UnitFailure::Refused(too_many_steps(nth, unit)), true));
+            }
             let work_budget = unit.work_budget(nth, &deferred);
             let run = || self.executor.run(&unit.caller, request_id, call, work_budget);
             let outcome = catch_unwind(AssertUnwindSafe(run))
@@ -734,6 +738,13 @@ impl WriterThread {
 type UnitOutcome = Result<UnitResult, Refusal>;
 type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 type TransactionResult = (Vec<UnitOutcome>, Deltas);
+
+/// The refusal of a batch that blocks the writer for too long.
+fn too_many_steps(calls: usize, unit: &Unit) -> Refusal {
+    let all = unit.calls.len();
+    let detail = format!("the first {calls} of {all} calls take too long for one transaction");
+    Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")
+}
 
 /// The failure of a unit; deferred work may have caused it, so that is done first and the unit runs again.
 fn or_deferred(failure: UnitFailure, deferred: RefCell<Vec<(usize, SharedWork)>>) -> UnitFailure {

@@ -76,7 +76,7 @@ impl Buffers {
     /// The account of a caller.
     #[must_use]
     pub fn account(&self, caller: &Caller) -> Account {
-        Account { buffers: self.clone(), caller: caller.quota_key().into() }
+        Account { buffers: self.clone(), caller: caller.reader_key().into() }
     }
 
     /// An empty reservation for a caller.

@@ -297,7 +297,7 @@ impl<'c> RunningCase<'c> {
             let detail = format!("routed {routed:?}\nalone {alone:?}");
             return Err((What::RouterDisagrees, detail));
         }
-        let not_utf8 = |why: &LiveError| why.to_string().contains("not UTF-8");
+        let not_utf8 = |why: &LiveError| why.to_string().contains("UTF-8");
         if routed.as_ref().is_err_and(|why| binding.is_window() || not_utf8(why)) {
             // A fresh query may end before the row that fails, while a delta reads beyond the
             // window. It also reads the previous state, which may contain invalid text.
