@@ -481,3 +481,30 @@ fn session_depth_is_limited() {
         assert_eq!(number(&world, OPEN).await, 0);
     });
 }
+
+/// Regression: each cancellation took one bounded step, but a batch of 600 of them blocked the writer for 29 s.
+#[test]
+fn a_batch_is_bounded_in_steps() {
+    const SESSIONS: usize = 12;
+    let world = World::new();
+    run(async {
+        let mut calls = Vec::new();
+        for nth in 0..SESSIONS {
+            let id = format!("s{nth}");
+            calls.push(to("create_session", json!({"agent": "support", "id": id})));
+            calls.extend((0..90).map(|child| {
+                let args =
+                    json!({"agent": "support", "id": format!("{id}c{child}"), "parent_id": id});
+                to("create_session", args)
+            }));
+        }
+        batch(&world, calls).await.unwrap();
+        let cancel = |nth| to("cancel_session", json!({"session_id": format!("s{nth}")}));
+        let refusal = batch(&world, (0..SESSIONS).map(cancel).collect()).await.unwrap_err();
+        assert_eq!(refusal.code.as_str(), "limit_exceeded");
+        assert_eq!(refusal.hint.as_deref(), Some("send the calls in several batches"));
+        let cancelled = "SELECT count(*) FROM sessions WHERE cancel_requested_at IS NOT NULL";
+        assert_eq!(number(&world, cancelled).await, 0, "nothing of the batch is kept");
+        batch(&world, vec![cancel(0), cancel(1)]).await.unwrap();
+    });
+}

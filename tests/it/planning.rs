@@ -136,3 +136,26 @@ fn a_policy_without_a_condition_is_not_deferred() {
         assert_eq!(world.engine().metrics().deferred_total.get(), 0);
     });
 }
+
+/// Regression: the writer evaluated conditions without a limit. One call under a condition with a cross join blocked it for
+/// 13 s.
+#[test]
+fn an_expensive_policy_refuses_calls_and_delays_no_others() {
+    let world = World::new();
+    run(async {
+        world.session("s1").await;
+        let values =
+            vec!["(VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))"; 9].join(", ");
+        let condition = format!("(SELECT count(*) FROM {values}) > 0");
+        let args = json!({"table": "sessions", "role": "app", "condition": condition});
+        world.call("set_policy", args).await.unwrap();
+        let app = Caller::with("ann", "app", BTreeSet::new(), Scope::new());
+        let args = json!({"session_id": "s1", "role": "user", "content": "x"});
+        let before = world.engine().metrics().writer_steps_total.get();
+        let refusal = world.engine().call(&app, "append_message", &args, None).await.unwrap_err();
+        assert_eq!(refusal.code.as_str(), "limit_exceeded", "{refusal}");
+        let steps = world.engine().metrics().writer_steps_total.get() - before;
+        assert!(steps <= 2 * limits::POLICY_STEPS, "{steps} steps");
+        world.say("s1", "another caller is answered").await.unwrap();
+    });
+}
