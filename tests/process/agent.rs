@@ -120,7 +120,6 @@ fn a_run_waits_for_a_decision_and_continues() {
     "#]]
     .assert_eq(&waits.stdout);
     expect![[r#"
-        created agents.db
         waits: awaiting_approval refund {"order":"A-7"}   [waits]
           hint: abide call --db agents.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent run --db agents.db --agents house --id order-7 clerk 'Pay order A-7 back.'
@@ -260,7 +259,6 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     let ended = agent_folder.clerk(&[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     expect![[r#"
-        created agents.db
         no: Bash {"command":"ls"}: no terminal to ask; --yes approves all
     "#]]
     .assert_eq(&ended.stderr);

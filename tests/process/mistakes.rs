@@ -211,7 +211,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: abide identity create  creates one
+              hint: create_identity creates one
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
               hint: abide token list  lists them
@@ -244,7 +244,7 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
             error: there is no role readers   [not_found]
               hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
             $ abide call set_policy table=sessions role=app condition=random()>1 --db a.db
-            error: a policy's condition must be able to be part of a live query: random() gives another result each time   [unsupported_sql]
+            error: a policy's condition must be able to be part of a live query: random() is not deterministic   [unsupported_sql]
               hint: write a condition that depends only on stored rows and on the caller
             $ abide call set_policy table=approvals role=app hidden=["x"] --db a.db
             error: table approvals has no column x   [bad_arguments]

@@ -24,7 +24,7 @@ fn buffers_are_bounded_as_the_options_say() {
     assert_eq!(buffers(&[]), Ok(BufferLimits::default()));
     assert_eq!(buffers(&[]), limits(256, 96), "the texts of --help");
     assert_eq!(buffers(&["--buffer-limit", "1GB"]), limits(1_024, 96));
-    assert_eq!(buffers(&["--buffer-limit", "32MB"]), limits(32, 32));
+    assert_eq!(buffers(&["--buffer-limit", "32MB"]), limits(32, 12));
     assert_eq!(buffers(&["--buffer-limit-per-caller", "8MB"]), limits(256, 8));
     for wrong in ["0MB", "1023kB", "12", "many"] {
         assert!(buffers(&["--buffer-limit", wrong]).is_err(), "{wrong}");
