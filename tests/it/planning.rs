@@ -144,8 +144,7 @@ fn an_expensive_policy_refuses_calls_and_delays_no_others() {
     let world = World::new();
     run(async {
         world.session("s1").await;
-        let values =
-            vec!["(VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))"; 9].join(", ");
+        let values = ["(VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))"; 9].join(", ");
         let condition = format!("(SELECT count(*) FROM {values}) > 0");
         let args = json!({"table": "sessions", "role": "app", "condition": condition});
         world.call("set_policy", args).await.unwrap();
