@@ -34,14 +34,16 @@ const CALLS: [(&str, &str); 8] = [
     ),
     (
         "register_tool",
-        r#"{"name": "refund", "retry": {"max_attempts": 3, "backoff_ms": 10}, "effect": "idempotent",
+        r#"{"name": "refund", "retry": {"max_attempts": 3, "backoff_ms": 10},
+            "effect": "idempotent",
             "input_schema": {"type": "object", "required": ["order"],
                 "properties": {"order": {"type": "integer", "minimum": 1},
                     "note": {"type": "string"}}}}"#,
     ),
     (
         "register_tool",
-        r#"{"retry": {"backoff_ms": 10, "max_attempts": 3}, "name": "refund", "effect": "idempotent",
+        r#"{"retry": {"backoff_ms": 10, "max_attempts": 3}, "name": "refund",
+            "effect": "idempotent",
             "input_schema": {"type": "object", "required": ["order"],
                 "properties": {"note": {"type": "string"},
                     "order": {"minimum": 1, "type": "integer"}}}}"#,
