@@ -15,7 +15,7 @@
 //! The same holds for descendants of an ended run (`delegation::is_cut_off`). So concurrently created descendants
 //! cannot escape the cleanup.
 //!
-//! Version 1 ended a tree of runs in one transaction, and had one row per session of a tree: see [`mod@former`].
+//! Version 1 ended a tree of runs in one transaction, and had one row per session of a tree: see `cleanup/former.rs`.
 
 use abide_schema::{
     Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
