@@ -57,7 +57,7 @@ pub fn batch_steps(calls: usize) -> u64 {
 pub const POLICY_STEPS: u64 = 1_000_000;
 
 /// Milliseconds of processor time that one evaluation of policies on the writer may take.
-pub const POLICY_MS: u64 = 100;
+pub const POLICY_MS: u64 = 50;
 
 /// Commits that wait for their sync. The writer pauses rather than run further ahead of the disk.
 /// A commit counts once more for each [`UNSYNCED_UNIT_BYTES`] of its calls.

@@ -326,12 +326,16 @@ impl<'a> ScopedTransaction<'a> {
         Ok(true)
     }
 
-    /// Runs a read that evaluates policies, within the steps that the call has left for them.
+    /// Runs a read that evaluates policies, within the steps that the call has left for them. A replay has no limits:
+    /// the call was accepted, and a slower machine must accept it again.
     fn limited<T>(
         &mut self,
         read: impl FnOnce(&Writer) -> Result<T, StoreError>,
     ) -> Result<Result<T, StoreError>, Abort> {
         let store = &self.rows.store;
+        if self.rows.is_replay() {
+            return Ok(read(store));
+        }
         let (before, left) =
             (store.steps(), limits::POLICY_STEPS.saturating_sub(self.policy_steps));
         let time = Duration::from_millis(limits::POLICY_MS);

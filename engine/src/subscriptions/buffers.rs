@@ -321,6 +321,7 @@ pub fn size_of_rows(rows: &[Row]) -> usize {
 
 #[cfg(all(test, not(feature = "interleavings")))]
 mod tests {
+    use std::collections::BTreeSet;
     use std::pin::pin;
     use std::task::{Context, Waker};
 
@@ -347,6 +348,21 @@ mod tests {
         drop((first, second));
         assert_eq!(buffers.total(), 0);
         assert!(buffers.lock().callers.is_empty());
+    }
+
+    /// Two identities of one tenant could use up what other tenants need.
+    #[test]
+    fn the_callers_of_one_scope_share_a_limit() {
+        let buffers = Buffers::new(BufferLimits { total: 4_096, per_caller: 400 });
+        let of = |id: &str, tenant: &str| {
+            let scope = [("tenant".to_owned(), tenant.to_owned())].into();
+            let caller = Caller::with(id, "app", BTreeSet::new(), scope);
+            let mut hold = buffers.reserve(&caller);
+            hold.grow(300).map(|()| hold).map_err(|refusal| refusal.code)
+        };
+        let _first = of("ann", "zeta").expect("room");
+        assert_eq!(of("bob", "zeta").err(), Some(Code::Overloaded));
+        let _other = of("bob", "acme").expect("another tenant has its own");
     }
 
     /// Callers that use little could together use as much as the total once more.

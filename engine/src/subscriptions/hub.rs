@@ -354,7 +354,7 @@ impl Hub {
         let mut listeners = self.lock();
         match listeners.entry(binding) {
             Entry::Occupied(mut listeners) => listeners.get_mut().add(place, its),
-            Entry::Vacant(nobody) => drop(nobody.insert(Listeners::One(place, its))),
+            Entry::Vacant(entry) => drop(entry.insert(Listeners::One(place, its))),
         }
         if let Some(why) = self.ended.get() {
             // It was created after the others were notified.

@@ -328,9 +328,9 @@ async fn a_timeout_differs_from_an_unreachable_server() {
         {"error":{"code":"timed_out","message":"api timed out after 0.1 s"}}"#]],
     )
     .await;
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = nobody.local_addr().expect("the socket is bound");
-    drop(nobody);
+    let unused = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = unused.local_addr().expect("the socket is bound");
+    drop(unused);
     let tool = tool(config(&format!("http://{address}"), &json!({"url": "SERVER/x"})));
     let outcome = call(&tool.expect("it is valid"), json!({})).await;
     assert_eq!(outcome.failure, Some(Failure::Unavailable), "{}", outcome.text);
