@@ -25,6 +25,7 @@ mod access;
 mod commit;
 mod config;
 mod engine;
+mod fault_points;
 mod health;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
@@ -46,10 +47,10 @@ pub use access::credentials;
 pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::Engine;
+pub use fault_points::FaultPoint;
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
-    Backlog, Clock, EngineThread, Entropy, FaultPoint, FreeRunning, StepScheduler, SystemClock,
-    SystemEntropy,
+    Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
 pub use replay::{ReplayError, replay};
 pub use results::{CommittedBatch, CommittedCall, QueryResult};
@@ -57,4 +58,4 @@ pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,
 };
-pub use subscriptions::hub::{HeldDelta, SharedDelta};
+pub use subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};

@@ -1,0 +1,264 @@
+//! Opens a file: recovers its state, and starts the threads.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use abide_live::{Budget, Catalog, Planner, Router};
+use abide_log::Chain;
+use abide_schema::{Seq, limits};
+use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, WalSync, Writer};
+use tokio::sync::watch;
+
+use super::inner::Inner;
+use crate::access::credentials::CredentialChecker;
+use crate::access::denials::Denials;
+use crate::access::policies::{Policies, TransactionPolicies};
+use crate::access::policy_validator::PolicyValidator;
+use crate::access::rate_limiter::RateLimiter;
+use crate::access::scope_rules::ScopeRules;
+use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
+use crate::commit::durable::{Publication, Syncer, publish};
+use crate::commit::execute::{Executor, LogPosition};
+use crate::commit::live_queries::LiveQueries;
+use crate::commit::queue::Queue;
+use crate::commit::registry::Registry;
+use crate::commit::retention::{ChangeLog, Retention};
+use crate::commit::table_watchers::TableWatchers;
+use crate::commit::timers::Timers;
+use crate::commit::transaction::OpenTransaction;
+use crate::commit::writer::WriterThread;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::ports::{EngineThread, EventSources, FreeRunning, StepScheduler};
+use crate::queries::explain::PlanningDb;
+use crate::queries::readers::{OpenReader, Readers, open_reader};
+use crate::queries::service::QueryService;
+use crate::queries::tables::LiveTables;
+use crate::subscriptions::buffers::{BufferLimits, Buffers};
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::rerun::SharedReruns;
+use crate::threads::Threads;
+
+/// The recovered state of a file, and all connections, opened before any thread starts: a waiting thread
+/// would outlive a failed open.
+struct Recovered {
+    writer: Writer,
+    checkpointer: Checkpointer,
+    readers: Vec<Reader>,
+    /// For credential lookups.
+    lookups: Reader,
+    /// The writer's own.
+    reader: Reader,
+    wal: WalSync,
+    head: LogHead,
+    chain: Chain,
+    change_log_floor: Seq,
+    policies: Arc<Policies>,
+    /// The last events before the versions of the modules.
+    former: Vec<LastBefore>,
+}
+
+/// Reads the end of the log. SQLite has already recovered the WAL of the previous process.
+fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
+    let writer = store.writer()?;
+    let head = writer.head()?;
+    let chain = match head.hash {
+        Some(hash) => Chain { seq: head.seq, hash },
+        None => Chain::start(store.log_id()),
+    };
+    for statement in set_up {
+        writer.run(statement, &[], &mut |_| {})?;
+    }
+    let wal = store.wal_sync().map_err(|why| io_error(&why))?;
+    // The previous process may not have synced its WAL, or its sync may have failed; make it durable before
+    // it counts.
+    wal.recover().map_err(|why| io_error(&why))?;
+    let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
+    let checkpointer = store.checkpointer()?;
+    let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
+    let readers = readers.collect::<Result<Vec<_>, _>>()?;
+    let (lookups, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
+    let policies = Policies::load(store.layout(), &writer)?;
+    let former = writer.last_before(&store.layout().modules)?;
+    Ok(Recovered {
+        writer,
+        checkpointer,
+        readers,
+        lookups,
+        reader,
+        wal,
+        head,
+        chain,
+        change_log_floor,
+        policies,
+        former,
+    })
+}
+
+/// Parameters of the threads; see [`Config`](crate::Config).
+pub(super) struct ThreadConfig {
+    pub(super) sources: EventSources,
+    pub(super) live_budget: Budget,
+    pub(super) retention: Retention,
+    pub(super) buffers: BufferLimits,
+    pub(super) timers: bool,
+    pub(super) scheduler: Arc<dyn StepScheduler>,
+}
+
+/// Starts the threads.
+pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
+    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
+    let (store, set_up) = (Arc::new(store), catalog.setup_sql());
+    let mut found = recover(&store, &set_up)?;
+    let planning_db = Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone()));
+    let (durable, durable_seen) = watch::channel(found.head.seq);
+    let hub = Arc::new(Hub::starting_at(found.head.seq));
+    let metrics = Arc::new(Metrics::default());
+    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
+    let threads = Threads {
+        health: Arc::new(Health::new(Arc::clone(&hub))),
+        jobs: Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)),
+        commits: unsynced(),
+        to_publish: unsynced(),
+        scheduler: Arc::clone(&config.scheduler),
+    };
+    let open = opener(&store, set_up);
+    let readers = std::mem::take(&mut found.readers);
+    let (readers, mut handles) = Readers::start("reader", readers, &open, &threads);
+    let undirected = Threads { scheduler: Arc::new(FreeRunning), ..threads.clone() };
+    let lookups = vec![found.lookups];
+    let (lookups, handle) = Readers::start("credentials", lookups, &open, &undirected);
+    handles.extend(handle);
+    let queries = Arc::new(QueryService {
+        readers,
+        lookups,
+        planner: Arc::new(Planner::new(Arc::clone(&catalog))),
+        planning_db: Arc::clone(&planning_db),
+        policies: Arc::clone(&found.policies),
+        tables: Arc::new(LiveTables::new(store.layout())),
+        layout: store.layout().clone(),
+        durable: durable_seen.clone(),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(&metrics),
+    });
+    let live = LiveQueries {
+        router: Router::with_budget(Arc::clone(&catalog), config.live_budget),
+        hub: Arc::clone(&hub),
+        jobs: Arc::clone(&threads.jobs),
+        readers: Arc::clone(queries.readers.queue()),
+        reader: found.reader,
+        tables: Arc::clone(&queries.tables),
+        attached: 0,
+        reads_log: false,
+        metrics: Arc::clone(&metrics),
+        scheduler: Arc::clone(&config.scheduler),
+    };
+    let modules = &store.layout().modules;
+    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
+    let (writer, former) = (found.writer, found.former);
+    let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
+    transaction.validate_policies(policy_validator(&store, &catalog, &planning_db));
+    let log = LogPosition { chain: found.chain, last_at: found.head.at };
+    let (clock, tables) = (Arc::clone(&config.sources.clock), store.layout().tables().collect());
+    let writer = WriterThread {
+        executor: Executor::new(transaction, log, config.sources, rules),
+        timers: Timers::new(if config.timers { modules } else { &[] }),
+        policies: TransactionPolicies::new(&found.policies),
+        registry: Arc::new(Registry::new(modules)),
+        live,
+        jobs: Arc::clone(&threads.jobs),
+        commits: Arc::clone(&threads.commits),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(&metrics),
+        denials: Denials::new(modules),
+        watchers: Arc::new(TableWatchers::new(modules)),
+        gate: Arc::default(),
+        change_log: ChangeLog::new(config.retention, tables, found.change_log_floor),
+        readers: Arc::clone(queries.readers.queue()),
+        scheduler: Arc::clone(&config.scheduler),
+    };
+    let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
+    let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, &threads);
+    let syncer = syncer_behind(&writer, found.wal, durable, &threads.to_publish);
+    handles.extend(spawn_all(&threads, writer, syncer));
+    let Threads { health, jobs, commits, to_publish, .. } = threads;
+    Ok(Arc::new(Inner {
+        jobs,
+        commits,
+        to_publish,
+        queries,
+        registry,
+        reruns: SharedReruns::default(),
+        hub,
+        health,
+        metrics,
+        checkpoints,
+        threads: Mutex::new(handles),
+        watchers,
+        rate_limiter: RateLimiter::default(),
+        buffers: Buffers::new(config.buffers),
+        results: Arc::default(),
+        clock,
+        store,
+    }))
+}
+
+/// Opens further connections of readers.
+fn opener(store: &Arc<Store>, set_up: Vec<String>) -> Arc<OpenReader> {
+    let store = Arc::clone(store);
+    Arc::new(move || open_reader(&store, &set_up))
+}
+
+/// The sync thread for that writer's commits.
+fn syncer_behind(
+    writer: &WriterThread,
+    wal: WalSync,
+    durable: watch::Sender<Seq>,
+    to_publish: &Arc<Queue<Publication>>,
+) -> Syncer {
+    Syncer {
+        commits: Arc::clone(&writer.commits),
+        to_publish: Arc::clone(to_publish),
+        sync: Box::new(move || wal.sync()),
+        durable,
+        hub: Arc::clone(&writer.live.hub),
+        health: Arc::clone(&writer.health),
+        metrics: Arc::clone(&writer.metrics),
+        scheduler: Arc::clone(&writer.scheduler),
+    }
+}
+
+/// A queue of commits that are not yet durable or not yet published.
+fn unsynced<T>() -> Arc<Queue<T>> {
+    Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
+}
+
+/// The validator of policies.
+fn policy_validator(
+    store: &Store,
+    catalog: &Arc<Catalog>,
+    planning_db: &Arc<PlanningDb>,
+) -> PolicyValidator {
+    let planner = Planner::new(Arc::clone(catalog));
+    let layout = store.layout();
+    let reducers = Registry::new(&layout.modules).names();
+    PolicyValidator::new(layout.live_tables(), reducers, planner, Arc::clone(planning_db))
+}
+
+/// Starts the threads of the commit pipeline.
+fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
+    let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
+    let (to_publish, scheduler) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.scheduler));
+    [
+        threads.spawn(EngineThread::Writer, move || writer.run()),
+        threads.spawn(EngineThread::Sync, move || syncer.run()),
+        threads.spawn(EngineThread::Publish, move || {
+            publish(&to_publish, &listeners, &counted, &*scheduler)
+        }),
+    ]
+}
+
+fn io_error(why: &std::io::Error) -> StoreError {
+    StoreError::Limit(format!("the WAL cannot be synced: {why}"))
+}
