@@ -16,6 +16,7 @@ pub(crate) mod jobs;
 pub(crate) mod live_queries;
 pub(crate) mod outcome;
 pub(crate) mod overlay;
+pub(crate) mod prepared_call;
 pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod request_ids;

@@ -14,7 +14,7 @@ use crate::access::policy_subject::is_restricted;
 use crate::access::scope_rules::ScopeRules;
 use crate::access::scoped_transaction::ScopedTransaction;
 use crate::commit::outcome;
-use crate::commit::registry::PreparedCall;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
 use crate::commit::transaction::{OpenTransaction, broken};
 use crate::commit::unit::CallOutcome;

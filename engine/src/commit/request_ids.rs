@@ -14,7 +14,7 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::commit::outcome::EchoedArguments;
-use crate::commit::registry::PreparedCall;
+use crate::commit::prepared_call::PreparedCall;
 
 /// The name of the event that records the calls of a request id. No reducer may have it.
 pub(crate) const RECORD: &str = "record_request";

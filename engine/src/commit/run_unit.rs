@@ -11,7 +11,7 @@ use abide_store::StoreError;
 use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::group::Savepoints;
 use crate::commit::outcome::{expand, refusal_in};
-use crate::commit::registry::PreparedCall;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids::{self, Request};
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::transaction::broken;

@@ -7,7 +7,7 @@ use abide_schema::work::{FinishedWork, SharedWork, WorkBudget};
 use abide_schema::{Refusal, Seq, limits};
 use tokio::sync::oneshot;
 
-use crate::commit::registry::PreparedCall;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids::Request;
 use crate::commit::timers::DueRow;
 

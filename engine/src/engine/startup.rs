@@ -108,68 +108,39 @@ pub(super) struct ThreadConfig {
 /// Starts the threads.
 pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
     let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
-    let (store, set_up) = (Arc::new(store), catalog.setup_sql());
-    let mut found = recover(&store, &set_up)?;
-    let planning_db = Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone()));
+    let set_up = catalog.setup_sql();
+    let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
-    let hub = Arc::new(Hub::starting_at(found.head.seq));
-    let metrics = Arc::new(Metrics::default());
+    let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
+    let Shared { store, hub, metrics, threads, .. } = &shared;
     metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
-    let threads = Threads {
-        health: Arc::new(Health::new(Arc::clone(&hub))),
-        jobs: Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)),
-        commits: unsynced(),
-        to_publish: unsynced(),
-        scheduler: Arc::clone(&config.scheduler),
-    };
-    let open = opener(&store, set_up);
-    let readers = std::mem::take(&mut found.readers);
-    let (readers, mut handles) = Readers::start("reader", readers, &open, &threads);
-    let undirected = Threads { scheduler: Arc::new(FreeRunning), ..threads.clone() };
-    let lookups = vec![found.lookups];
-    let (lookups, handle) = Readers::start("credentials", lookups, &open, &undirected);
-    handles.extend(handle);
+    let pools = ReaderPools::start(&shared, found.readers, found.lookups);
+    let mut handles = pools.handles;
     let queries = Arc::new(QueryService {
-        readers,
-        lookups,
-        planner: Arc::new(Planner::new(Arc::clone(&catalog))),
-        planning_db: Arc::clone(&planning_db),
+        readers: pools.readers,
+        lookups: pools.lookups,
+        planner: Arc::new(Planner::new(Arc::clone(&shared.catalog))),
+        planning_db: Arc::clone(&shared.planning_db),
         policies: Arc::clone(&found.policies),
         tables: Arc::new(LiveTables::new(store.layout())),
         layout: store.layout().clone(),
         durable: durable_seen.clone(),
         health: Arc::clone(&threads.health),
-        metrics: Arc::clone(&metrics),
+        metrics: Arc::clone(metrics),
     });
-    let live = LiveQueries {
-        router: Router::with_budget(Arc::clone(&catalog), config.live_budget),
-        hub: Arc::clone(&hub),
-        jobs: Arc::clone(&threads.jobs),
-        readers: Arc::clone(queries.readers.queue()),
-        reader: found.reader,
-        tables: Arc::clone(&queries.tables),
-        attached: 0,
-        reads_log: false,
-        metrics: Arc::clone(&metrics),
-        scheduler: Arc::clone(&config.scheduler),
-    };
-    let modules = &store.layout().modules;
-    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
-    let (writer, former) = (found.writer, found.former);
-    let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
-    transaction.validate_policies(policy_validator(&store, &catalog, &planning_db));
     let log = LogPosition { chain: found.chain, last_at: found.head.at };
-    let (clock, tables) = (Arc::clone(&config.sources.clock), store.layout().tables().collect());
+    let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
+    let clock = Arc::clone(&config.sources.clock);
     let writer = WriterThread {
-        executor: Executor::new(transaction, log, config.sources, rules),
+        executor: executor(&shared, found.writer, found.former, log, config.sources),
         timers: Timers::new(if config.timers { modules } else { &[] }),
         policies: TransactionPolicies::new(&found.policies),
         registry: Arc::new(Registry::new(modules)),
-        live,
+        live: live_queries(&shared, &queries, found.reader, config.live_budget),
         jobs: Arc::clone(&threads.jobs),
         commits: Arc::clone(&threads.commits),
         health: Arc::clone(&threads.health),
-        metrics: Arc::clone(&metrics),
+        metrics: Arc::clone(metrics),
         denials: Denials::new(modules),
         watchers: Arc::new(TableWatchers::new(modules)),
         gate: Arc::default(),
@@ -179,20 +150,19 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
     let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
-    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, &threads);
+    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
     let syncer = syncer_behind(&writer, found.wal, durable, &threads.to_publish);
-    handles.extend(spawn_all(&threads, writer, syncer));
-    let Threads { health, jobs, commits, to_publish, .. } = threads;
+    handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
-        jobs,
-        commits,
-        to_publish,
+        jobs: Arc::clone(&threads.jobs),
+        commits: Arc::clone(&threads.commits),
+        to_publish: Arc::clone(&threads.to_publish),
         queries,
         registry,
         reruns: SharedReruns::default(),
-        hub,
-        health,
-        metrics,
+        hub: Arc::clone(hub),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(metrics),
         checkpoints,
         threads: Mutex::new(handles),
         watchers,
@@ -200,14 +170,104 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         buffers: Buffers::new(config.buffers),
         results: Arc::default(),
         clock,
-        store,
+        store: Arc::clone(store),
     }))
 }
 
-/// Opens further connections of readers.
-fn opener(store: &Arc<Store>, set_up: Vec<String>) -> Arc<OpenReader> {
-    let store = Arc::clone(store);
-    Arc::new(move || open_reader(&store, &set_up))
+/// What several parts of an engine use.
+struct Shared {
+    store: Arc<Store>,
+    catalog: Arc<Catalog>,
+    /// Statements that prepare a connection for live queries.
+    set_up: Vec<String>,
+    planning_db: Arc<PlanningDb>,
+    hub: Arc<Hub>,
+    metrics: Arc<Metrics>,
+    threads: Threads,
+}
+
+impl Shared {
+    fn new(
+        store: Store,
+        catalog: Arc<Catalog>,
+        set_up: Vec<String>,
+        head: Seq,
+        scheduler: &Arc<dyn StepScheduler>,
+    ) -> Shared {
+        let hub = Arc::new(Hub::starting_at(head));
+        let threads = Threads {
+            health: Arc::new(Health::new(Arc::clone(&hub))),
+            jobs: Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)),
+            commits: unsynced(),
+            to_publish: unsynced(),
+            scheduler: Arc::clone(scheduler),
+        };
+        Shared {
+            planning_db: Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone())),
+            store: Arc::new(store),
+            catalog,
+            set_up,
+            hub,
+            metrics: Arc::default(),
+            threads,
+        }
+    }
+}
+
+/// The running readers.
+struct ReaderPools {
+    readers: Readers,
+    /// For credential lookups.
+    lookups: Readers,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl ReaderPools {
+    fn start(shared: &Shared, readers: Vec<Reader>, lookups: Reader) -> ReaderPools {
+        let (store, set_up) = (Arc::clone(&shared.store), shared.set_up.clone());
+        let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
+        let (readers, mut handles) = Readers::start("reader", readers, &open, &shared.threads);
+        let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.threads.clone() };
+        let (lookups, handle) = Readers::start("credentials", vec![lookups], &open, &undirected);
+        handles.extend(handle);
+        ReaderPools { readers, lookups, handles }
+    }
+}
+
+/// The writer's side of live queries.
+fn live_queries(
+    shared: &Shared,
+    queries: &QueryService,
+    reader: Reader,
+    budget: Budget,
+) -> LiveQueries {
+    LiveQueries {
+        router: Router::with_budget(Arc::clone(&shared.catalog), budget),
+        hub: Arc::clone(&shared.hub),
+        jobs: Arc::clone(&shared.threads.jobs),
+        readers: Arc::clone(queries.readers.queue()),
+        reader,
+        tables: Arc::clone(&queries.tables),
+        attached: 0,
+        reads_log: false,
+        metrics: Arc::clone(&shared.metrics),
+        scheduler: Arc::clone(&shared.threads.scheduler),
+    }
+}
+
+/// What runs the calls of the writer.
+fn executor(
+    shared: &Shared,
+    writer: Writer,
+    former: Vec<LastBefore>,
+    log: LogPosition,
+    sources: EventSources,
+) -> Executor {
+    let modules = &shared.store.layout().modules;
+    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
+    let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
+    transaction.validate_policies(policy_validator(shared));
+    Executor::new(transaction, log, sources, rules)
 }
 
 /// The sync thread for that writer's commits.
@@ -235,15 +295,11 @@ fn unsynced<T>() -> Arc<Queue<T>> {
 }
 
 /// The validator of policies.
-fn policy_validator(
-    store: &Store,
-    catalog: &Arc<Catalog>,
-    planning_db: &Arc<PlanningDb>,
-) -> PolicyValidator {
-    let planner = Planner::new(Arc::clone(catalog));
-    let layout = store.layout();
+fn policy_validator(shared: &Shared) -> PolicyValidator {
+    let (layout, planner) = (shared.store.layout(), Planner::new(Arc::clone(&shared.catalog)));
     let reducers = Registry::new(&layout.modules).names();
-    PolicyValidator::new(layout.live_tables(), reducers, planner, Arc::clone(planning_db))
+    let planning_db = Arc::clone(&shared.planning_db);
+    PolicyValidator::new(layout.live_tables(), reducers, planner, planning_db)
 }
 
 /// Starts the threads of the commit pipeline.
