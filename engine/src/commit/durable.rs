@@ -29,7 +29,7 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
-    /// Sends nothing: the sync thread does that. See [`fault_points`].
+    /// A fault point: a correct build sends nothing here, because only the sync thread does.
     pub(crate) fn release_early(&mut self, hub: &Hub, metrics: &Metrics) {
         if fault_points::answers_before_sync() {
             for ReplyEnvelope { reply, outcome } in self.answers.drain(..) {

@@ -133,7 +133,8 @@ impl Executor {
     /// Runs the calls of a unit, and stores its request id.
     fn run_calls(&mut self, unit: &Unit) -> Result<UnitResult, UnitFailure> {
         let request_id = unit.request.as_ref().map(|request| request.id.as_str());
-        let (mut calls, deferred) = (Vec::with_capacity(unit.calls.len()), RefCell::default());
+        let mut calls = Vec::with_capacity(unit.calls.len());
+        let deferred = RefCell::default();
         let begun = self.transaction.store.steps();
         for (nth, call) in unit.calls.iter().enumerate() {
             if nth > 0 && self.transaction.store.steps() - begun > limits::batch_steps(nth) {

@@ -12,7 +12,7 @@ use abide_store::{LastBefore, StoreError, Writer};
 use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
-use crate::commit::overlay::Overlay;
+use crate::commit::overlay::{Overlay, RowWrite};
 
 /// The rows of the open transaction, with unrestricted access.
 #[derive(Debug)]
@@ -120,17 +120,19 @@ impl OpenTransaction {
         Ok(())
     }
 
-    /// A row was changed, or will be when touches are written.
+    /// Records a changed row.
     fn changed(
         &mut self,
-        (table, key): (&'static TableSpec, &[Value]),
-        (before, after): (Option<Row>, Option<Row>),
-        is_put_off: bool,
+        table: &'static TableSpec,
+        key: &[Value],
+        before: Option<Row>,
+        after: Option<Row>,
+        write: RowWrite,
     ) {
         self.wrote = true;
         self.row_policies.note(table);
         self.credentials.note(table);
-        self.overlay.change(table, key, before, after, is_put_off);
+        self.overlay.change(table, key, before, after, write);
     }
 
     /// Calls were rolled back: what was derived from their rows is read again.
@@ -216,7 +218,7 @@ impl Transaction for OpenTransaction {
 
     fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
         let row = self.store.insert(table, row).map_err(refused)?;
-        self.changed((table, &table.key_of(&row)), (None, Some(row.clone())), false);
+        self.changed(table, &table.key_of(&row), None, Some(row.clone()), RowWrite::Done);
         Ok(row)
     }
 
@@ -227,7 +229,7 @@ impl Transaction for OpenTransaction {
         if let Some(stored) = self.overlay.stored(table, &key) {
             self.store.update(table, &stored, &row).map_err(refused)?;
         }
-        self.changed((table, &key), (before, Some(row.into())), false);
+        self.changed(table, &key, before, Some(row.into()), RowWrite::Done);
         Ok(())
     }
 
@@ -235,7 +237,7 @@ impl Transaction for OpenTransaction {
         let key = table.key_of(&row);
         let before = self.known(table, &key)?;
         assert!(before.is_some(), "a reducer touches a missing row of {}", table.name);
-        self.changed((table, &key), (before, Some(row.into())), true);
+        self.changed(table, &key, before, Some(row.into()), RowWrite::Deferred);
         Ok(())
     }
 
@@ -243,7 +245,7 @@ impl Transaction for OpenTransaction {
         let before = self.known(table, key)?;
         assert!(before.is_some(), "a reducer deletes a missing row of {}", table.name);
         self.store.delete(table, key).map_err(refused)?;
-        self.changed((table, key), (before, None), false);
+        self.changed(table, key, before, None, RowWrite::Done);
         Ok(())
     }
 }

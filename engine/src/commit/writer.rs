@@ -194,27 +194,22 @@ impl WriterThread {
 
     /// Rolls back a transaction. After this nothing of it is kept.
     fn roll_back(&mut self, start: RollbackPoint, failure: TransactionFailure) -> RolledBack {
+        if let TransactionFailure::Store(StoreError::Broken(why)) = &failure {
+            self.health.poison(why);
+        }
         let undone = self.executor.transaction.store.rollback();
         self.executor.transaction.rolled_back();
         self.executor.return_to(start);
+        if let Err(why) = &undone {
+            self.health.poison(why);
+        }
         let error = match (failure, undone) {
             (TransactionFailure::NeedsSavepoints, Ok(())) => return RolledBack::NeedsSavepoints,
-            (TransactionFailure::Store(error @ StoreError::Broken(_)), _)
-            | (TransactionFailure::Store(error), Ok(())) => error,
-            (TransactionFailure::Store(error), Err(why)) => {
-                self.health.poison(&why);
-                error
-            }
-            (TransactionFailure::NeedsSavepoints, Err(why)) => {
-                self.health.poison(&why);
-                why
-            }
+            (TransactionFailure::NeedsSavepoints, Err(error))
+            | (TransactionFailure::Store(error), _) => error,
         };
         self.live.forget();
         self.policies.put_back();
-        if let StoreError::Broken(why) = &error {
-            self.health.poison(why);
-        }
         let refusal = self.health.check().err().unwrap_or_else(|| error.to_refusal());
         match error {
             StoreError::Constraint { .. } => RolledBack::Violation(refusal),
@@ -231,7 +226,8 @@ impl WriterThread {
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
         let weight = group.weight();
         let CommitGroup { units, held_answers: mut answers, .. } = group;
-        let (mut records, mut held_answers) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
+        let mut held_answers = Vec::new();
         for (unit, outcome) in units.into_iter().zip(outcomes) {
             let outcome = match outcome {
                 UnitOutcome::Done(done) => Ok(done),

@@ -47,7 +47,7 @@ impl QueryService {
         as_of: Option<Seq>,
     ) -> Result<QueryResult, Refusal> {
         if let Some(principal) = self.policies.principal(caller) {
-            return self.query_restricted(caller, principal, (sql, params), as_of).await;
+            return self.query_restricted(caller, principal, sql, params, as_of).await;
         }
         let (sql, params) = query::prepare(sql, params)?;
         let layout = self.layout.clone();
@@ -100,7 +100,8 @@ impl QueryService {
         &self,
         caller: &Caller,
         mut principal: QueryPrincipal,
-        (sql, params): (&str, &Map<String, JsonValue>),
+        sql: &str,
+        params: &Map<String, JsonValue>,
         as_of: Option<Seq>,
     ) -> Result<QueryResult, Refusal> {
         query::prepare(sql, params)?;

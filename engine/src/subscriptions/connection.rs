@@ -270,7 +270,7 @@ impl Connection {
         let (start, checksum) = (wanted.start, wanted.checksum);
         let shared = self.engine.shared_results(&self.caller);
         let read = move |reader: &mut _| {
-            resume::begin(reader, &tables, &binding, (start, checksum), &shared)
+            resume::begin(reader, &tables, &binding, start, checksum, &shared)
         };
         let resumed = self.engine.queries.read(self.caller.reader_key(), read).await?;
         self.engine.queries.wait_durable(resumed.seq()).await?;

@@ -48,7 +48,8 @@ pub(crate) fn begin(
     reader: &mut Reader,
     tables: &LiveTables,
     binding: &Binding,
-    (start, checksum): (Start, bool),
+    start: Start,
+    wants_checksum: bool,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
@@ -56,7 +57,7 @@ pub(crate) fn begin(
         Start::Now => whole_snapshot(&state, binding, None, shared),
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
-            ResumeResult::Delta { from, seq, delta, .. } if checksum => {
+            ResumeResult::Delta { from, seq, delta, .. } if wants_checksum => {
                 // The client's current rows are unknown here, so the new result is read.
                 let sum = Checksum::of(rows(&state, binding, binding.snapshot_sql())?);
                 Ok(ResumeResult::Delta { from, seq, delta, checksum: Some(sum) })
@@ -84,7 +85,7 @@ pub(crate) fn resume_all(
                 resume_in(&state, tables, binding, *from, shared)
             }
             CatchUpRequest::Rebind { old, new, from: Some(from) } => {
-                difference_after_replan(&state, tables, (old, new), *from, shared)
+                difference_after_replan(&state, tables, old, new, *from, shared)
             }
             CatchUpRequest::Rebind { new, from: None, .. } => {
                 let why = refetch("what may be seen has changed".to_owned());
@@ -203,7 +204,8 @@ fn whole_snapshot(
 fn difference_after_replan(
     state: &Snapshot<'_>,
     tables: &LiveTables,
-    (old, new): (&Binding, &Binding),
+    old: &Binding,
+    new: &Binding,
     from: Seq,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {

@@ -55,15 +55,15 @@ impl Subscription {
         binding: Binding,
         listening: Registration,
     ) -> Subscription {
-        let bounded = binding.is_bounded();
+        let is_restricted = binding.is_bounded();
         let mut subscription = Subscription {
             id: wanted.id.into(),
             // Only restricted callers' queries are ever replanned.
-            sql: if bounded { wanted.sql.to_owned() } else { String::new() },
-            params: if bounded { wanted.params.clone() } else { Map::new() },
+            sql: if is_restricted { wanted.sql.to_owned() } else { String::new() },
+            params: if is_restricted { wanted.params.clone() } else { Map::new() },
             previous: None,
             // The statements of a restricted query reveal the policies.
-            explain: wanted.explain && !bounded,
+            explain: wanted.explain && !is_restricted,
             info: binding.info(),
             binding,
             seq: Seq::ZERO,
