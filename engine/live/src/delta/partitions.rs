@@ -10,18 +10,18 @@ use abide_schema::Value;
 use abide_schema::table::Kind;
 use sqlite3_parser::ast::CompoundOperator;
 
-use super::{JOINED, PARTS, RuleContext, Show, Term, terms};
 use crate::catalog::Catalog;
 use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
+use crate::delta::evaluation::EvaluationExtent;
+use crate::delta::rule_context::{PARTS, RuleContext};
+use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::delta::{Delta, Weights};
-use crate::plan::fragment::{
-    Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement, quoted,
-};
-use crate::plan::from::{FromTerm, Join};
+use crate::identifier::quoted;
+use crate::plan::conjunct::EqualColumns;
+use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement};
+use crate::plan::join::Join;
 use crate::plan::kind::{common, form_of};
-use crate::plan::lower::EqualColumns;
-use crate::plan::select::Query;
-use crate::plan::select_core::{ExtraConditions, SelectCore};
+use crate::plan::query::{ExtraConditions, FromTerm, Query, SelectCore};
 use crate::sql::LiveError;
 
 /// How a result is partitioned.
@@ -258,7 +258,7 @@ impl RuleContext<'_> {
         }
         let mut weights = Weights::default();
         if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
-            self.add_difference(super::EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
         }
         let changed = self
