@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
+use crate::interrupt::QueryLimits;
 use crate::interrupt::{Interrupt, InterruptReason};
-use crate::reader::QueryLimits;
 
 /// A connection with the replacements.
 fn replaced() -> (Connection, Interrupt) {
