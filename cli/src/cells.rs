@@ -60,11 +60,6 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", count(n))
 }
 
-/// A hash in hexadecimal.
-pub(crate) fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn is_moment(column: &str) -> bool {
     column == "at" || column.ends_with("_at")
 }

@@ -7,11 +7,13 @@ use abide_schema::Module;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+#[cfg(feature = "demo")]
+use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, demo, environment, events, explain, identity, init, output, printable,
-    replay, role, serve, sql, token, verify, watch,
+    agent, backup, call, environment, events, explain, identity, init, output, printable, replay,
+    role, serve, sql, token, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -28,6 +30,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Play recorded agent conversations, kill the server midway, and report what was lost
+    #[cfg(feature = "demo")]
     Demo(demo::Demo),
     /// Serve a database file over HTTP, WebSocket and SSE
     Serve(serve::Serve),
@@ -61,6 +64,7 @@ enum Command {
 
 async fn run(options: &Options, command: Command) -> Result<(), Failure> {
     match command {
+        #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(options, args).await,
         Command::Serve(args) => serve::run(options, args).await,
         Command::Init(args) => init::run(options, args).await,
@@ -81,7 +85,6 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
 
 const AFTER_HELP: &str = "\
 Start with:
-  abide demo
   abide serve   and in another terminal   abide watch \"SELECT * FROM sessions\"
 
 Exit codes:
@@ -89,7 +92,7 @@ Exit codes:
   1  refused by Abide or by the system; stderr has the reason, its code and a hint
   2  invalid command line
   3  no server answers
-  4  a file, or a run of the demo, failed verification
+  4  a file, or the demo, failed verification
   5  a run waits for a decision; stderr has the command that decides";
 
 impl Command {

@@ -264,7 +264,7 @@ impl Serialize for JsonEvent<'_> {
 /// Hashes in hexadecimal; other values in the form of the protocol.
 fn json(value: &Value) -> JsonValue {
     match value {
-        Value::Blob(hash) => cells::hex(hash).into(),
+        Value::Blob(hash) => hex::encode(hash).into(),
         value => value.to_json(),
     }
 }

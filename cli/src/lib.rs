@@ -77,6 +77,7 @@ mod call;
 mod cells;
 mod command_line;
 mod connect;
+#[cfg(feature = "demo")]
 mod demo;
 mod duration;
 mod environment;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
@@ -388,19 +389,11 @@ impl Caller {
     }
 }
 
+/// The bytes of a scope that its namespace escapes: all but letters, digits, `-`, `_` and `.`.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+
 fn namespace(scope: &Scope) -> String {
-    let escaped = |text: &str| {
-        let mut escaped = String::with_capacity(text.len());
-        for byte in text.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
-                    escaped.push(char::from(byte));
-                }
-                byte => escaped.push_str(&format!("%{byte:02X}")),
-            }
-        }
-        escaped
-    };
+    let escaped = |text| utf8_percent_encode(text, ESCAPED);
     let pairs = scope.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
     match scope.is_empty() {
         true => String::new(),

@@ -7,7 +7,7 @@
 
 use std::cell::Cell as StdCell;
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -305,10 +305,7 @@ impl<'a> Context<'a> {
             IdSource::Salt(salt) => Sha256::new().chain_update(DIGEST_TAG).chain_update(salt),
         };
         let digest: [u8; 32] = digest.chain_update(text.as_bytes()).finalize().into();
-        digest.iter().fold(String::with_capacity(64), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex::encode(digest)
     }
 
     /// The stored id of the row that the caller calls `id`. A caller with a scope chooses ids in the

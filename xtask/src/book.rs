@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let broken = broken_links(&root.join(BUILT)).map_err(|why| format!("{BUILT}: {why}"))?;
     broken.iter().for_each(|link| println!("{link}"));
     println!("book: {BUILT}/index.html, {} broken links", findings.len() + broken.len());
-    Ok(crate::verdict(findings.is_empty() && broken.is_empty()))
+    Ok(crate::command::verdict(findings.is_empty() && broken.is_empty()))
 }
 
 /// The mdBook on the path, or our own, which is built if it is missing.
@@ -50,7 +50,7 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
         }
     }
     println!("building  mdbook {VERSION}, once: about three minutes");
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args(["install", "mdbook", "--version", VERSION, "--locked", "--no-default-features"]);
     let status = cargo.arg("--root").arg(&folder).status();
     match status.map_err(|why| format!("cannot run cargo install: {why}"))?.success() {

@@ -5,7 +5,9 @@
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use crate::command::{self, StepResult};
 
 /// A command, with a name for the summary.
 struct Step {
@@ -51,19 +53,16 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
         headline(step);
         let start = Instant::now();
         let good = step.run(root)?;
-        results.push((step, good, start.elapsed()));
-        println!("==== {}", outcome(step, good, start.elapsed()));
+        let result = StepResult { name: step.name.to_owned(), good, took: start.elapsed() };
+        println!("==== {result}");
+        results.push(result);
     }
-    println!("\n==== all steps");
-    for (step, good, took) in &results {
-        println!("{}", outcome(step, *good, *took));
-    }
-    Ok(crate::verdict(results.iter().all(|(_, good, _)| *good)))
+    Ok(command::verdict(command::print_results(&results)))
 }
 
 impl Step {
     fn run(&self, root: &Path) -> Result<bool, String> {
-        let mut cargo = crate::cargo(root);
+        let mut cargo = command::cargo(root);
         cargo.args(self.command.split(' ').skip(1)).envs(self.env).stdin(Stdio::null());
         let status = cargo.status().map_err(|why| format!("cannot run {}: {why}", self.command))?;
         Ok(status.success())
@@ -73,9 +72,4 @@ impl Step {
 fn headline(step: &Step) {
     let env = step.env.map(|(name, value)| format!("{name}=\"{value}\" ")).unwrap_or_default();
     println!("\n==== {}: {env}{}", step.name, step.command);
-}
-
-fn outcome(step: &Step, good: bool, took: Duration) -> String {
-    let word = if good { "ok" } else { "FAILED" };
-    format!("{:<9} {word:<6} {:>6.1} s", step.name, took.as_secs_f64())
 }

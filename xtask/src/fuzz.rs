@@ -31,7 +31,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     for target in targets {
         good &= fuzz(root, &program, target, (seconds, seed))?;
     }
-    Ok(crate::verdict(good))
+    Ok(crate::command::verdict(good))
 }
 
 fn wanted(words: &[String]) -> Result<(u64, Option<u32>, Vec<&'static str>), String> {
@@ -67,7 +67,7 @@ fn build(root: &Path) -> Result<PathBuf, String> {
         .map_err(|why| format!("cargo metadata: {why}"))?;
     let folder = metadata.target_directory.as_std_path().join("fuzz");
     let host = host()?;
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args([
         "build",
         "--quiet",

@@ -28,14 +28,14 @@ const COMMAND: [&str; 9] = [
 /// Runs the tests. Succeeds if they do.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let (variable, number) = wanted(words)?;
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args(COMMAND).stdin(Stdio::null());
     for other in ["LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
         cargo.env_remove(other);
     }
     cargo.env(variable, number.to_string());
     let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::verdict(status.success()))
+    Ok(crate::command::verdict(status.success()))
 }
 
 /// The environment variable with the extent, and its value.

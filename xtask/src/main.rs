@@ -2,16 +2,17 @@
 //!
 //! Each verb is one file: `test` runs the suite, `live` tests live SQL for any time, `visibility` tests what restricted
 //! callers see, `crash`, `sim`, `bugs`, `interleave`, `fuzz`, `soak`, `overload` and `recovery` test durability,
-//! `reliability` writes a table of their results, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
+//! `proofs` runs all of these in full, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
 //! Nothing here is shipped.
 
 mod book;
 mod ci;
+mod command;
 mod fuzz;
 mod live;
 mod node;
 mod picture;
-mod reliability;
+mod proofs;
 mod sim;
 mod stress;
 mod test;
@@ -19,9 +20,8 @@ mod tidy;
 mod visibility;
 
 use std::env;
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// A subcommand of `cargo xtask`.
 struct Subcommand {
@@ -95,16 +95,16 @@ const VERBS: &[Subcommand] = &[
         run: stress::recovery,
     },
     Subcommand {
-        name: "reliability",
-        about: "run all of these, and write the results to docs/reliability.md",
-        takes: reliability::TAKES,
-        run: reliability::run,
-    },
-    Subcommand {
         name: "visibility",
         about: "compare what restricted callers see with filtered copies",
         takes: visibility::TAKES,
         run: visibility::run,
+    },
+    Subcommand {
+        name: "proofs",
+        about: "run every long check in full, and write the figures to docs/reliability.md",
+        takes: proofs::TAKES,
+        run: proofs::run,
     },
     Subcommand {
         name: "tidy",
@@ -176,16 +176,4 @@ fn usage() -> String {
 /// The root of the checkout.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the checkout")
-}
-
-/// The cargo that runs this program, with the root as its working directory.
-fn cargo(root: &Path) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(root);
-    cargo
-}
-
-/// Exit code 0 for success, 1 for failure.
-fn verdict(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         [word] if word == "--debug" => &[],
         _ => return Err(format!("it takes {TAKES}")),
     };
-    let mut demo = crate::cargo(root);
+    let mut demo = crate::command::cargo(root);
     demo.args(["run", "--quiet"]).args(profile).args(["--", "demo"]);
     let output = demo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|why| format!("cannot run `{COMMAND}`: {why}"))?;

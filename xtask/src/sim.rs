@@ -33,11 +33,11 @@ pub(crate) fn bugs(root: &Path) -> Result<ExitCode, String> {
 
 /// Checks shared state of threads in many orders.
 pub(crate) fn interleave(root: &Path) -> Result<ExitCode, String> {
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args(["test", "--quiet", "--package", "abide-engine", "--features", "interleavings"]);
     let status = cargo.args(["--lib", "interleavings"]).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::verdict(status.success()))
+    Ok(crate::command::verdict(status.success()))
 }
 
 fn simulator(
@@ -46,9 +46,9 @@ fn simulator(
     verb: &str,
     words: &[String],
 ) -> Result<ExitCode, String> {
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args(["run", "--quiet", "--package", "abide-sim"]).args(build).args(["--", verb]);
     let status = cargo.args(words).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::verdict(status.success()))
+    Ok(crate::command::verdict(status.success()))
 }

@@ -30,15 +30,15 @@ pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String
 }
 
 fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, String> {
-    let mut build = crate::cargo(root);
+    let mut build = crate::command::cargo(root);
     build.args(["build", "--quiet", "--release", "--package", "abide"]).stdin(Stdio::null());
     let built = build.status().map_err(|why| format!("cannot start cargo: {why}"))?;
     if !built.success() {
-        return Ok(crate::verdict(false));
+        return Ok(crate::command::verdict(false));
     }
-    let mut cargo = crate::cargo(root);
+    let mut cargo = crate::command::cargo(root);
     cargo.args(["run", "--quiet", "--release", "--package", "abide-stress", "--", verb]);
     let status = cargo.args(words).stdin(Stdio::null()).status();
     let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
-    Ok(crate::verdict(status.success()))
+    Ok(crate::command::verdict(status.success()))
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
 
     let start = Instant::now();
     let mut tally = Tally::default();
-    let mut cargo = crate::cargo(root)
+    let mut cargo = crate::command::cargo(root)
         .args(COMMAND)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
 
     println!("\nran       {command} in {:.0} s", start.elapsed().as_secs_f64());
     print!("{tally}");
-    Ok(crate::verdict(tally.failed == 0))
+    Ok(crate::command::verdict(tally.failed == 0))
 }
 
 /// Prints each line as it arrives, and counts.

@@ -4,8 +4,10 @@
 //! files from git, the dependency graph from cargo) and prints the findings. It also runs as a test, so `cargo test
 //! --workspace` covers it. Rules that rustc, clippy and rustfmt can check are configured there.
 
+mod cycles;
 mod dependencies;
 mod features;
+mod finding;
 mod language;
 mod length;
 mod licences;
@@ -19,46 +21,21 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-use source::Source;
-
-/// A violation of a rule, and its location.
-#[derive(Debug)]
-pub(crate) struct Finding {
-    place: String,
-    what: String,
-}
-
-impl Finding {
-    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
-        Self { place: place.to_string(), what: what.to_string() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
-    }
-}
-
-/// A text file that is committed or would be.
-struct File {
-    path: String,
-    text: String,
-}
+use finding::Finding;
+use source::{File, Source};
 
 /// Prints the findings.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let (checked, findings) = check(root)?;
     findings.iter().for_each(|finding| println!("{finding}"));
     println!("tidy: {checked}, {} findings", findings.len());
-    Ok(crate::verdict(findings.is_empty()))
+    Ok(crate::command::verdict(findings.is_empty()))
 }
 
 /// A summary of the checked input, and the findings.
@@ -81,6 +58,7 @@ fn check(root: &Path) -> Result<(String, Vec<Finding>), String> {
         findings.extend(length::check_lines(source));
     }
     findings.extend(length::check(&sources, ratchet.map_or("", |file| &file.text)));
+    findings.extend(cycles::check(&sources));
     findings.extend(dependencies::check(&dependencies::edges(&metadata)));
     findings.extend(features::check(&features::built(&metadata)));
     findings.extend(licences::check(&metadata));

@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     };
     let mut good = true;
     for (binary, test) in TESTS {
-        let mut cargo = crate::cargo(root);
+        let mut cargo = crate::command::cargo(root);
         cargo.args(["test", "--release", "--package", "abide-tests", "--test", binary]);
         cargo.args(["--", "--nocapture", "--exact", test]).stdin(Stdio::null());
         for other in ["VISIBILITY_SEEDS", "ABIDE_SEED", "LIVE_SEED", "LIVE_SEEDS", "LIVE_MINUTES"] {
@@ -47,5 +47,5 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         let status = cargo.status().map_err(|why| format!("cannot start cargo: {why}"))?;
         good &= status.success();
     }
-    Ok(crate::verdict(good))
+    Ok(crate::command::verdict(good))
 }

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod tests;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
 /// Text with placeholders.
@@ -119,17 +120,10 @@ pub(crate) fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Percent-encodes all characters except the unreserved ones of RFC 3986, so that a value stays within its path
-/// segment or query part.
+/// The bytes that a URL part escapes: all but the unreserved characters of RFC 3986.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Percent-encodes a value, so that it stays within its path segment or query part.
 pub(crate) fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, ESCAPED).to_string()
 }

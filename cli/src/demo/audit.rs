@@ -14,7 +14,7 @@ use super::ledger::Acknowledged;
 use super::script::{Part, Script};
 use crate::failure::Failure;
 use crate::log_pages::LogPages;
-use crate::{cells, verify};
+use crate::verify;
 
 /// The result of the audit.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(crate) async fn audit(
     let verified = verify_file(db, &mut |_| {}).map_err(verify::failure)?;
     let mut audit = Audit {
         events: verified.events.0.unsigned_abs(),
-        head: cells::hex(&verified.hash),
+        head: hex::encode(&verified.hash),
         ..Audit::default()
     };
     let file = Abide::open_with(db, config)?;

@@ -1,5 +1,8 @@
 //! Rate limits and quotas of callers. Checked on the caller's thread, before
 //! anything is queued. Kept in memory: a restart resets them.
+//!
+//! This is not a crate such as `governor`, because a batch is charged as a whole or not at all, a rate and a quota are
+//! charged together, the limits of a caller change while it is connected, and time is the engine's, which tests set.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -5,6 +5,7 @@
 //! refused. Credentials are required once the file has a token, or if the server is started with a
 //! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL, UP
 use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use percent_encoding::percent_decode_str;
 use serde_json::Value as JsonValue;
 use subtle::ConstantTimeEq as _;
 
@@ -255,18 +257,7 @@ fn given_tokens<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item 
 
 /// Percent-decodes. A `+` stays one: base64 tokens contain it, and a token has no spaces.
 fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = [rest.next()?, rest.next()?];
-        let digits = std::str::from_utf8(&digits).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-    }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 /// Loopback does not protect against a browser on the same machine: any page can

@@ -183,9 +183,7 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
     if !fits || !is_plain(id) || !is_plain(secret) {
         return None;
     }
-    let digest = Sha256::digest(shown.as_bytes());
-    let hash = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some((id.to_owned(), hash))
+    Some((id.to_owned(), hex::encode(Sha256::digest(shown.as_bytes()))))
 }
 
 /// One refusal for every unknown credential, so that attempts reveal nothing.

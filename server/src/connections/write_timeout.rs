@@ -1,7 +1,8 @@
 //! A socket that times out writes to a peer that does not read.
 //!
 //! Backpressure means waiting for slow peers; this limits how long. It covers responses, event
-//! streams and WebSockets alike, because it sits below all of them.
+//! streams and WebSockets alike, because it sits below all of them. The wrapper also counts received bytes; with a crate
+//! for the timeout, the wrapper for the count would remain.
 
 use std::io;
 use std::pin::Pin;

@@ -124,8 +124,7 @@ fn session_of(by: &Caller, agent: &str, id: Option<&str>, key: Option<&str>) -> 
         (None, None) => uuid::Uuid::new_v4().to_string(),
     };
     let digest = Sha256::digest(text.as_bytes());
-    let short: String = digest.iter().take(13).map(|byte| format!("{byte:02x}")).collect();
-    format!("s_{short}")
+    format!("s_{}", hex::encode(&digest[..13]))
 }
 
 /// Returns a run.

@@ -264,7 +264,7 @@ fn report(cases: &[Case]) -> bool {
     failed == 0
 }
 
-/// Prints a figure for `cargo xtask reliability`.
+/// Prints a figure for `cargo xtask proofs`.
 fn figure(what: &str, value: impl std::fmt::Display) {
     println!("figure  {what}: {value}");
 }

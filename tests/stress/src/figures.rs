@@ -1,4 +1,4 @@
-//! The results of a run, one line each: `figure  what: value`. `cargo xtask reliability` parses
+//! The results of a run, one line each: `figure  what: value`. `cargo xtask proofs` parses
 //! them.
 
 use std::fmt;

@@ -4,7 +4,7 @@
 //!
 //! Changes when the load, the faults or the limits change. The tests use no engine internals: they
 //! observe the server through its sockets, its file and `/proc`. Results are printed as figures,
-//! from which `cargo xtask reliability` builds its table.
+//! from which `cargo xtask proofs` builds its table.
 //!
 //! `server` a process and its file · `caller` a caller whose calls are timed · `http`, `socket`
 //! minimal clients · `pace` real time · `words` the command line · `figures` the output.

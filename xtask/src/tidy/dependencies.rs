@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cargo_metadata::{DependencyKind, Metadata};
 
-use super::Finding;
+use super::finding::Finding;
 
 /// A dependency of one of our crates on another.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use cargo_metadata::Metadata;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// A package, its feature, and why it must not be enabled.
 const FORBIDDEN: [(&str, &str, &str); 2] = [

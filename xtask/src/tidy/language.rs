@@ -1,9 +1,10 @@
 //! Rule: comments, messages and pages are in plain technical English. `CONTRIBUTING.md` describes the style; this rule
 //! finds the words that are most often used against it.
 
+use super::finding::Finding;
 use super::links::prose;
+use super::source::File;
 use super::source::{Source, is_word};
-use super::{File, Finding};
 
 /// Words that are not used, in lower case, and the alternative.
 const WORDS: [(&str, &str); 17] = [

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Line, Source, is_word};
 
 /// The list of exceptions: `<lines> <path>` or `<lines> <path> <function>` per line.

@@ -2,7 +2,7 @@
 
 use cargo_metadata::Metadata;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Licences of which each is sufficient by itself.
 const ALLOWED: [&str; 12] = [

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{File, Finding};
+use super::finding::Finding;
+use super::source::File;
 
 /// The table of contents of the book.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";

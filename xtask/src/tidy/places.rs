@@ -1,7 +1,8 @@
 //! Rule: committed files contain no location that exists only on one machine, such as a folder or a registry
 //! mirror.
 
-use super::{File, Finding};
+use super::finding::Finding;
+use super::source::File;
 
 /// Folders of development machines.
 const FOLDERS: [&str; 2] = ["work", "root"];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// All that may stand there. A new room is a decision: it comes with a line in ARCHITECTURE.md.
 const MAY_STAND: [&str; 27] = [

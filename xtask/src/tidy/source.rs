@@ -1,7 +1,11 @@
 //! A Rust file, split into code, comments and literals, so that rules ignore words in strings. Not a parser: it
 //! tokenizes only as far as necessary for this.
 
-use super::File;
+/// A text file that is committed or would be.
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
 
 /// A file as lines.
 pub(crate) struct Source {

@@ -1,6 +1,6 @@
 //! Rule: no unfinished code, no silenced lints, no tests that sleep.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Line, Source, is_word};
 
 /// Markers of unfinished work, in comments or code.

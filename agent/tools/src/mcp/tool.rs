@@ -60,7 +60,7 @@ fn name_here(prefix: &str, name: &str) -> String {
         return whole;
     }
     let hash = Sha256::digest(format!("{prefix}{name}"));
-    let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(&hash[..4]);
     format!("{}_{hash}", &whole[..NAME_CHARS - hash.len() - 1])
 }
 

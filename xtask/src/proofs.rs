@@ -1,6 +1,6 @@
-//! `cargo xtask reliability`: runs every proof that counts something, and writes the figures to
-//! `docs/reliability.md`, between two marks. A figure is that of the proof's last complete run; a failed proof has
-//! no figures in the table. `--only` runs one of them.
+//! `cargo xtask proofs`: every check that takes too long for `cargo xtask ci`, in full. It writes the figures that they
+//! print to `docs/reliability.md`, between two marks. A figure is that of the proof's last complete run; a failed proof
+//! has no figures in the table. `--only` runs one of them.
 //!
 //! A proof prints a figure on a line of its own: `figure  what: value`.
 
@@ -10,16 +10,22 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+use crate::command::{self, StepResult};
+
 /// The arguments.
 pub(crate) const TAKES: &str = "[--share | --only PROOF]   \
-    all of it, half an hour; in a few minutes, without the table; or one proof again";
+    all in full; a share of each, without the table; or one of them";
 
 const PAGE: &str = "docs/reliability.md";
-const BEGINS: &str = "<!-- figures: written by cargo xtask reliability -->";
+const BEGINS: &str = "<!-- figures: written by cargo xtask proofs -->";
 const ENDS: &str = "<!-- end of figures -->";
 
 /// The proofs, and the arguments for a smaller share.
-const PROOFS: [(&str, &str); 6] = [
+const PROOFS: [(&str, &str); 10] = [
+    ("bugs", "bugs"),
+    ("interleave", "interleave"),
+    ("live --seeds 10000", "live --seeds 100"),
+    ("visibility --seeds 500", "visibility --seeds 20"),
     ("crash --all", "crash --stride 600"),
     ("sim --seeds 1000", "sim --seeds 100"),
     ("fuzz --seconds 30", "fuzz --seconds 5"),
@@ -48,26 +54,27 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
         return Err(format!("unknown proof; the arguments are {TAKES}"));
     }
     let page = root.join(PAGE);
-    let (begun, mut good) = (Instant::now(), true);
+    let mut results = Vec::new();
     let mut figures = if is_share { Vec::new() } else { read(&page)? };
     for (whole, share) in PROOFS.into_iter().filter(|(whole, _)| is_wanted(whole)) {
         let command = format!("cargo xtask {}", if is_share { share } else { whole });
         println!("==== {command}");
         figures.retain(|figure| figure.command != command);
-        let mut counted = Vec::new();
+        let (start, mut counted) = (Instant::now(), Vec::new());
         let proven = prove(root, &command, &mut counted)?;
         if proven {
             figures.append(&mut counted);
         }
-        good &= proven;
+        results.push(StepResult { name: command, good: proven, took: start.elapsed() });
     }
     in_order(&mut figures);
     let table = table(&figures);
-    println!("\n{table}\n{:.0} s", begun.elapsed().as_secs_f64());
+    println!("\n{table}");
+    let good = command::print_results(&results);
     if !is_share {
         write(&page, &table)?;
     }
-    Ok(crate::verdict(good))
+    Ok(command::verdict(good))
 }
 
 /// Sorts the figures in the order of [`PROOFS`], and removes others.

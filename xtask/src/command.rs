@@ -1,0 +1,44 @@
+//! What the subcommands share: running cargo, the exit code, and the durations of steps.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// The cargo that runs this program, with the root as its working directory.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.current_dir(root);
+    cargo
+}
+
+/// Exit code 0 for success, 1 for failure.
+pub(crate) fn verdict(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A step of a subcommand that ended.
+pub(crate) struct StepResult {
+    pub(crate) name: String,
+    pub(crate) good: bool,
+    pub(crate) took: Duration,
+}
+
+impl fmt::Display for StepResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.good { "ok" } else { "FAILED" };
+        write!(f, "{word:<6} {:>7.1} s  {}", self.took.as_secs_f64(), self.name)
+    }
+}
+
+/// Prints the results of all steps and their total duration. Returns whether all steps succeeded.
+pub(crate) fn print_results(results: &[StepResult]) -> bool {
+    let good = results.iter().all(|step| step.good);
+    let took = results.iter().map(|step| step.took).sum();
+    println!("\n==== all steps");
+    results.iter().for_each(|step| println!("{step}"));
+    println!("{}", StepResult { name: "total".to_owned(), good, took });
+    good
+}
