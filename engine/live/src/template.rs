@@ -136,10 +136,10 @@ impl Template {
     pub(crate) fn remembers(&self) -> bool {
         matches!(
             self.rule,
-            DeltaRule::Aggregates(..)
+            DeltaRule::IncrementalAggregate(..)
                 | DeltaRule::Window(_)
                 | DeltaRule::OnAnyChange(_)
-                | DeltaRule::Whole
+                | DeltaRule::FullReevaluation
         )
     }
 
@@ -369,27 +369,27 @@ impl Binding {
         Explanation {
             rule: template.rule.name(),
             cost: match &template.rule {
-                DeltaRule::Images(_) => "the changed rows that match its keys",
+                DeltaRule::RowFilter(_) => "the changed rows that match its keys",
                 DeltaRule::Join(_) => "the joined rows of the changed rows",
-                DeltaRule::Aggregates(..) => {
+                DeltaRule::IncrementalAggregate(..) => {
                     "the joined rows of the changed rows; a touched group on first use"
                 }
-                DeltaRule::Groups(_) => "the rows of the touched groups, twice",
-                DeltaRule::Touched(_) => "the rows that the changed rows reach, twice",
+                DeltaRule::GroupReevaluation(_) => "the rows of the touched groups, twice",
+                DeltaRule::RowReevaluation(_) => "the rows that the changed rows reach, twice",
                 DeltaRule::Window(_) => "the window, if a changed row sorts before its end",
                 DeltaRule::OnAnyChange(_) => "the whole query, if a changed row matches",
-                DeltaRule::Partitions(parts) => parts.cost,
-                DeltaRule::Whole => "the whole query",
+                DeltaRule::PartitionReevaluation(parts) => parts.cost,
+                DeltaRule::FullReevaluation => "the whole query",
             },
             statements: template.statements().into_iter().map(|statement| statement.sql).collect(),
             state: match &template.rule {
-                DeltaRule::Images(_)
+                DeltaRule::RowFilter(_)
                 | DeltaRule::Join(_)
-                | DeltaRule::Groups(_)
-                | DeltaRule::Touched(_)
-                | DeltaRule::Partitions(_) => "none",
-                DeltaRule::Aggregates(..) => "accumulators of the touched groups",
-                DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) | DeltaRule::Whole => {
+                | DeltaRule::GroupReevaluation(_)
+                | DeltaRule::RowReevaluation(_)
+                | DeltaRule::PartitionReevaluation(_) => "none",
+                DeltaRule::IncrementalAggregate(..) => "accumulators of the touched groups",
+                DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) | DeltaRule::FullReevaluation => {
                     "the last result"
                 }
             },

@@ -58,7 +58,7 @@ enum GroupOutput {
 }
 
 impl AggregateRule {
-    /// A tally for an aggregation of plain joins that is grouped by plain columns and outputs only
+    /// A rule for an aggregation of plain joins that is grouped by plain columns and outputs only
     /// these and aggregates that can be added up.
     pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<AggregateRule> {
         let groups = core.group.clone().unwrap_or_default();
@@ -96,7 +96,7 @@ impl AggregateRule {
         Some(AggregateRule { aggregates: aggregates.collect(), terms, fill, shown, grouped })
     }
 
-    /// All statements of the tally.
+    /// All statements of the rule.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         let mut statements: Vec<Statement> = self.terms().cloned().collect();
         statements.push(self.fill.clone());

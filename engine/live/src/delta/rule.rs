@@ -1,11 +1,11 @@
 //! The delta rules: how the change of a query's result follows from the changes of its tables.
 //!
-//! `ChangeImages`: filter and project the old and new images of the changed rows. `Join`: with R' the
+//! `RowFilter`: filter and project the old and new images of the changed rows. `Join`: with R' the
 //! tables after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j
-//! (DBSP's rule, over the later state only). `Groups`: find the touched groups by the same terms,
-//! and evaluate each of them over the tables after and before. `Touched`: find the rows of the
-//! outermost inner tables that a change may affect, and evaluate the query for each of them, after
-//! and before. `Whole`: evaluate the whole query over both states.
+//! (DBSP's rule, over the later state only). `GroupReevaluation`: find the affected groups by the
+//! same terms, and evaluate each of them over the tables after and before. `RowReevaluation`: find
+//! the rows of the outermost inner tables that a change may affect, and evaluate the query for each
+//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states.
 
 use std::collections::HashMap;
 
@@ -34,23 +34,23 @@ use crate::sql::LiveError;
 #[derive(Debug)]
 pub(crate) enum DeltaRule {
     /// One table, filtered and projected.
-    Images(Statement),
+    RowFilter(Statement),
     /// An inner join.
     Join(Vec<Term>),
     /// Aggregates maintained as accumulators.
-    Aggregates(Box<AggregateRule>, Vec<Term>),
+    IncrementalAggregate(Box<AggregateRule>, Vec<Term>),
     /// Other aggregates: the terms return the group of every changed row.
-    Groups(Vec<Term>),
+    GroupReevaluation(Vec<Term>),
     /// Outer joins and subqueries: the terms return the rows that a change may affect.
-    Touched(Vec<Term>),
+    RowReevaluation(Vec<Term>),
     /// LIMIT of plain joins.
     Window(WindowRule),
     /// The terms check whether any changed row matters; if so, the whole query is evaluated.
     OnAnyChange(Vec<Term>),
-    /// A partitioned result: the terms return the touched parts.
-    Partitions(Partitions),
+    /// A partitioned result: the terms return the affected partitions.
+    PartitionReevaluation(Partitions),
     /// Any query: evaluated over both states.
-    Whole,
+    FullReevaluation,
 }
 
 impl DeltaRule {
@@ -82,13 +82,13 @@ impl DeltaRule {
             let groups = core.group.clone().unwrap_or_default();
             let terms = terms(catalog, query, &dependency, None, &groups, Show::Distinct);
             return match AggregateRule::of(catalog, query, core) {
-                Some(tally) => DeltaRule::Aggregates(Box::new(tally), terms),
-                None => DeltaRule::Groups(terms),
+                Some(rule) => DeltaRule::IncrementalAggregate(Box::new(rule), terms),
+                None => DeltaRule::GroupReevaluation(terms),
             };
         }
         let shown = core.shown();
         if core.from.len() == 1 {
-            return DeltaRule::Images(images(catalog, query, core, &shown));
+            return DeltaRule::RowFilter(images(catalog, query, core, &shown));
         }
         DeltaRule::Join(terms(catalog, query, &dependency, None, &shown, Show::Weighted))
     }
@@ -96,28 +96,28 @@ impl DeltaRule {
     /// The name of the rule.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            DeltaRule::Images(_) => "images",
+            DeltaRule::RowFilter(_) => "row_filter",
             DeltaRule::Join(_) => "join",
-            DeltaRule::Aggregates(..) => "tally",
-            DeltaRule::Groups(_) => "groups",
-            DeltaRule::Touched(_) => "touched",
+            DeltaRule::IncrementalAggregate(..) => "incremental_aggregate",
+            DeltaRule::GroupReevaluation(_) => "group_reevaluation",
+            DeltaRule::RowReevaluation(_) => "row_reevaluation",
             DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) => "window",
-            DeltaRule::Partitions(_) => "parts",
-            DeltaRule::Whole => "whole",
+            DeltaRule::PartitionReevaluation(_) => "partition_reevaluation",
+            DeltaRule::FullReevaluation => "full_reevaluation",
         }
     }
 
     /// The terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         match self {
-            DeltaRule::Images(_) | DeltaRule::Whole => Vec::new(),
+            DeltaRule::RowFilter(_) | DeltaRule::FullReevaluation => Vec::new(),
             DeltaRule::Join(terms)
-            | DeltaRule::Aggregates(_, terms)
-            | DeltaRule::Groups(terms)
-            | DeltaRule::Touched(terms)
+            | DeltaRule::IncrementalAggregate(_, terms)
+            | DeltaRule::GroupReevaluation(terms)
+            | DeltaRule::RowReevaluation(terms)
             | DeltaRule::OnAnyChange(terms) => terms.iter().collect(),
             DeltaRule::Window(cut) => cut.terms.iter().collect(),
-            DeltaRule::Partitions(parts) => parts.terms().collect(),
+            DeltaRule::PartitionReevaluation(parts) => parts.terms().collect(),
         }
     }
 
@@ -125,38 +125,39 @@ impl DeltaRule {
     fn choose_else(catalog: &Catalog, query: &Query) -> DeltaRule {
         if query.limit.is_some() {
             return Partitions::gate(catalog, query)
-                .map_or(DeltaRule::Whole, DeltaRule::OnAnyChange);
+                .map_or(DeltaRule::FullReevaluation, DeltaRule::OnAnyChange);
         }
         if let [(_, core)] = query.cores.as_slice()
             && !core.distinct
             && !core.windows()
         {
             if let Some(parts) = Partitions::of_full_join(catalog, query, core) {
-                return DeltaRule::Partitions(parts);
+                return DeltaRule::PartitionReevaluation(parts);
             }
             if let Some(terms) = touched(catalog, query, core) {
-                return DeltaRule::Touched(terms);
+                return DeltaRule::RowReevaluation(terms);
             }
         }
-        Partitions::by_values(catalog, query).map_or(DeltaRule::Whole, DeltaRule::Partitions)
+        Partitions::by_values(catalog, query)
+            .map_or(DeltaRule::FullReevaluation, DeltaRule::PartitionReevaluation)
     }
 
     /// All statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let (terms, extent) = match self {
-            DeltaRule::Images(statement) => return vec![statement.clone()],
+            DeltaRule::RowFilter(statement) => return vec![statement.clone()],
             DeltaRule::Join(terms) => (terms.as_slice(), None),
-            DeltaRule::Aggregates(_, terms) | DeltaRule::Groups(terms) => {
+            DeltaRule::IncrementalAggregate(_, terms) | DeltaRule::GroupReevaluation(terms) => {
                 (terms.as_slice(), Some(EvaluationExtent::Group))
             }
-            DeltaRule::Touched(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
+            DeltaRule::RowReevaluation(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
             DeltaRule::Window(cut) => (cut.terms.as_slice(), Some(EvaluationExtent::Whole)),
             DeltaRule::OnAnyChange(terms) => (terms.as_slice(), Some(EvaluationExtent::Whole)),
-            DeltaRule::Partitions(parts) => return parts.statements(catalog, query),
-            DeltaRule::Whole => (&[][..], Some(EvaluationExtent::Whole)),
+            DeltaRule::PartitionReevaluation(parts) => return parts.statements(catalog, query),
+            DeltaRule::FullReevaluation => (&[][..], Some(EvaluationExtent::Whole)),
         };
         let mut statements = match self {
-            DeltaRule::Aggregates(tally, _) => tally.statements(),
+            DeltaRule::IncrementalAggregate(rule, _) => rule.statements(),
             _ => Vec::new(),
         };
         statements.extend(terms.iter().map(|term| term.statement.clone()));
@@ -174,7 +175,9 @@ impl DeltaRule {
         group: &Row,
     ) -> Result<Option<BackfilledGroup>, LiveError> {
         match self {
-            DeltaRule::Aggregates(tally, _) => Ok(Some(BackfilledGroup(tally.fill(run, group)?))),
+            DeltaRule::IncrementalAggregate(rule, _) => {
+                Ok(Some(BackfilledGroup(rule.fill(run, group)?)))
+            }
             _ => Ok(None),
         }
     }
@@ -188,7 +191,9 @@ impl DeltaRule {
         filled: Option<BackfilledGroup>,
     ) -> Result<(), LiveError> {
         match self {
-            DeltaRule::Aggregates(tally, _) => tally.apply_backfill(run, state, group, filled),
+            DeltaRule::IncrementalAggregate(rule, _) => {
+                rule.apply_backfill(run, state, group, filled)
+            }
             _ => Ok(()),
         }
     }
@@ -200,8 +205,8 @@ impl DeltaRule {
             _ => None,
         };
         match self {
-            DeltaRule::Partitions(parts) => parts.values().filter_map(own).collect(),
-            DeltaRule::Aggregates(..) | DeltaRule::Groups(_) => {
+            DeltaRule::PartitionReevaluation(parts) => parts.values().filter_map(own).collect(),
+            DeltaRule::IncrementalAggregate(..) | DeltaRule::GroupReevaluation(_) => {
                 query.cores[0].1.group.iter().flatten().filter_map(own).collect()
             }
             _ => Vec::new(),
@@ -216,26 +221,26 @@ impl DeltaRule {
         numbers: Option<&[usize]>,
     ) -> Result<Delta, LiveError> {
         match self {
-            DeltaRule::Images(statement) => run.images(statement, numbers),
+            DeltaRule::RowFilter(statement) => run.images(statement, numbers),
             DeltaRule::Join(terms) => {
                 let mut weights = Weights::default();
                 run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
                 Ok(Delta::of_weights(&run.query.key, weights))
             }
-            DeltaRule::Aggregates(tally, terms) => match run.state.take() {
-                Some(state) => tally.delta(run, state),
+            DeltaRule::IncrementalAggregate(rule, terms) => match run.state.take() {
+                Some(state) => rule.delta(run, state),
                 None => run.groups(terms),
             },
-            DeltaRule::Groups(terms) => run.groups(terms),
-            DeltaRule::Touched(terms) => run.touched(terms),
+            DeltaRule::GroupReevaluation(terms) => run.groups(terms),
+            DeltaRule::RowReevaluation(terms) => run.touched(terms),
             DeltaRule::Window(cut) => cut.delta(run),
-            DeltaRule::Partitions(parts) => run.parts(parts),
+            DeltaRule::PartitionReevaluation(parts) => run.parts(parts),
             DeltaRule::OnAnyChange(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
                 if met { run.whole() } else { Ok(Delta::default()) }
             }
-            DeltaRule::Whole => run.whole(),
+            DeltaRule::FullReevaluation => run.whole(),
         }
     }
 }
