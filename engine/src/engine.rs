@@ -17,6 +17,7 @@ use abide_store::{
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
+use crate::Start;
 use crate::access::credentials::CredentialChecker;
 use crate::access::denials::{Denial, Denials};
 use crate::access::policies::{Policies, PolicyValidator, TransactionPolicies, is_outdated};
@@ -332,6 +333,26 @@ impl Engine {
     #[must_use]
     pub fn durable_seq(&self) -> Seq {
         *self.inner.durable.borrow()
+    }
+
+    /// The timeline of the states since this engine was opened. See [`Engine::on_timeline`].
+    #[must_use]
+    pub fn timeline(&self) -> &str {
+        self.inner.store.timelines().current()
+    }
+
+    /// Where a subscription starts whose caller has a state of a timeline: [`Start::Diverged`] if the file does not have
+    /// that state, because it was restored from a backup or is another file. Without a timeline the caller is believed.
+    #[must_use]
+    pub fn on_timeline(&self, start: Start, timeline: Option<&str>) -> Start {
+        match (start, timeline) {
+            (Start::After(seq), Some(timeline))
+                if !self.inner.store.timelines().contain(timeline, seq) =>
+            {
+                Start::Diverged
+            }
+            (start, _) => start,
+        }
     }
 
     /// The path of the file.

@@ -106,7 +106,8 @@ struct Budgets {
 }
 
 impl Interrupt {
-    /// Installs the limits on a connection. `value_bytes` is the default limit of a value.
+    /// Installs the limits on a connection. `value_bytes` is the default limit of a value. The replaced
+    /// functions use them too: `functions::install` does both.
     pub(crate) fn install(
         connection: &mut Connection,
         value_bytes: usize,

@@ -24,6 +24,7 @@ mod open;
 mod private;
 mod reader;
 mod system;
+mod timelines;
 mod verify;
 mod writer;
 
@@ -37,6 +38,7 @@ pub use migrate::LastBefore;
 pub use open::{Store, Tuning, blank};
 pub use reader::{Bind, InterruptHandle, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
+pub use timelines::Timelines;
 pub use verify::{LogFile, Verified, VerifyError, verify_file};
 pub use writer::{LogHead, Writer};
 

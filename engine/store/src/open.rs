@@ -18,6 +18,7 @@ use crate::migrate;
 use crate::private::{self, beside};
 use crate::reader::Reader;
 use crate::system;
+use crate::timelines::Timelines;
 use crate::writer::Writer;
 
 /// An in-memory database with the tables and indexes of a layout and no rows: a plan over it
@@ -76,6 +77,7 @@ pub struct Store {
     layout: Layout,
     tuning: Tuning,
     log_id: String,
+    timelines: Timelines,
     _lock: Lock,
 }
 
@@ -126,11 +128,11 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
-        migrate::migrate(&mut connection, path, &layout, log_id)?;
+        let timelines = migrate::migrate(&mut connection, path, &layout, log_id)?;
         let log_id =
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
-        Ok(Store { path: path.to_owned(), layout, tuning, log_id, _lock: lock })
+        Ok(Store { path: path.to_owned(), layout, tuning, log_id, timelines, _lock: lock })
     }
 
     /// The path of the file.
@@ -149,6 +151,12 @@ impl Store {
     #[must_use]
     pub fn log_id(&self) -> &str {
         &self.log_id
+    }
+
+    /// The timelines of the file. This opening started the last one.
+    #[must_use]
+    pub fn timelines(&self) -> &Timelines {
+        &self.timelines
     }
 
     /// The connection that writes. There must be only one.

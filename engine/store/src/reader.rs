@@ -69,8 +69,7 @@ pub struct Reader {
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let interrupt =
-            Interrupt::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
-        functions::install(&connection, &interrupt)?;
+            functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
         let guard = Arc::new(AtomicU8::new(AuthorizerMode::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {

@@ -90,8 +90,7 @@ impl Writer {
         let tables = system::tables().into_iter().chain(layout.tables());
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // The undo images of one commit are one value, so the limit is SQLite's maximum.
-        let interrupt = Interrupt::install(&mut connection, usize::MAX)?;
-        functions::install(&connection, &interrupt)?;
+        let interrupt = functions::install(&mut connection, usize::MAX)?;
         Ok(Writer { connection, tables, interrupt, steps: Cell::new(0) })
     }
 
