@@ -55,6 +55,11 @@ pub(crate) fn begin(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     match start {
         Start::Now => whole_snapshot(&state, binding, None, shared),
+        Start::Diverged => {
+            let why = "your rows are from a history that this database does not have; it may have \
+                       been restored from a backup";
+            whole_snapshot(&state, binding, Some(refetch(why.to_owned())), shared)
+        }
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
             ResumeResult::Delta { from, seq, delta, .. } if wants_checksum => {
