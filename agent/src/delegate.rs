@@ -10,7 +10,7 @@ use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::drive::Driver;
+use crate::driver::Driver;
 
 /// The name of the tool.
 pub(crate) const TOOL: &str = "task";

@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
-use crate::drive::{Driver, RuntimeContext};
-use crate::runtime::RuntimeError;
+use crate::driver::Driver;
+use crate::runtime_context::RuntimeContext;
+use crate::runtime_error::RuntimeError;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -11,9 +11,10 @@ use abide_programs::Decision;
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
 
-use crate::drive::{Driver, Step, StepError};
+use crate::driver::Driver;
 use crate::program_output::ApprovalRequest;
-use crate::runtime::Settings;
+use crate::settings::Settings;
+use crate::step::{Step, StepError};
 use crate::tool_calls::is_for_the_model;
 
 /// The name of the tool that represents permission requests.

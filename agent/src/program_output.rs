@@ -3,8 +3,8 @@
 use abide_programs::{Answer, Line, ProgramEvent};
 use serde_json::{Value, json};
 
-use crate::drive::Failure;
 use crate::program_plan::ProgramPlan;
+use crate::step::Failure;
 
 /// Output of a program that is not handled yet.
 #[derive(Default)]

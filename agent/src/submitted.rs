@@ -6,7 +6,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::definition::{AgentDefinition, DefinitionError, PromptSource, Subagent};
+use crate::definition::{AgentDefinition, PromptSource, Subagent};
+use crate::definition_error::DefinitionError;
 
 impl Catalog {
     /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::delegate;
-use crate::drive::{Driver, Step, StepError, overtime};
+use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
+use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
 
 /// The tools of the run's agent.
@@ -34,7 +35,7 @@ pub(crate) fn arguments_or_text(text: &str) -> Value {
 pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
     let arguments = match asked.name.as_str() {
         delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
-        plan::TOOL => plan::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver.definition.planning, &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -107,7 +108,7 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
 
 /// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events } = plan::run(driver, claimed).await?;
+    let PlanUpdate { outcome, events } = plan::run(&driver.abide, claimed).await?;
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }

@@ -117,7 +117,8 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let mut all = true;
         for one in of {
             all &= fits(self, one)?;
-            if !all && !(self.collects && self.records()) {
+            let goes_on = all || self.collects && self.records();
+            if !goes_on {
                 return Ok(false);
             }
         }

@@ -20,8 +20,8 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
-use super::writer::{Command, Subscribe};
-use super::{OutgoingMessage, SessionEnd, message};
+use super::message;
+use super::writer::{Command, OutgoingMessage, Subscribe};
 use crate::arrivals::Arrivals;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
@@ -30,6 +30,16 @@ use crate::{frames, limits, unsent};
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
+
+/// How a session ended.
+pub(super) enum SessionEnd {
+    /// The peer has disconnected.
+    Gone,
+    /// The peer closed.
+    Closed,
+    /// The server closes, with a code of RFC 6455 and a reason.
+    Close(u16, &'static str),
+}
 
 /// The reading half of a session.
 pub(super) struct Reader<'a> {
@@ -143,9 +153,18 @@ impl Reader<'_> {
             ClientMessage::Sql { id, sql, params, as_of } => {
                 self.query(id, sql, params, as_of).await
             }
-            ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain } => {
+            ClientMessage::Subscribe {
+                id,
+                sql,
+                params,
+                from,
+                timeline,
+                as_of,
+                checksum,
+                explain,
+            } => {
                 let start = match Start::of(from, as_of) {
-                    Ok(start) => start,
+                    Ok(start) => engine.on_timeline(start, timeline.as_deref()),
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
                 let subscribe = Subscribe { id, sql, params, start, checksum, explain };
