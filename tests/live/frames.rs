@@ -123,7 +123,7 @@ impl LossyClient {
                 let answer = changes.iter().any(|change| change.info.is_some());
                 let changes = changes.iter().map(|change| {
                     assert!(!change.delta.is_stale(), "every delta is within the budget");
-                    let delta = change.delta.rows().clone();
+                    let delta = change.delta.rows().cloned();
                     (change.id.to_string(), delta.expect("errors come separately"))
                 });
                 let frame = Frame { from, to, answer, changes: changes.collect() };
