@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use abide_client::arguments::AppendMessage;
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, Json, Message, ModelUsage, Run, RunLease, RunStatus,
-    Scope, Session, SessionStatus, ToolCall,
+    Abide, AgentState, Call, Code, Error, Json, ModelUsage, NewRunEvent, Run, RunEventKind,
+    RunStatus, Scope, Session, SessionStatus, ToolCall,
 };
 use abide_models::Models;
 use abide_tools::{Environment, ToolContext, Tools};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
 use crate::next_step::{self, NextStep};
+use crate::run_lease::{RunLease, run_event};
 use crate::runtime::{RuntimeError, Settings};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{self, RequestedCall};
@@ -119,16 +121,16 @@ impl Driver {
             Err(halted) => halted,
         };
         let ended = match halted {
-            StepError::Failed(Failure { code, message }) => self.run_lease.failed(&code, &message),
-            StepError::Aborted => self.run_lease.aborted(&self.why_aborted().await?),
+            StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
+            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 // The same request would be refused again, so the run fails with that error.
-                Some(code) => self.run_lease.failed(code.as_str(), &error.to_string()),
+                Some(code) => self.run_lease.failed(code.as_str(), error.to_string()),
                 None => return Err(error.into()),
             },
         };
-        match self.abide.batch([ended]).await {
+        match self.abide.call(ended).await {
             Ok(_) => Ok(DriveResult::Ended),
             // `Denied` means that a runtime with another identity has claimed the run.
             Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
@@ -320,9 +322,8 @@ impl Driver {
         text: &str,
         is_error: bool,
         exit_code: i32,
-    ) -> (Value, Call) {
-        let event = json!({"kind": "tool_result", "data": {
-            "tool_call_id": asked.call_id, "output": text, "exit_code": exit_code}});
+    ) -> (NewRunEvent, Call) {
+        let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
         let result = transcript::ToolEntry {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
@@ -330,24 +331,29 @@ impl Driver {
             is_error,
             exit_code,
         };
-        (event, self.message(Message::tool(text), &result))
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
     }
 
     /// The reducer call that appends a message to the session.
-    pub(crate) fn message(&self, message: Message, data: &impl serde::Serialize) -> Call {
+    pub(crate) fn message(
+        &self,
+        role: &str,
+        text: impl Into<String>,
+        data: &impl serde::Serialize,
+    ) -> AppendMessage {
         let data = serde_json::to_value(data).unwrap_or_default();
-        Call::from(self.abide.append_message(&self.run.session_id, message.data(data)))
+        AppendMessage::new(&self.run.session_id, role, text.into()).data(data)
     }
 
     /// Records events, usage and the given calls in one batch, under the run's lease.
     pub(crate) async fn record(
         &self,
-        events: &[Value],
+        events: &[NewRunEvent],
         spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
         let lease = self.shared.settings.lease;
-        let mut batch = vec![self.run_lease.record(events, spent, lease)];
+        let mut batch = vec![Call::of(self.run_lease.record(events, spent, lease))];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())
@@ -357,9 +363,8 @@ impl Driver {
     /// meantime.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let interrupt = interrupt(&self.run.session_id, undecided, reason);
-        let told = self.abide.batch([self.run_lease.wait(&interrupt)]).await?;
-        let status = told.value.first().map(|it| it.result["status"].clone());
-        Ok(status == Some(json!(RunStatus::Waiting.as_str())))
+        let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
+        Ok(run.status == RunStatus::Waiting)
     }
 
     /// Waits until a call of the session changes.
@@ -419,7 +424,7 @@ impl Driver {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
         }
-        self.abide.batch([self.run_lease.done(&output)]).await?;
+        self.abide.call(self.run_lease.done(output)).await?;
         Ok(DriveResult::Ended)
     }
 

@@ -39,6 +39,7 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod run_lease;
 mod runtime;
 mod structured;
 mod submitted;

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_client::{CallLimits, NewIdentity, RateLimit};
+use abide_client::arguments::CreateIdentity;
+use abide_client::{CallLimits, RateLimit};
 use clap::Args;
 
 use crate::duration;
@@ -28,12 +29,14 @@ pub(crate) struct GrantOptions {
 }
 
 impl GrantOptions {
-    pub(crate) fn capabilities(&self) -> BTreeSet<String> {
-        self.can.iter().cloned().collect()
+    /// The capabilities, if some are given.
+    pub(crate) fn capabilities(&self) -> Option<BTreeSet<String>> {
+        (!self.can.is_empty()).then(|| self.can.iter().cloned().collect())
     }
 
-    pub(crate) fn scope(&self) -> BTreeMap<String, String> {
-        self.scope.iter().cloned().collect()
+    /// The scope, if one is given.
+    pub(crate) fn scope(&self) -> Option<BTreeMap<String, String>> {
+        (!self.scope.is_empty()).then(|| self.scope.iter().cloned().collect())
     }
 
     pub(crate) fn limits(&self) -> Option<CallLimits> {
@@ -41,13 +44,12 @@ impl GrantOptions {
         (limits != CallLimits::default()).then_some(limits)
     }
 
-    pub(crate) fn identity(&self, id: &str, role: &str) -> NewIdentity {
-        NewIdentity {
-            id: id.to_owned(),
-            role: role.to_owned(),
+    pub(crate) fn identity(&self, id: &str, role: &str) -> CreateIdentity {
+        CreateIdentity {
             capabilities: self.capabilities(),
             scope: self.scope(),
             limits: self.limits(),
+            ..CreateIdentity::new(id, role)
         }
     }
 

@@ -1,13 +1,10 @@
 //! `abide role`: defines which reducers a role may call.
 
-use std::collections::BTreeSet;
-
-use abide_client::{CallLimits, NewRole, RateLimit};
+use abide_client::arguments::{RemoveRole, SetRole};
+use abide_client::{CallLimits, RateLimit};
 use abide_reducers::role::BUILT_IN;
 use clap::{Args, Subcommand};
-use serde_json::json;
 
-use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::allowance;
@@ -77,25 +74,21 @@ Examples:
 /// # Errors
 /// The call is refused.
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
-    let (reducer, args) = match args.what {
-        RoleCommand::List => return list(options).await,
-        RoleCommand::Remove(args) => ("remove_role", json!({"name": args.name})),
+    match args.what {
+        RoleCommand::List => list(options).await,
+        RoleCommand::Remove(args) => call::make(options, RemoveRole::new(args.name)).await,
         RoleCommand::Set(args) => {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
-            let role = NewRole {
+            let role = SetRole {
                 name: args.name,
-                reducers: args.may.into_iter().collect::<BTreeSet<_>>(),
-                capabilities: args.can.into_iter().collect(),
+                reducers: args.may.into_iter().collect(),
+                capabilities: (!args.can.is_empty()).then(|| args.can.into_iter().collect()),
                 description: args.description,
                 limits: (limits != CallLimits::default()).then_some(limits),
             };
-            ("set_role", json!(role))
+            call::make(options, role).await
         }
-    };
-    let abide = connect(options, Access::Write).await?;
-    let called = abide.call_by_name(reducer, args).await;
-    abide.close().await;
-    call::show(options, &called?)
+    }
 }
 
 async fn list(options: &Options) -> Result<(), Failure> {

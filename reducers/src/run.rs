@@ -246,10 +246,17 @@ pub fn module() -> Module {
 #[reducer]
 pub fn start_run(
     ctx: &mut Context<'_>,
-    #[id(Session)] session_id: String,
+    /// The session.
+    #[id(Session)]
+    session_id: String,
+    /// The agent, if it is not the session's own.
     agent: Option<String>,
+    /// The user's message.
     input: Option<String>,
-    #[id(new, Run)] id: Option<String>,
+    /// An id chosen by the caller. The same id means the same run.
+    #[id(new, Run)]
+    id: Option<String>,
+    /// Time limit of the run in milliseconds.
     deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
     if let Some(id) = &id {

@@ -85,13 +85,23 @@ pub fn module() -> Module {
 #[reducer]
 pub fn set_timer(
     ctx: &mut Context<'_>,
+    /// Delay in milliseconds; or give `due_at`.
     in_ms: Option<i64>,
+    /// When it is due; or give `in_ms`.
     due_at: Option<Micros>,
-    #[id(new, Timer)] id: Option<String>,
-    #[id(Session)] session_id: Option<String>,
+    /// Its id; generated if omitted.
+    #[id(new, Timer)]
+    id: Option<String>,
+    /// The session that it belongs to.
+    #[id(Session)]
+    session_id: Option<String>,
+    /// Its purpose.
     name: Option<String>,
+    /// The message appended to the session when it fires.
     message: Option<String>,
+    /// Whether it resumes the session if it is suspended.
     resume: Option<bool>,
+    /// Other data.
     data: Option<JsonValue>,
 ) -> Result<ReducerResult<Timer>, Abort> {
     let given =

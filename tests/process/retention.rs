@@ -1,6 +1,7 @@
 //! The retention of changes, as set on the command line.
 
-use abide_client::{Code, Message, NewSession, Seq};
+use abide_client::arguments::{AppendMessage, CreateSession};
+use abide_client::{Code, Seq};
 
 use crate::server::Server;
 
@@ -11,9 +12,9 @@ async fn a_server_with_a_short_retention() {
     let mut server = Server::start();
     server.restart_with(&["--keep-changes", "5"]);
     let abide = server.client().await;
-    let session = abide.create_session(NewSession::of("support")).await.unwrap();
+    let session = abide.call(CreateSession::new("support")).await.unwrap();
     for nth in 0..20 {
-        abide.append_message(&session.id, Message::user(nth.to_string())).await.unwrap();
+        abide.call(AppendMessage::new(&session.id, "user", nth.to_string())).await.unwrap();
     }
     let messages = "SELECT id, content FROM agent_state";
     let mut live = abide.subscribe(messages).checksum().await.unwrap();
@@ -38,7 +39,7 @@ async fn a_server_with_a_short_retention() {
         assert_eq!((once.code(), once.to_string()), (gone.code(), gone.to_string()));
     }
     live.next().await.unwrap();
-    abide.append_message(&session.id, Message::user("the last")).await.unwrap();
+    abide.call(AppendMessage::new(&session.id, "user", "the last")).await.unwrap();
     live.next().await.unwrap();
     assert_eq!((live.rows().len(), abide.mismatches()), (21, 0));
     server.stop();

@@ -154,13 +154,13 @@ impl Abide {
     /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
     /// calls `add_note`.
     pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
-        Request::of(self, Call::of(arguments))
+        Request::new(self, Call::of(arguments))
     }
 
     /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
     /// object; the result is JSON unless [`Request::returning`] selects another type.
     pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
-        Request::new(self, reducer, arguments)
+        Request::new(self, Call::new(reducer, arguments))
     }
 
     /// Calls several reducers in one transaction, all or nothing.

@@ -76,10 +76,16 @@ pub fn module() -> Module {
 #[reducer]
 pub fn create_identity(
     ctx: &mut Context<'_>,
-    #[id(new, Identity)] id: String,
+    /// Its id, as it appears in the log.
+    #[id(new, Identity)]
+    id: String,
+    /// `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a custom role.
     role: String,
+    /// Its capabilities; `*` means all.
     capabilities: Option<BTreeSet<String>>,
+    /// Restricts the rows it can see, such as `tenant` = `acme`.
     scope: Option<BTreeMap<String, String>>,
+    /// Its rate limits and quotas.
     limits: Option<CallLimits>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     check_id(&id)?;
@@ -121,9 +127,13 @@ pub fn create_identity(
 pub fn change_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
+    /// The new role.
     role: Option<String>,
+    /// The new capabilities.
     capabilities: Option<BTreeSet<String>>,
+    /// The new scope.
     scope: Option<BTreeMap<String, String>>,
+    /// The new rate limits and quotas.
     limits: Option<CallLimits>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     let before = find(ctx, &id)?;
@@ -156,6 +166,7 @@ pub fn change_identity(
 pub fn disable_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
+    /// Why it is disabled.
     reason: Option<String>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     let mut identity = find(ctx, &id)?;

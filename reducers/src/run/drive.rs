@@ -30,7 +30,9 @@ pub struct ModelUsage {
 pub fn claim_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
+    /// The name of the driver.
     driver: String,
+    /// Lease time.
     lease_ms: i64,
 ) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
@@ -57,7 +59,13 @@ pub fn claim_run(
 
 /// Claims the run that has waited longest for a driver. `not_found` if there is none.
 #[reducer]
-pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> Result<Run, Abort> {
+pub fn claim_next_run(
+    ctx: &mut Context<'_>,
+    /// The name of the driver.
+    driver: String,
+    /// Lease time.
+    lease_ms: i64,
+) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
     let next = match ctx.caller.scope().is_empty() {
         true => longest_waiting(ctx)?,
@@ -132,9 +140,13 @@ pub fn heartbeat_run(
 pub fn record_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// Events to add to the run.
     events: Option<Vec<NewRunEvent>>,
+    /// Usage of the model since the last record.
     spent: Option<ModelUsage>,
+    /// Extends the lease by this time.
     lease_ms: Option<i64>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;

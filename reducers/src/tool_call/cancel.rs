@@ -12,6 +12,7 @@ use crate::{approval, lease, run};
 pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// Why it is cancelled.
     reason: Option<String>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -51,6 +52,7 @@ pub fn cancel_tool_call(
 pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;

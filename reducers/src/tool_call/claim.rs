@@ -19,7 +19,9 @@ const LEASE_MS: i64 = 30_000;
 pub fn claim_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
+    /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
     let call = find(ctx, &call_id)?;
@@ -62,8 +64,11 @@ pub fn claim_tool_call(
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
+    /// Names of tools; the oldest pending call of any of them is claimed.
     tools: Vec<String>,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
+    /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
@@ -108,7 +113,9 @@ pub fn claim_next_tool_call(
 pub fn heartbeat_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = find(ctx, &call_id)?;

@@ -20,14 +20,26 @@ use crate::{approval, check, lease, session, waiting};
 #[reducer]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
-    #[id(derived, ToolCall)] call_id: String,
-    #[id(session::Session)] session_id: String,
+    /// Its id, which the caller derives from session and position. Do not use a model provider's id: those repeat.
+    #[id(derived, ToolCall)]
+    call_id: String,
+    /// The session.
+    #[id(session::Session)]
+    session_id: String,
+    /// The tool.
     tool_name: String,
+    /// Any JSON; text that is not JSON is sent as a JSON string.
     arguments: JsonValue,
+    /// The model provider's id.
     provider_call_id: Option<String>,
+    /// Claims the call in the same transaction, for this long: for agents that run their own tools.
     claim_lease_ms: Option<i64>,
+    /// Requires an approval even if the tool does not.
     needs_approval: Option<bool>,
-    #[id(Run)] run_id: Option<String>,
+    /// The run that requests it.
+    #[id(Run)]
+    run_id: Option<String>,
+    /// The fencing token of the claim of that run.
     run_fencing_token: Option<i64>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
@@ -73,11 +85,7 @@ pub fn request_tool_call(
     if asks {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
-        check::lease(now, lease_ms)?;
-        let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-        if capable && claim::is_wanted(ctx, &call)? && pace::held_up(ctx, &tool)?.is_none() {
-            claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
-        }
+        claim_at_once(ctx, &tool, &mut call, lease_ms)?;
     }
     let call = keep(ctx, call)?;
     if asks {
@@ -85,6 +93,21 @@ pub fn request_tool_call(
     }
     session::touch(ctx, session)?;
     Ok(ReducerResult::Fresh(call))
+}
+
+/// Claims the new call for its requester, unless a capability or a limit of the tool is in the way.
+fn claim_at_once(
+    ctx: &mut Context<'_>,
+    tool: &Tool,
+    call: &mut ToolCall,
+    lease_ms: i64,
+) -> Result<(), Abort> {
+    check::lease(ctx.now, lease_ms)?;
+    let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
+    if capable && claim::is_wanted(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
+        claim::take(ctx, tool, tool, call, lease_ms, None)?;
+    }
+    Ok(())
 }
 
 fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
