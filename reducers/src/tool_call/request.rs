@@ -23,10 +23,7 @@ pub fn request_tool_call(
     /// Its id, which the caller derives from session and position. Do not use a model provider's id: those repeat.
     #[id(derived, ToolCall)]
     call_id: String,
-    /// The session.
-    #[id(session::Session)]
-    session_id: String,
-    /// The tool.
+    #[id(session::Session)] session_id: String,
     tool_name: String,
     /// Any JSON; text that is not JSON is sent as a JSON string.
     arguments: JsonValue,
@@ -36,10 +33,7 @@ pub fn request_tool_call(
     claim_lease_ms: Option<i64>,
     /// Requires an approval even if the tool does not.
     needs_approval: Option<bool>,
-    /// The run that requests it.
-    #[id(Run)]
-    run_id: Option<String>,
-    /// The fencing token of the claim of that run.
+    #[id(Run)] run_id: Option<String>,
     run_fencing_token: Option<i64>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     check::name("call_id", &call_id)?;
