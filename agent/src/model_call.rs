@@ -138,7 +138,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
-                    return Err(StepError::Failed(Failure::new("broken", why)));
+                    return Err(StepError::Failed(Failure::new("invalid_response", why)));
                 }
             },
         }

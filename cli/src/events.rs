@@ -94,7 +94,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     if let Some(session) = session {
         live = live.param("session", session);
     }
-    let mut live = live.from(log.after()).await?;
+    let mut live = live.after(log.after()).await?;
     while let Some(update) = live.next().await {
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
         // A reset repeats all rows; the seq selects the new ones.

@@ -12,8 +12,8 @@ use crate::duration;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GrantOptions {
     /// Its capabilities, repeated or separated by commas; '*' is all
-    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
-    pub(crate) can: Vec<String>,
+    #[arg(long = "capability", value_name = "CAPABILITY", value_delimiter = ',')]
+    pub(crate) capabilities: Vec<String>,
 
     /// Its scope: it reaches rows of this scope only; repeat it for several keys
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
@@ -30,8 +30,8 @@ pub(crate) struct GrantOptions {
 
 impl GrantOptions {
     /// The capabilities, if some are given.
-    pub(crate) fn capabilities(&self) -> Option<BTreeSet<String>> {
-        (!self.can.is_empty()).then(|| self.can.iter().cloned().collect())
+    pub(crate) fn capability_set(&self) -> Option<BTreeSet<String>> {
+        (!self.capabilities.is_empty()).then(|| self.capabilities.iter().cloned().collect())
     }
 
     /// The scope, if one is given.
@@ -46,7 +46,7 @@ impl GrantOptions {
 
     pub(crate) fn identity(&self, id: &str, role: &str) -> CreateIdentity {
         CreateIdentity {
-            capabilities: self.capabilities(),
+            capabilities: self.capability_set(),
             scope: self.scope(),
             limits: self.limits(),
             ..CreateIdentity::new(id, role)
@@ -54,7 +54,7 @@ impl GrantOptions {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.can.is_empty() && self.scope.is_empty() && self.limits().is_none()
+        self.capabilities.is_empty() && self.scope.is_empty() && self.limits().is_none()
     }
 }
 

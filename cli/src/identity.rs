@@ -103,6 +103,6 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
 }
 
 fn changed(Change { id, role, grants }: Change) -> ChangeIdentity {
-    let (capabilities, scope, limits) = (grants.capabilities(), grants.scope(), grants.limits());
+    let (capabilities, scope, limits) = (grants.capability_set(), grants.scope(), grants.limits());
     ChangeIdentity { id, role, capabilities, scope, limits }
 }

@@ -37,12 +37,12 @@ struct Set {
 
     /// The reducers that it may call, repeated or separated by commas; '*' is all except those that
     /// manage identities, tokens, roles and policies
-    #[arg(long = "may", value_name = "REDUCER", value_delimiter = ',', required = true)]
-    may: Vec<String>,
+    #[arg(long = "allow", value_name = "REDUCER", value_delimiter = ',', required = true)]
+    reducers: Vec<String>,
 
     /// The capabilities of its identities
-    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
-    can: Vec<String>,
+    #[arg(long = "capability", value_name = "CAPABILITY", value_delimiter = ',')]
+    capabilities: Vec<String>,
 
     /// The rate limit of each of its identities that has no rate of its own: 100/1s
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
@@ -81,8 +81,9 @@ pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
             let role = SetRole {
                 name: args.name,
-                reducers: args.may.into_iter().collect(),
-                capabilities: (!args.can.is_empty()).then(|| args.can.into_iter().collect()),
+                reducers: args.reducers.into_iter().collect(),
+                capabilities: (!args.capabilities.is_empty())
+                    .then(|| args.capabilities.into_iter().collect()),
                 description: args.description,
                 limits: (limits != CallLimits::default()).then_some(limits),
             };

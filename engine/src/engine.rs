@@ -493,7 +493,7 @@ fn start(store: Store, config: WriterConfig) -> Result<Engine, StoreError> {
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let hub = Arc::new(Hub::starting_at(found.head.seq));
     let (health, metrics) = (Arc::new(Health::new(Arc::clone(&hub))), Arc::new(Metrics::default()));
-    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
+    metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
     let (jobs, gate) = (Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)), Arc::default());
     let (commits, to_publish) = (unsynced(), unsynced());
     let shared = Threads {
@@ -651,7 +651,7 @@ impl Inner {
     /// Charges calls to the caller's limits.
     pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
         self.rate_limiter.take(caller, calls, self.clock.now()).inspect_err(|_| {
-            self.metrics.limited_total.add(1);
+            self.metrics.rate_limited_total.add(1);
         })
     }
 

@@ -40,9 +40,9 @@ pub enum ClientMessage {
         /// Its parameters, by name without the sigil, or by number.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
-        /// The client has everything up to here.
+        /// The client has the result after this event; send only the later changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        from: Option<Seq>,
+        after_seq: Option<Seq>,
         /// Start with the result as of this event, followed by the changes since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         as_of: Option<Seq>,

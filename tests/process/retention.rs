@@ -10,7 +10,7 @@ use crate::server::Server;
 #[tokio::test]
 async fn a_server_with_a_short_retention() {
     let mut server = Server::start();
-    server.restart_with(&["--keep-changes", "5"]);
+    server.restart_with(&["--retention-events", "5"]);
     let abide = server.client().await;
     let session = abide.call(CreateSession::new("support")).await.unwrap();
     for nth in 0..20 {
@@ -23,17 +23,17 @@ async fn a_server_with_a_short_retention() {
             server.kill();
             server.start_again();
         }
-        let mut long_away = abide.subscribe(messages).from(15).await.unwrap();
+        let mut long_away = abide.subscribe(messages).after(15).await.unwrap();
         let all = long_away.next().await.unwrap();
         assert_eq!((all.reset, all.insert_rows().len(), all.seq), (true, 20, Seq(21)));
-        let mut away = abide.subscribe(messages).from(16).await.unwrap();
+        let mut away = abide.subscribe(messages).after(16).await.unwrap();
         let missed = away.next().await.unwrap();
         assert_eq!((missed.reset, missed.insert_rows().len()), (false, 5));
 
         let then = abide.subscribe(messages).as_of(16).checksum().await.unwrap();
         assert_eq!(then.rows().len(), 15);
         let gone = abide.subscribe(messages).as_of(15).await.unwrap_err();
-        assert_eq!(gone.code(), Some(Code::Refetch));
+        assert_eq!(gone.code(), Some(Code::HistoryExpired));
         assert_eq!(gone.to_string(), "changes are kept from seq 16 on, not from 15");
         let once = abide.sql(messages).as_of(15).rows().await.unwrap_err();
         assert_eq!((once.code(), once.to_string()), (gone.code(), gone.to_string()));

@@ -306,7 +306,7 @@ impl WriterThread {
             Ok(outcomes) => outcomes,
             Err(NeedsSavepoint) => {
                 // Rare: reducers check before they write. Start over, each unit with a savepoint.
-                self.metrics.careful_reruns_total.add(1);
+                self.metrics.savepoint_reruns_total.add(1);
                 self.executor.store.rollback()?;
                 self.executor.overlay.forget();
                 self.executor.return_to(start);
@@ -584,10 +584,10 @@ impl WriterThread {
         let outdated = if renewed { self.router.outdated() } else { Vec::new() };
         let outdated = outdated.into_iter().map(|id| Ok((id, SharedDelta::outdated())));
         let work = self.router.counters();
-        self.metrics.live_rows_routed.set(work.rows_routed);
-        self.metrics.live_bindings_probed.set(work.bindings_probed);
-        self.metrics.live_statements_run.set(work.spent.statements);
-        self.metrics.live_steps_run.set(work.spent.steps);
+        self.metrics.live_rows_routed_total.set(work.rows_routed);
+        self.metrics.live_bindings_probed_total.set(work.bindings_probed);
+        self.metrics.live_statements_total.set(work.spent.statements);
+        self.metrics.live_steps_total.set(work.spent.steps);
         self.metrics.live_state_bytes.set(self.router.remembered_bytes() as u64);
         self.metrics.live_residual_bindings.set(self.router.residual() as u64);
         deltas
@@ -615,7 +615,7 @@ impl WriterThread {
         self.scheduler.at_fault_point(FaultPoint::Prune);
         let store = &self.executor.store;
         let pruned = self.change_log.prune(store, head, self.executor.clock.now());
-        self.metrics.change_log_floor.set(self.change_log.floor().0.unsigned_abs());
+        self.metrics.change_log_oldest_seq.set(self.change_log.floor().0.unsigned_abs());
         if let Err(error) = pruned {
             tracing::warn!(%error, "the change log was not pruned");
             if let Err(why) = store.rollback() {
@@ -712,7 +712,7 @@ impl WriterThread {
         for (unit, outcome) in units.iter().zip(outcomes) {
             match (&unit.due, outcome) {
                 (Some(due), Ok(_)) => {
-                    self.metrics.due_total.add(1);
+                    self.metrics.deadline_calls_total.add(1);
                     self.timers.done(due);
                 }
                 (Some(due), Err(refusal)) => self.timers.refused(due, refusal, now),

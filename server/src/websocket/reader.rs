@@ -143,8 +143,8 @@ impl Reader<'_> {
             ClientMessage::Sql { id, sql, params, as_of } => {
                 self.query(id, sql, params, as_of).await
             }
-            ClientMessage::Subscribe { id, sql, params, from, as_of, checksum, explain } => {
-                let start = match Start::of(from, as_of) {
+            ClientMessage::Subscribe { id, sql, params, after_seq, as_of, checksum, explain } => {
+                let start = match Start::of(after_seq, as_of) {
                     Ok(start) => start,
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };

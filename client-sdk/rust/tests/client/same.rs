@@ -369,7 +369,7 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     keep("b").await.expect("it is kept");
     keep("c").await.expect("it is kept");
     let sql = "SELECT id, name FROM samples; ";
-    let mut sub = abide.subscribe(sql).checksum().from(known).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().after(known).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
@@ -379,7 +379,7 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
     // A seq beyond the end of the log: the whole result, marked as such.
-    let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().after(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
     assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
@@ -406,7 +406,7 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(missing.code(), Some(Code::BadArguments));
     let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").checksum().await;
     assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
-    let syntax = abide.subscribe("SELEC").checksum().from(1).await.expect_err("no SQL");
+    let syntax = abide.subscribe("SELEC").checksum().after(1).await.expect_err("no SQL");
     assert_eq!(syntax.code(), Some(Code::BadSql));
     let not_an_object = abide.call_by_name("keep", json!([1])).await.expect_err("a list");
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
@@ -565,7 +565,8 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
 async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
     let kept = abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept").seq;
     let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
-    let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
+    let mut sub =
+        abide.subscribe(sql).after(kept).await.expect("it begins, though nothing changed");
     let columns: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
     assert_eq!(columns, ["id", "name", "weight", "bytes", "seq"]);
     assert_eq!((sub.key(), sub.seq()), (&["id".to_owned()][..], kept));

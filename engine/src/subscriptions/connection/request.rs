@@ -54,9 +54,11 @@ impl Start {
             (Some(from), None) => Ok(Start::After(from)),
             (None, Some(past)) => Ok(Start::AsOf(past)),
             (Some(_), Some(_)) => {
-                let refusal = Refusal::new(Code::BadRequest, "from and as_of cannot be combined");
-                Err(refusal
-                    .hint("from: only later changes; as_of: the result then, and later changes"))
+                let refusal =
+                    Refusal::new(Code::BadRequest, "after_seq and as_of cannot be combined");
+                Err(refusal.hint(
+                    "after_seq: only later changes; as_of: the result then, and later changes",
+                ))
             }
         }
     }

@@ -61,12 +61,12 @@ impl Watcher {
     pub(super) fn subscribe(&mut self) -> Vec<String> {
         let messages = self.replicas.iter_mut().map(|(id, replica)| {
             (replica.waits, replica.parts) = (true, Vec::new());
-            let from = replica.whole.then_some(replica.seq);
+            let after_seq = replica.whole.then_some(replica.seq);
             let message = ClientMessage::Subscribe {
                 id: id.clone(),
                 sql: replica.sql.to_owned(),
                 params: Map::new(),
-                from,
+                after_seq,
                 as_of: None,
                 checksum: true,
                 explain: false,
@@ -109,7 +109,7 @@ impl Watcher {
                 replica.verify(seq, checksum)?;
             }
             ServerMessage::Delta { from, to, changes } => self.delta(from, to, &changes)?,
-            ServerMessage::Error { code: Code::Refetch, .. } => {}
+            ServerMessage::Error { code: Code::ResyncRequired, .. } => {}
             other => return Err(broken(format!("unexpected message {other:?}"))),
         }
         Ok(())
