@@ -490,6 +490,8 @@ fn gone(what: &str) -> StepError {
 }
 
 fn lost(run_lease: &RunLease) -> abide_client::Refusal {
-    let detail = format!("another driver holds run {}", run_lease.run_id);
+    let detail =
+        format!("the lease of run {} expired, and another driver claimed it", run_lease.run_id);
     abide_client::Refusal::new(Code::LeaseLost, detail)
+        .hint("this driver stops; the run continues with the other one")
 }

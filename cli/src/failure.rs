@@ -45,7 +45,7 @@ impl Failure {
     }
 
     /// Prints it on stderr, as text or as a problem document.
-    pub(crate) fn tell(&self, as_json: bool) {
+    pub(crate) fn print(&self, as_json: bool) {
         if let Some(text) = self.text(as_json) {
             note(text);
         }
@@ -136,7 +136,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     fn check(failure: Failure, as_json: bool, expected: Expect) {
-        let text = failure.text(as_json).expect("there is something to tell");
+        let text = failure.text(as_json).expect("there is something to print");
         // The output is one line; the test breaks it for readability.
         expected.assert_eq(&text.as_str().replace(",\"", ",\n\""));
     }

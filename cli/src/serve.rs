@@ -151,8 +151,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let asks = match check_listens(&engine, &access, address).await {
-        Ok(asks) => asks,
+    let requires_token = match check_listens(&engine, &access, address).await {
+        Ok(required) => required,
         Err(refusal) => {
             close(&engine).await;
             return Err(refusal.into());
@@ -169,7 +169,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         },
         None => None,
     };
-    greet(options, &engine, address, &db, asks)?;
+    greet(options, &engine, address, &db, requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let served = abide_server::serve_with(engine.clone(), listener, access, registry, stop).await;
     if let Some(agents) = agents {
@@ -199,17 +199,17 @@ fn greet(
     engine: &Engine,
     address: SocketAddr,
     db: &Path,
-    asks: bool,
+    requires_token: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
     if options.json {
         let db = db.display().to_string();
         let listening = address.to_string();
         return say_json(
-            &json!({"listening": listening, "db": db, "seq": seq, "asks_for_tokens": asks}),
+            &json!({"listening": listening, "db": db, "seq": seq, "requires_token": requires_token}),
         );
     }
-    let access = match (&options.token, asks) {
+    let access = match (&options.token, requires_token) {
         (None, false) => {
             "no token yet: programs on this machine only;  abide token create  creates one"
         }

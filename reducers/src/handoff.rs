@@ -382,14 +382,16 @@ fn claimed(
         return Err(not_to_be_claimed(&handoff).into());
     }
     if fencing_token.is_some() && !ended {
-        let detail = format!("the claim on handoff {id} is lost, it is {}", handoff.status);
+        let detail =
+            format!("the claim of handoff {id} has expired; the handoff is {}", handoff.status);
         return Err(Refusal::new(Code::LeaseLost, detail)
-            .hint("claim_handoff takes it again")
+            .hint("claim it again with  abide call claim_handoff")
             .into());
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);
-    Err(if ended { refusal } else { refusal.hint("claim_handoff first") }.into())
+    Err(if ended { refusal } else { refusal.hint("claim it first with  abide call claim_handoff") }
+        .into())
 }
 
 /// The same, if the caller still has the required capability. Without it, the caller can only release the handoff.
@@ -412,5 +414,5 @@ fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {
         (status, ..) => format!("handoff {id} is {status}"),
     };
     Refusal::new(Code::Conflict, detail)
-        .hint("abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"")
+        .hint("watch for handoffs:  abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"")
 }

@@ -226,7 +226,12 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
             }
             Ok(due_at)
         }
-        _ => Err(Refusal::new(Code::BadArguments, "set_timer: give either in_ms or due_at")),
+        _ => {
+            Err(Refusal::new(Code::BadArguments, "set_timer needs exactly one of in_ms and due_at")
+                .hint(
+                    "in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970",
+                ))
+        }
     }
 }
 
@@ -248,7 +253,7 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
         before.id, before.due_at
     );
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel_timer, then set one with a new id")
+        .hint("cancel it with  abide call cancel_timer  and set one with a new id")
         .into())
 }
 

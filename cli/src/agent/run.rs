@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::note;
 use crate::printable::Printable;
-use crate::reconnect::telling;
+use crate::reconnect::reporting_reconnects;
 
 /// Arguments of `abide agent run`.
 #[derive(Args, Debug)]
@@ -55,7 +55,8 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
         None => None,
     };
-    let told = telling(abide.link(), options, follow(options, folder, &abide, args)).await;
+    let told =
+        reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
@@ -205,7 +206,8 @@ async fn consent(
         }
         // No other process can open the file while this one has it open.
         None => {
-            let no = format!("no: {asked}: no terminal to ask; --yes approves all");
+            let no =
+                format!("rejected {asked}: there is no terminal to ask; --yes approves all calls");
             note(Printable::line(&no));
             decide(Decision::Reject).comment("no terminal to ask")
         }

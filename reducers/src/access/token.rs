@@ -90,7 +90,7 @@ pub fn create_token(
             "identity {identity_id} is a subject of an issuer and cannot have tokens in the database"
         );
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("its issuer creates its tokens; disable_identity disables it")
+            .hint("get tokens from its issuer;  abide identity disable  disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {

@@ -38,7 +38,7 @@ pub fn claim_run(
     check::name("driver", &driver)?;
     let run = find(ctx, &id)?;
     if run.status != RunStatus::Running {
-        let detail = format!("run {id} is {}, there is nothing to drive", run.status);
+        let detail = format!("run {id} is {} and cannot be claimed", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if delegation::is_cut_off(ctx, &id)? {
@@ -48,7 +48,7 @@ pub fn claim_run(
     if let Some(holder) = &run.driver {
         let token = run.fencing_token.unwrap_or_default();
         if *holder != driver || !lease::is_holder(ctx, token)? {
-            let detail = format!("run {id} is driven by {holder}");
+            let detail = format!("run {id} is claimed by {holder}");
             return Err(Refusal::new(Code::Conflict, detail)
                 .hint("it can be claimed when that lease expires")
                 .into());
@@ -76,7 +76,7 @@ pub fn claim_next_run(
             ctx.about(&run.session_id);
             take(ctx, run, driver, lease_ms)
         }
-        None => Err(Refusal::new(Code::NotFound, "no run waits for a driver").into()),
+        None => Err(Refusal::new(Code::NotFound, "there is no run to claim").into()),
     }
 }
 

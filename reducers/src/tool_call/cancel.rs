@@ -34,13 +34,15 @@ pub fn cancel_tool_call(
             Ok(ReducerResult::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
-            let detail = format!("call {call_id} may have run already, it can only be settled");
+            let detail = format!(
+                "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
+            );
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out whether it ran, then call settle_tool_call")
+                .hint("find out whether it ran, then record that with  abide call settle_tool_call")
                 .into())
         }
         status => {
-            let detail = format!("call {call_id} is {status}, there is nothing to cancel");
+            let detail = format!("call {call_id} is {status} and cannot be cancelled");
             Err(Refusal::new(Code::Conflict, detail).into())
         }
     }

@@ -288,14 +288,14 @@ fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<ClaimCandidate, Abo
 
 fn closing(tool: &str) -> Refusal {
     let detail = format!(
-        "the calls of {tool} that wait longest are being cancelled with their runs or sessions"
+        "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
     Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {
-    let detail = format!("no call of {} waits to be claimed", tools.join(", "));
-    let hint = "abide watch \"SELECT call_id, tool_name FROM tool_calls \
+    let detail = format!("there is no pending call of {}", tools.join(", "));
+    let hint = "watch for calls:  abide watch \"SELECT call_id, tool_name FROM tool_calls \
                 WHERE status = 'pending' AND retry_at IS NULL\"";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
@@ -310,7 +310,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
             call.tool_name
         );
         return Refusal::new(Code::Conflict, detail)
-            .hint("find out whether it ran, then call settle_tool_call");
+            .hint("find out whether it ran, then record that with  abide call settle_tool_call");
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

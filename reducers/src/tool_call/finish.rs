@@ -132,7 +132,8 @@ pub fn settle_tool_call(
                 Err(Refusal::new(Code::Conflict, detail).into())
             }
             None => {
-                let detail = format!("call {call_id} is {status}, there is nothing to settle");
+                let detail =
+                    format!("call {call_id} is {status}; only an unknown call can be settled");
                 Err(Refusal::new(Code::Conflict, detail).into())
             }
         };

@@ -73,8 +73,9 @@ impl AccessConfig {
         let token = token.into();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let detail = "the token is empty or has characters that are not allowed in a header";
-            return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("make one with: head -c 24 /dev/urandom | base64"));
+            return Err(Refusal::new(Code::BadArguments, detail).hint(
+                "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
+            ));
         }
         Ok(AccessConfig { token: Some(token.into()), jwt: None })
     }
@@ -87,7 +88,7 @@ impl AccessConfig {
     }
 
     /// Whether credentials are required regardless of the file.
-    pub(crate) fn asks(&self) -> bool {
+    pub(crate) fn requires_credentials(&self) -> bool {
         self.token.is_some() || self.jwt.is_some()
     }
 
@@ -106,22 +107,23 @@ impl AccessConfig {
     /// # Errors
     /// As [`check_listens`](crate::check_listens).
     pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
-        AccessConfig::check(listens, self.asks())
+        AccessConfig::check(listens, self.requires_credentials())
     }
 
-    /// Whether a server may listen at an address; `asks` says whether credentials are
+    /// Whether a server may listen at an address; `required` says whether credentials are
     /// required.
     ///
     /// # Errors
     /// `denied` for a non-loopback address while no credentials exist.
-    pub(crate) fn check(listens: SocketAddr, asks: bool) -> Result<(), Refusal> {
-        if asks || is_loopback(listens.ip()) {
+    pub(crate) fn check(listens: SocketAddr, required: bool) -> Result<(), Refusal> {
+        if required || is_loopback(listens.ip()) {
             return Ok(());
         }
-        let detail =
-            format!("without credentials the server listens on loopback only, not on {listens}");
+        let detail = format!(
+            "cannot listen on {listens}: without a token only loopback addresses are allowed"
+        );
         Err(Refusal::new(Code::Denied, detail)
-            .hint("run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel"))
+            .hint("create a token with  abide token create  or listen on 127.0.0.1"))
     }
 }
 
@@ -188,7 +190,7 @@ async fn authenticate(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
-    if !authenticator.asks().await? {
+    if !authenticator.requires_credentials().await? {
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
     }
@@ -267,9 +269,9 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
     for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback_host(host) {
-            let detail = format!("the host {host:?} is not this machine");
+            let detail = format!("requests to the host {host:?} need a token");
             return Err(Refusal::new(Code::Denied, detail)
-                .hint("use http://127.0.0.1, or start the server with a token"));
+                .hint("use http://127.0.0.1, or create a token with  abide token create"));
         }
     }
     let reads = method == Method::GET || method == Method::HEAD;
@@ -278,8 +280,11 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
     let site = headers.get("sec-fetch-site").filter(|_| acts);
     if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
-        return Err(Refusal::new(Code::Denied, "the request comes from a page of another site")
-            .hint("start the server with a token to allow pages of other origins"));
+        return Err(Refusal::new(
+            Code::Denied,
+            "requests from web pages of another site need a token",
+        )
+        .hint("create a token with  abide token create  and send it"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -287,8 +292,8 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     if host.is_some_and(is_loopback_host) {
         return Ok(());
     }
-    Err(Refusal::new(Code::Denied, format!("the origin {origin:?} is not this machine"))
-        .hint("start the server with a token to allow pages of other origins"))
+    Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
+        .hint("create a token with  abide token create  and send it"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.

@@ -31,10 +31,10 @@ impl Authenticator {
     }
 
     /// Whether credentials are required.
-    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+    pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         match &self.credential_store {
-            _ if self.access.asks() => Ok(true),
-            Some(credential_store) => credential_store.asks().await,
+            _ if self.access.requires_credentials() => Ok(true),
+            Some(credential_store) => credential_store.requires_credentials().await,
             None => Ok(false),
         }
     }
@@ -72,7 +72,7 @@ impl Authenticator {
         }
         let checked = session.caller.checked_as();
         let caller = match &credential.credential {
-            Credential::Anonymous if self.asks().await? => return Err(required()),
+            Credential::Anonymous if self.requires_credentials().await? => return Err(required()),
             Credential::Anonymous => {
                 let credential = AdmittedCredential { credential: Credential::Anonymous, state };
                 checked.clone().admitted(credential)
@@ -188,6 +188,6 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
 
 /// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "unknown token")
-        .hint("ask the operator of the server for the current one")
+    Refusal::new(Code::Unauthenticated, "the token is unknown")
+        .hint("check it for missing characters; an admin can create another:  abide token create")
 }

@@ -127,7 +127,7 @@ impl Reader<'_> {
                 let call = async move {
                     let _counted = hold;
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
-                    told(&id, done.map(|done| frames::call(Some(&id), &done)))
+                    reply(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, call).await
             }
@@ -136,7 +136,7 @@ impl Reader<'_> {
                 let batch = async move {
                     let _counted = hold;
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
-                    told(&id, done.map(|done| frames::batch(Some(&id), &done)))
+                    reply(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, batch).await
             }
@@ -158,7 +158,7 @@ impl Reader<'_> {
                     let explained = engine.explain(&caller, &sql, &params).await;
                     let named = Some(id.clone());
                     let frame = |explanation| frames::explanation(named, explanation);
-                    told(&id, explained.map(frame))
+                    reply(&id, explained.map(frame))
                 };
                 self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
             }
@@ -311,6 +311,6 @@ fn failed() -> Refusal {
         .hint("see the server's log for the cause")
 }
 
-fn told(id: &str, told: Result<String, Refusal>) -> String {
-    told.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
+fn reply(id: &str, outcome: Result<String, Refusal>) -> String {
+    outcome.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
 }
