@@ -106,7 +106,8 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     let report = tokio::select! {
         report = perform(options, &args, recordings, &db) => report?,
         () = stop => {
-            let why = Refusal::new(Code::Conflict, "the demo was interrupted, so nothing was verified")
+            let detail = "the demo was interrupted, so nothing was verified";
+            let why = Refusal::new(Code::Conflict, detail)
                 .hint("run it again; its server and its temporary files are removed");
             return Err(why.into());
         }

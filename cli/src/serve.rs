@@ -205,9 +205,8 @@ fn greet(
     if options.json {
         let db = db.display().to_string();
         let listening = address.to_string();
-        return say_json(
-            &json!({"listening": listening, "db": db, "seq": seq, "requires_token": requires_token}),
-        );
+        return say_json(&json!({"listening": listening, "db": db, "seq": seq,
+                "requires_token": requires_token}));
     }
     let access = match (&options.token, requires_token) {
         (None, false) => {

@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
         replay::replay(options, &args.file, &folder.path().join("replay.db"), None)?;
     }
     let events = verified.events.0.unsigned_abs();
-    let head = hex::encode(&verified.hash);
+    let head = hex::encode(verified.hash);
     if options.json {
         let told = json!({
             "verified": true,

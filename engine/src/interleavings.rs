@@ -12,15 +12,16 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::{oneshot, watch};
 
-use crate::commit::durable::{self, Commit, ReplyEnvelope, Syncer, UnitResult};
+use crate::commit::durable::{self, Commit, Syncer};
 use crate::commit::queue::{Queue, Rejected};
+use crate::commit::unit::{ReplyEnvelope, UnitResult};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::FreeRunning;
 use crate::subscriptions::buffers::{BufferLimits, Buffers};
-use crate::subscriptions::hub::{
-    Frame, HeldDelta, Hub, Outbox, OutboxItem, SharedDelta, SubscriptionKey,
-};
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
+use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
 
 /// Number of interleavings per test.
 const ORDERS: usize = 20_000;
@@ -164,7 +165,7 @@ impl Fixture {
                 return;
             }
             for (to, id) in taken.drain(..) {
-                let delta = SharedDelta::new(Ok(Delta::default()));
+                let delta = SharedDelta::new(ResultChange::Rows(Delta::default()));
                 self.hub.publish(to, &[(id, delta)], &metrics);
             }
         }
@@ -286,7 +287,7 @@ impl DurabilityWaiter {
     /// Writes a commit, for a caller that then waits for the answer.
     fn write(&self, seq: i64, commits: &Queue<Commit>) -> thread::JoinHandle<()> {
         let (reply, answer) = oneshot::channel();
-        let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false, deferred: Vec::new() });
+        let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false });
         *self.platter.written.lock().expect("no thread panics") = seq;
         let answers = vec![ReplyEnvelope { reply, outcome }];
         commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);
@@ -352,7 +353,10 @@ fn heavy_frame(to: Seq) -> Frame {
     delta.inserts.push(vec![text].into());
     Frame {
         to,
-        changes: vec![(SubscriptionKey(0), HeldDelta::uncounted(SharedDelta::new(Ok(delta))))],
+        changes: vec![(
+            SubscriptionKey(0),
+            HeldDelta::uncounted(SharedDelta::new(ResultChange::Rows(delta))),
+        )],
     }
 }
 

@@ -8,12 +8,9 @@
 //!                    one thread, one transaction a batch            └────▶ deltas ─▶ outboxes
 //! ```
 //!
-//! In reading order: [`Engine`] the handle · `registry` preparation of calls · `queue` · `writer` the
-//! commit pipeline · `timers` deadlines · `execute` a call in the transaction · `scope_rules` row access by scope,
-//! `row_policies` row access by policies, `denials` and `rate_limiter` · `overlay` the transaction's rows · `durable` the
-//! sync thread · `hub` subscribers, `wakeups` the rate of wake-ups · [`Connection`] a client's subscriptions ·
-//! `resume` their start · `rerun` expensive queries · `explain` query costs ·
-//! `retention` of the change log.
+//! In reading order: [`Engine`] the handle · `commit` the path of a call, from the queue to the disk · `access` what a caller may
+//! do · `queries` the path of a query · `subscriptions` live queries on [`Connection`]s · `replay` · `fault_points` where tests
+//! inject faults. Each folder's own file lists its modules.
 //!
 //! *Invariant:* no answer and no delta leaves before its commit is durable.
 //! *Invariant:* after a failed sync the engine accepts nothing until the file is reopened.
@@ -25,6 +22,7 @@ mod access;
 mod commit;
 mod config;
 mod engine;
+mod fault_points;
 mod health;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
@@ -46,10 +44,10 @@ pub use access::credentials;
 pub use commit::retention::Retention;
 pub use config::Config;
 pub use engine::Engine;
+pub use fault_points::FaultPoint;
 pub use metrics::{Counter, Labelled, Metrics, Series, template_series};
 pub use ports::{
-    Backlog, Clock, EngineThread, Entropy, FaultPoint, FreeRunning, StepScheduler, SystemClock,
-    SystemEntropy,
+    Backlog, Clock, EngineThread, Entropy, FreeRunning, StepScheduler, SystemClock, SystemEntropy,
 };
 pub use replay::{ReplayError, replay};
 pub use results::{CommittedBatch, CommittedCall, QueryResult};
@@ -57,4 +55,4 @@ pub use subscriptions::buffers;
 pub use subscriptions::connection::{
     Change, Connection, SnapshotPart, Start, SubscribeRequest, Update,
 };
-pub use subscriptions::hub::{HeldDelta, SharedDelta};
+pub use subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};

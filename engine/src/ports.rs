@@ -1,10 +1,13 @@
 //! Interfaces to the environment. Time comes only from the [`Clock`], randomness only from
 //! [`Entropy`]; a replay takes both from the log. [`StepScheduler`] let a test schedule the threads.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use abide_schema::Micros;
+
+use crate::fault_points::FaultPoint;
 
 /// The time source for events.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -42,6 +45,13 @@ impl Entropy for SystemEntropy {
     }
 }
 
+/// Where events take their times and salts from.
+#[derive(Clone, Debug)]
+pub(crate) struct EventSources {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+}
+
 /// A thread of the engine that processes a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EngineThread {
@@ -70,92 +80,6 @@ pub trait StepScheduler: Send + Sync + fmt::Debug {
 
     /// Called when a thread has ended, normally or by a panic, and its waiters have replies.
     fn ended(&self, _: EngineThread) {}
-}
-
-/// A point within a step of a thread, where a test can make it panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FaultPoint {
-    /// Writer: before it looks up what is due.
-    Due,
-    /// Writer: before it attaches a subscription.
-    Attach,
-    /// Writer: the router has the subscription; the subscriber has no answer yet.
-    Attached,
-    /// Writer: before it ends a subscription.
-    Detach,
-    /// Writer: before it adopts accumulators.
-    Backfill,
-    /// Writer: before it records a denied attempt.
-    Denied,
-    /// Writer: a transaction is open and nothing is written.
-    Begun,
-    /// Writer: the calls have run; their rows are in the transaction.
-    Ran,
-    /// Writer: while making deltas, before a statement.
-    Delta,
-    /// Writer: before COMMIT.
-    Commit,
-    /// Writer: after COMMIT, before the sync thread has it.
-    Committed,
-    /// Writer: before it prunes undo images.
-    Prune,
-    /// Sync: before the WAL is synced.
-    Sync,
-    /// Sync: the WAL is synced; the durable seq has not advanced.
-    Synced,
-    /// Sync: the durable seq has advanced; no call is answered yet.
-    Durable,
-    /// Sync: all calls are answered; the publisher has nothing yet.
-    Answered,
-    /// Publisher: before it fills the outboxes.
-    Publish,
-    /// Publisher: frames are built, but not in their outboxes.
-    Frames,
-    /// Checkpointer: before it checkpoints the WAL.
-    Checkpoint,
-    /// Checkpointer: while it blocks the writer.
-    CheckpointLock,
-    /// Reader: between two queries.
-    Read,
-    /// Reader: during a query, with an open snapshot.
-    Query,
-    /// Reader: while reading accumulators.
-    Fill,
-}
-
-impl FaultPoint {
-    /// All points.
-    pub const ALL: [FaultPoint; 23] = [
-        FaultPoint::Due,
-        FaultPoint::Attach,
-        FaultPoint::Attached,
-        FaultPoint::Detach,
-        FaultPoint::Backfill,
-        FaultPoint::Denied,
-        FaultPoint::Begun,
-        FaultPoint::Ran,
-        FaultPoint::Delta,
-        FaultPoint::Commit,
-        FaultPoint::Committed,
-        FaultPoint::Prune,
-        FaultPoint::Sync,
-        FaultPoint::Synced,
-        FaultPoint::Durable,
-        FaultPoint::Answered,
-        FaultPoint::Publish,
-        FaultPoint::Frames,
-        FaultPoint::Checkpoint,
-        FaultPoint::CheckpointLock,
-        FaultPoint::Read,
-        FaultPoint::Query,
-        FaultPoint::Fill,
-    ];
-
-    /// Whether a panic here affects only the current query.
-    #[must_use]
-    pub fn is_contained(self) -> bool {
-        matches!(self, FaultPoint::Query | FaultPoint::Fill)
-    }
 }
 
 /// No scheduling: every thread runs freely.

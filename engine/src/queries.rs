@@ -1,6 +1,13 @@
 //! One-time queries: the readers' pool, the present and the past, and the plans of live queries.
 
 pub(crate) mod as_of;
+pub(crate) mod changes;
 pub(crate) mod explain;
+pub(crate) mod failure;
+pub(crate) mod planned;
 pub(crate) mod query;
+pub(crate) mod reader_sql;
 pub(crate) mod readers;
+pub(crate) mod service;
+pub(crate) mod statement_limits;
+pub(crate) mod tables;

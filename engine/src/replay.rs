@@ -19,10 +19,11 @@ use abide_store::{
 
 use crate::access::credentials::CredentialChecker;
 use crate::access::scope_rules::ScopeRules;
-use crate::commit::execute::{Executor, ReplayedEvent, refusal_of};
+use crate::commit::execute::{Executor, LogPosition, ReplayedEvent};
 use crate::commit::registry::Registry;
 use crate::commit::request_ids::{self, RequestIdRebuilder};
-use crate::ports::{SystemClock, SystemEntropy};
+use crate::commit::transaction::{OpenTransaction, refusal_of};
+use crate::ports::{EventSources, SystemClock, SystemEntropy};
 
 /// Events in one transaction of a replay.
 const EVENTS_PER_COMMIT: i64 = 1_000;
@@ -101,17 +102,18 @@ pub fn replay(
     let registry = Registry::new(&modules);
     let layout = Layout { modules };
     let store = Store::open_as(into, layout, Tuning::default(), Some(log.log_id()))?;
-    let chain = Chain::start(log.log_id());
+    let start = LogPosition { chain: Chain::start(log.log_id()), last_at: Micros(0) };
     let scope_rules = ScopeRules::new(&store.layout().modules);
-    let ports = (Arc::new(SystemClock) as _, Arc::new(SystemEntropy) as _);
+    let sources = EventSources { clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy) };
     let credentials = CredentialChecker::new(&store.layout().modules);
     let writer = store.writer()?;
     let former = log.last_before(&store.layout().modules)?;
     former.iter().try_for_each(|it| writer.set_last_before(it))?;
-    let mut executor =
-        Executor::new(writer, chain, Micros(0), ports, scope_rules, credentials, former);
+    let row_policies = scope_rules.row_policies();
+    let transaction = OpenTransaction::new(writer, row_policies, credentials, former);
+    let mut executor = Executor::new(transaction, start, sources, scope_rules);
     let (mut requests, mut unsalted) = (RequestIdRebuilder::default(), Seq::ZERO);
-    executor.store.begin()?;
+    executor.transaction.store.begin()?;
     let end = log.walk::<ReplayError>(&mut |event| {
         if to.is_some_and(|to| event.seq > to) {
             if requests.continues(event) {
@@ -125,17 +127,17 @@ pub fn replay(
         run_again(&mut executor, &registry, event, &mut requests)?;
         if event.seq.0 % EVENTS_PER_COMMIT == 0 {
             commit(&mut executor)?;
-            executor.store.begin()?;
+            executor.transaction.store.begin()?;
         }
         progress(event.seq);
         Ok(())
     })?;
     if let Some(row) = requests.finish() {
-        executor.store.remember_request(row)?;
+        executor.transaction.store.remember_request(row)?;
     }
     keep_requests(&log, &executor, unsalted)?;
     let reached = executor.chain.seq;
-    executor.store.set_change_log_floor(reached)?;
+    executor.transaction.store.set_change_log_floor(reached)?;
     commit(&mut executor)?;
     if reached == end.seq {
         for table in store.layout().tables().chain([RequestIdRow::SPEC]) {
@@ -181,7 +183,7 @@ fn run_again(
     }
     let ended = requests.take(event, caller, &call);
     if let Some(row) = ended.map_err(|_| ReplayError::Record { seq })? {
-        executor.store.remember_request(row)?;
+        executor.transaction.store.remember_request(row)?;
     }
     Ok(())
 }
@@ -197,7 +199,7 @@ fn keep_requests(log: &LogFile, replayed: &Executor, unsalted: Seq) -> Result<()
 }
 
 fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(), StoreError> {
-    let (table, store) = (RequestIdRow::SPEC, &replayed.store);
+    let (table, store) = (RequestIdRow::SPEC, &replayed.transaction.store);
     let key = table.key_of(row);
     let rebuilt = store.get(table, &key)?.and_then(|row| RequestIdRow::from_row(&row).ok());
     let (Some(rebuilt), Ok(found)) = (rebuilt, RequestIdRow::from_row(row)) else { return Ok(()) };
@@ -209,9 +211,9 @@ fn keep_request(replayed: &Executor, row: &[Value], unsalted: Seq) -> Result<(),
 }
 
 fn commit(executor: &mut Executor) -> Result<(), StoreError> {
-    executor.flush()?;
-    executor.store.commit()?;
-    executor.overlay.committed();
+    executor.transaction.flush()?;
+    executor.transaction.store.commit()?;
+    executor.transaction.overlay.committed();
     Ok(())
 }
 
@@ -230,7 +232,7 @@ fn compare(
         let missing = table.columns.len().saturating_sub(row.len());
         let row: Vec<Value> =
             row.iter().cloned().chain(std::iter::repeat_n(Value::Null, missing)).collect();
-        match replayed.store.get(table, &key) {
+        match replayed.transaction.store.get(table, &key) {
             Ok(Some(again)) if *again == *row => {}
             Ok(_) => differing = differing.take().or(Some(key)),
             Err(error) => failed = failed.take().or(Some(error)),
@@ -241,7 +243,7 @@ fn compare(
     }
     let sql = format!("SELECT count(*) FROM {}", table.name);
     let mut count_again = 0;
-    replayed.store.run(&sql, &[], &mut |row| {
+    replayed.transaction.store.run(&sql, &[], &mut |row| {
         if let [Value::Integer(n)] = row {
             count_again = usize::try_from(*n).unwrap_or(0);
         }

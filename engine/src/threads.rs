@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use crate::commit::durable::{Commit, Publication};
+use crate::commit::jobs::WriterJob;
 use crate::commit::queue::Queue;
-use crate::commit::writer::WriterJob;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
 

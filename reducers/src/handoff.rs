@@ -413,6 +413,8 @@ fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {
         }
         (status, ..) => format!("handoff {id} is {status}"),
     };
-    Refusal::new(Code::Conflict, detail)
-        .hint("watch for handoffs:  abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"")
+    Refusal::new(Code::Conflict, detail).hint(
+        "watch for handoffs:  \
+             abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"",
+    )
 }

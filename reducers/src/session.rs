@@ -144,6 +144,7 @@ pub struct Session {
 pub fn module() -> Module {
     Module::new("session")
         .visible::<Session>(RowVisibility::InScope)
+        .sessions::<Session>()
         .reducer(create_session::definition())
         .reducer(suspend_session::definition())
         .reducer(resume_session::definition())

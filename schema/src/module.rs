@@ -71,6 +71,21 @@ pub struct CredentialQueries {
     pub disabled: &'static str,
 }
 
+/// The tables that decide what restricted callers see. The engine knows them by this declaration only.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyTables {
+    /// The policies. A commit that changes this table activates the new policies.
+    pub policies: &'static TableSpec,
+    /// Returns all policies, in an order that follows from their keys: table, role (`*` means every role), condition
+    /// (NULL means all rows), hidden columns (a JSON array).
+    pub query: &'static str,
+    /// The roles of callers. After a change, clients that resume get a whole snapshot.
+    pub roles: &'static TableSpec,
+    /// The identities; the first key column is the id of the caller. After a change of its own identity, a client
+    /// that resumes gets a whole snapshot.
+    pub identities: &'static TableSpec,
+}
+
 /// Tables and reducers of one domain, in one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -92,6 +107,10 @@ pub struct Module {
     pub guards: Vec<Guard>,
     /// How the server looks up tokens.
     pub credential_queries: Option<CredentialQueries>,
+    /// The tables with policies.
+    pub policy_tables: Option<PolicyTables>,
+    /// The table with sessions; see [`Module::sessions`].
+    pub sessions: Option<&'static TableSpec>,
     /// Reducers that record denied attempts; see [`Module::denial_recorder`].
     pub denial_recorders: Vec<Definition>,
     /// Row visibility of its tables; a table without an entry is [`RowVisibility::Closed`].
@@ -141,6 +160,8 @@ impl Module {
             deadlines: Vec::new(),
             guards: Vec::new(),
             credential_queries: None,
+            policy_tables: None,
+            sessions: None,
             denial_recorders: Vec::new(),
             visibility: Vec::new(),
             copies: Vec::new(),
@@ -205,6 +226,21 @@ impl Module {
     #[must_use]
     pub fn credential_queries(mut self, credential_queries: CredentialQueries) -> Module {
         self.credential_queries = Some(credential_queries);
+        self
+    }
+
+    /// Declares the tables that decide what restricted callers see. Without them there are no policies.
+    #[must_use]
+    pub fn policy_tables(mut self, policy_tables: PolicyTables) -> Module {
+        self.policy_tables = Some(policy_tables);
+        self
+    }
+
+    /// Declares that the `session_id` of an event is the key of a row of this table: the event belongs to the scope
+    /// of that row.
+    #[must_use]
+    pub fn sessions<T: Table>(mut self) -> Module {
+        self.sessions = Some(T::SPEC);
         self
     }
 

@@ -43,6 +43,10 @@ pub enum ClientMessage {
         /// The client has the result after this event; send only the later changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after_seq: Option<Seq>,
+        /// The timeline on which the client has `after_seq`: that of the `hello` of the connection that brought it there. If the
+        /// server does not have that state, it sends `resync_required` and the whole result.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeline: Option<String>,
         /// Start with the result as of this event, followed by the changes since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         as_of: Option<Seq>,
@@ -300,6 +304,10 @@ pub enum ServerMessage {
         version: String,
         /// The last durable seq.
         seq: Seq,
+        /// The history that the seqs of this connection belong to. A copy of the file that was continued separately has
+        /// other events with the same seqs, and another timeline.
+        #[serde(default)]
+        timeline: String,
     },
     /// A subscription's result, in one or several parts.
     Snapshot {

@@ -86,9 +86,9 @@ impl JsonWriter {
 }
 
 /// The first message of a WebSocket.
-pub fn hello(seq: Seq) -> String {
+pub fn hello(seq: Seq, timeline: &str) -> String {
     let (server, version) = ("abide".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    ServerMessage::Hello { server, version, seq }.to_text()
+    ServerMessage::Hello { server, version, seq, timeline: timeline.to_owned() }.to_text()
 }
 
 /// An update of a connection.

@@ -252,7 +252,7 @@ fn subscribe() -> JsonValue {
             ),
             parameter("checksum", "query", false, "Send the result's checksum with each change."),
             parameter("explain", "query", false, "Send the statements that produce the deltas."),
-            parameter("Last-Event-ID", "header", false, "Like after_seq; overrides after_seq and as_of."),
+            parameter("Last-Event-ID", "header", false, "Like after_seq; it has priority."),
         ],
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"})),
     }})

@@ -1,7 +1,7 @@
 //! `GET /v1/subscribe`: one live query as server-sent events.
 //!
 //! The same objects as on the WebSocket, one per event, with the subscription id `q`. `id:` is the
-//! seq from which a reconnect resumes, so an event has one only if everything up to that seq has
+//! seq from which a reconnect resumes, with its timeline, so an event has one only if everything up to that seq has
 //! been sent: the parts of a snapshot before its last have none.
 
 use std::error::Error as _;
@@ -36,6 +36,7 @@ pub(crate) struct QueryString {
     sql: String,
     params: Option<String>,
     after_seq: Option<Seq>,
+    timeline: Option<String>,
     as_of: Option<Seq>,
     #[serde(default)]
     checksum: bool,
@@ -62,12 +63,13 @@ pub(crate) async fn subscribe(
         )
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
-    let QueryString { sql, after_seq, as_of, checksum, explain, .. } = wanted;
+    let QueryString { sql, after_seq, timeline, as_of, checksum, explain, .. } = wanted;
     // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
-    let start = match last_event_id(&headers)? {
-        Some(seq) => Start::After(seq),
-        None => Start::of(after_seq, as_of)?,
+    let (start, timeline) = match last_event_id(&headers)? {
+        Some((seq, timeline)) => (Start::After(seq), timeline),
+        None => (Start::of(after_seq, as_of)?, timeline),
     };
+    let start = app.engine.on_timeline(start, timeline.as_deref());
     let wanted = SubscribeRequest { id: ID, sql: &sql, params: &params, start, checksum, explain };
     let mut connection = app.engine.connect(&session.caller);
     let account = app.engine.buffers().account(&session.caller);
@@ -75,8 +77,18 @@ pub(crate) async fn subscribe(
     let authenticator = app.authenticator.clone();
     let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
     let (lifecycle, ended, stale, hold) = (app.lifecycle, false, false, None);
-    let events =
-        Events { connection, lifecycle, account, hold, invalid, ended, stale, _place: place };
+    let timeline = app.engine.timeline().to_owned();
+    let events = Events {
+        connection,
+        lifecycle,
+        account,
+        hold,
+        invalid,
+        ended,
+        stale,
+        timeline,
+        _place: place,
+    };
     let events = stream::unfold(events, |mut events| async move {
         let event = events.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), events))
@@ -94,12 +106,16 @@ fn params(text: &str) -> Result<Map<String, JsonValue>, Refusal> {
     Ok(params)
 }
 
-/// Where a reconnect resumes.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Refusal> {
+/// Where a reconnect resumes: the seq and the timeline of an event's id, `42@9f2c…`, or only a seq.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<(Seq, Option<String>)>, Refusal> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
-    let seq = id.to_str().ok().and_then(|id| id.trim().parse().ok());
-    seq.map(|seq| Some(Seq(seq))).ok_or_else(|| {
-        Refusal::new(Code::BadRequest, "the header Last-Event-ID is not a seq")
+    let position = id.to_str().ok().and_then(|id| {
+        let (seq, timeline) =
+            id.trim().split_once('@').map_or((id.trim(), None), |(seq, on)| (seq, Some(on)));
+        Some((Seq(seq.parse().ok()?), timeline.map(str::to_owned)))
+    });
+    position.map(Some).ok_or_else(|| {
+        Refusal::new(Code::BadRequest, "the header Last-Event-ID is not the id of an event")
             .hint("send the unchanged id of the last event, or omit the header")
     })
 }
@@ -116,6 +132,7 @@ struct Events {
     ended: bool,
     /// The rows are outdated, so a reconnect must not resume here.
     stale: bool,
+    timeline: String,
     _place: ConnectionPermit,
 }
 
@@ -144,15 +161,15 @@ impl Events {
             refusal = &mut self.invalid => {
                 self.ended = true;
                 let update = Update::Error { id: ID.into(), refusal };
-                Some(event(&update, self.stale))
+                Some(event(&update, self.stale, &self.timeline))
             }
             update = timeout(limits::PING, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
                         if refusal.code != Code::ResyncRequired);
                     self.hear(&update);
-                    let stale = self.stale;
-                    let encode = |update: &_| event(update, stale);
+                    let (stale, timeline) = (self.stale, self.timeline.clone());
+                    let encode = move |update: &_| event(update, stale, &timeline);
                     let (text, hold) = unsent::encode(&self.account, update, encode).await?;
                     self.hold = hold;
                     Some(text)
@@ -163,7 +180,7 @@ impl Events {
     }
 }
 
-fn event(update: &Update, stale: bool) -> String {
+fn event(update: &Update, stale: bool, timeline: &str) -> String {
     let (name, told) = match update {
         Update::Snapshot(part) => ("snapshot", (!part.more).then_some(part.seq)),
         Update::Rerun { seq, .. } => ("rerun", Some(*seq)),
@@ -172,6 +189,6 @@ fn event(update: &Update, stale: bool) -> String {
         Update::Error { .. } => ("error", None),
     };
     let data = frames::update(update);
-    let id = told.map(|seq| format!("id: {seq}\n")).unwrap_or_default();
+    let id = told.map(|seq| format!("id: {seq}@{timeline}\n")).unwrap_or_default();
     format!("event: {name}\n{id}data: {data}\n\n")
 }

@@ -29,9 +29,9 @@ use crate::arrivals::Arrivals;
 use crate::auth::access::SUBPROTOCOLS;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::{ConnectionPermit, Phase};
-use crate::limits;
 use crate::problem::Problem;
 use crate::routes::{AppState, SessionExtension};
+use crate::{frames, limits};
 
 pub use message::read;
 use reader::Reader;
@@ -124,7 +124,8 @@ async fn converse(
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
         moved: &moved,
     };
-    let mut writer = pin!(writer.run(app.engine.durable_seq()));
+    let hello = frames::hello(app.engine.durable_seq(), app.engine.timeline());
+    let mut writer = pin!(writer.run(hello));
     let end = tokio::select! {
         end = reader.run(&mut stream) => end,
         _ = &mut writer => return, // The socket failed.

@@ -124,7 +124,7 @@ impl Client {
                 self.reruns += 1;
                 let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
                 assert!(seq >= replica.seq, "{}: a result goes back", change.id);
-                replica.apply(Some(change.delta.rows().as_ref().unwrap()));
+                replica.apply(Some(change.delta.rows().unwrap()));
                 assert_eq!(change.checksum, Some(Checksum::of(&replica.rows)), "of the rerun");
                 (replica.seq, replica.stale) = (seq, stale);
             }
@@ -174,7 +174,7 @@ impl Client {
         assert!(from == self.told || (answers && from < self.told), "a gap before {from}");
         assert!(from < to || answers, "an empty frame {from}..{to}");
         for change in changes {
-            let (id, delta) = (&change.id, change.delta.rows().as_ref().unwrap());
+            let (id, delta) = (&change.id, change.delta.rows().unwrap());
             let replica = self.replicas.get_mut(&**id).expect("it is subscribed");
             let at = match replica.begun.take() {
                 Some(Start::After(asked)) => asked,

@@ -274,7 +274,7 @@ fn timers_fire_without_calls() {
             let args = json!({"id": format!("t{in_ms}-{}", engine.durable_seq()), "in_ms": in_ms});
             engine.call(&Caller::new("ann"), "set_timer", &args, None).await.unwrap();
             let Update::Delta { changes, .. } = next_delta(&mut connection).await else { panic!() };
-            let rows = changes[0].delta.rows().as_ref().unwrap();
+            let rows = changes[0].delta.rows().unwrap();
             assert_eq!(format!("{rows:?}").matches("Integer(1)").count(), 1, "{rows:?}");
         }
     });

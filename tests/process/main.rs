@@ -21,6 +21,7 @@ mod operators;
 #[cfg(debug_assertions)]
 mod panics;
 mod program;
+mod restore;
 mod retention;
 mod secrets;
 mod server;

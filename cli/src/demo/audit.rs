@@ -44,7 +44,7 @@ pub(crate) async fn audit(
     let verified = verify_file(db, &mut |_| {}).map_err(verify::failure)?;
     let mut audit = Audit {
         events: verified.events.0.unsigned_abs(),
-        head: hex::encode(&verified.hash),
+        head: hex::encode(verified.hash),
         ..Audit::default()
     };
     let file = Abide::open_with(db, config)?;

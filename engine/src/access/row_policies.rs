@@ -1,7 +1,7 @@
 //! Row access of a restricted caller's reducers by policies: the conditions of its role in
 //! the open transaction, evaluated for single rows and added to reads of many.
 //!
-//! The rows of `policies` are reloaded when a call may have changed them, not at a commit: the policies for a
+//! The stored policies are reloaded when a call may have changed them, not at a commit: the policies for a
 //! call depend on the preceding calls in the log, not on how calls were batched into commits. So
 //! a replay, which batches them differently, applies the same policies.
 
@@ -9,12 +9,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use abide_live::{Condition, OwnerReference};
-use abide_schema::reducer::ColumnCopies;
+use abide_schema::reducer::{ColumnCopies, PolicyTables};
 use abide_schema::{Caller, TableSpec};
 use abide_store::{StoreError, Writer};
 use serde_json::{Map, Value as JsonValue};
 
-use crate::access::policies::{self, PolicyRows};
+use crate::access::policy_rows::{self, PolicyRows};
+use crate::access::policy_subject::is_restricted;
 
 /// Maximum number of cached roles. More means an issuer that generates roles.
 const ROLES: usize = 1_000;
@@ -26,6 +27,8 @@ pub(crate) struct RowPolicies {
     /// The owners of each table's rows.
     owners: HashMap<&'static str, Vec<OwnerReference>>,
     copies: Vec<ColumnCopies>,
+    /// Where policies are stored. Nothing is read if no module declares it.
+    policy_tables: Option<PolicyTables>,
     rows: PolicyRows,
     of_roles: HashMap<String, Arc<RolePolicies>>,
     stale: bool,
@@ -34,23 +37,23 @@ pub(crate) struct RowPolicies {
 impl RowPolicies {
     pub(crate) fn new(
         tables: Vec<&'static TableSpec>,
+        policy_tables: Option<PolicyTables>,
         owners: HashMap<&'static str, Vec<OwnerReference>>,
         copies: Vec<ColumnCopies>,
     ) -> RowPolicies {
-        // Nothing is read if no module declares policies.
-        let stale = tables.iter().any(|table| table.name == policies::TABLE);
         let (rows, of_roles) = (PolicyRows::new(), HashMap::new());
-        RowPolicies { tables, owners, copies, rows, of_roles, stale }
+        let stale = policy_tables.is_some();
+        RowPolicies { tables, owners, copies, policy_tables, rows, of_roles, stale }
     }
 
     /// A call wrote a row of this table.
     pub(crate) fn note(&mut self, table: &TableSpec) {
-        self.stale |= table.name == policies::TABLE;
+        self.stale |= self.policy_tables.is_some_and(|from| from.policies.name == table.name);
     }
 
     /// Calls were rolled back.
     pub(crate) fn forget(&mut self) {
-        self.stale = self.tables.iter().any(|table| table.name == policies::TABLE);
+        self.stale = self.policy_tables.is_some();
     }
 
     /// Whether the policies must be reloaded.
@@ -64,11 +67,11 @@ impl RowPolicies {
         store: &Writer,
         caller: &Caller,
     ) -> Result<Option<Arc<RolePolicies>>, StoreError> {
-        if !policies::is_bounded(caller) {
+        if !is_restricted(caller) {
             return Ok(None);
         }
-        if self.stale {
-            self.rows = policies::read_rows(store)?;
+        if let Some(from) = self.policy_tables.filter(|_| self.stale) {
+            self.rows = policy_rows::read_rows(store, &from)?;
             self.of_roles.clear();
             self.stale = false;
         }
@@ -121,11 +124,11 @@ impl RolePolicies {
         };
         for table in tables {
             let owners = owners.get(table.name).map_or(&[][..], Vec::as_slice);
-            let permitted = policies::permitted_rows(rows, tables, owners, table, role);
+            let permitted = policy_rows::permitted_rows(rows, tables, owners, table, role);
             if let Some(condition) = permitted {
                 rules.insert(table.name, RowFilter::new(table, &condition));
             }
-            let names = policies::hidden_of(rows, copies, table, role);
+            let names = policy_rows::hidden_of(rows, copies, table, role);
             let all = columns_of(table);
             let is_hidden = |name: &&&str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
             let columns: Vec<&'static str> = all.iter().filter(is_hidden).copied().collect();

@@ -9,14 +9,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abide_schema::Seq;
-use abide_schema::seeded::{SeededBug, makes};
 use abide_store::{Checkpointer, StoreError};
 use tokio::sync::watch;
 
 use crate::commit::writer::WriterThread;
+use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::ports::{EngineThread, FaultPoint, StepScheduler};
+use crate::ports::{EngineThread, StepScheduler};
 use crate::threads::Threads;
 
 /// Interval between checks of the WAL size. At 100 MB/s the WAL grows by ten megabytes in between.
@@ -98,7 +98,7 @@ impl CheckpointThread {
         thread.map(JoinHandle::join);
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let checkpointer = connection.take()?;
-        if self.health.check().is_err() && !makes(SeededBug::CheckpointAfterError) {
+        if fault_points::refuses_checkpoint(self.health.check().is_err()) {
             leave_wal(&checkpointer);
             return None;
         }
@@ -142,7 +142,7 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
         }
         drop(stopped);
         let seq = *config.durable.borrow();
-        let poisoned = config.health.check().is_err() && !makes(SeededBug::CheckpointAfterError);
+        let poisoned = fault_points::refuses_checkpoint(config.health.check().is_err());
         if seq == looked_at || poisoned {
             continue;
         }

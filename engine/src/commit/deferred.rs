@@ -10,10 +10,10 @@ use abide_schema::work::{FinishedWork, SharedWork, WHOLE};
 use abide_schema::{Code, Refusal, limits};
 use abide_store::Reader;
 
-use crate::commit::queue::{Queue, Rejected};
+use crate::commit::jobs::WriterJob;
+use crate::commit::queue::{Queue, Rejected, closing};
 use crate::commit::unit::Unit;
-use crate::commit::writer::WriterJob;
-use crate::queries::readers::{ReaderJob, closing};
+use crate::queries::readers::ReaderJob;
 
 /// A unit while readers work for it.
 pub(crate) struct Deferred {

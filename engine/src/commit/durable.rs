@@ -4,35 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abide_live::BindingId;
-use abide_schema::seeded::{SeededBug, makes};
-use abide_schema::work::SharedWork;
 use abide_schema::{Refusal, Seq};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use crate::commit::execute::CallOutcome;
 use crate::commit::queue::Queue;
+use crate::commit::unit::ReplyEnvelope;
+use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::ports::{EngineThread, FaultPoint, StepScheduler};
-use crate::subscriptions::hub::{Hub, SharedDelta};
+use crate::ports::{EngineThread, StepScheduler};
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::shared_delta::SharedDelta;
 
-/// The outcome of a unit, and the channel for its reply.
-#[derive(Debug)]
-pub(crate) struct ReplyEnvelope {
-    pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
-    pub(crate) outcome: Result<UnitResult, Refusal>,
-}
-
-/// The result of a unit.
-#[derive(Debug)]
-pub(crate) struct UnitResult {
-    /// One outcome per call.
-    pub(crate) calls: Vec<CallOutcome>,
-    /// Whether an earlier request had the same id, and this one is a retry.
-    pub(crate) duplicate: bool,
-    /// Deferred work: the unit has not run yet, and no reply was sent.
-    pub(crate) deferred: Vec<(usize, SharedWork)>,
-}
+/// The changes of a commit in the results of live queries.
+pub(crate) type Deltas = Vec<(BindingId, Arc<SharedDelta>)>;
 
 /// A committed transaction.
 #[derive(Debug)]
@@ -40,7 +25,22 @@ pub(crate) struct Commit {
     /// The last seq of the commit. Its replies refer to the state up to here.
     pub(crate) to: Seq,
     pub(crate) answers: Vec<ReplyEnvelope>,
-    pub(crate) deltas: Vec<(BindingId, Arc<SharedDelta>)>,
+    pub(crate) deltas: Deltas,
+}
+
+impl Commit {
+    /// A fault point: a correct build sends nothing here, because only the sync thread does.
+    pub(crate) fn release_early(&mut self, hub: &Hub, metrics: &Metrics) {
+        if fault_points::answers_before_sync() {
+            for ReplyEnvelope { reply, outcome } in self.answers.drain(..) {
+                // The caller may have gone.
+                let _ = reply.send(outcome);
+            }
+        }
+        if fault_points::publishes_before_sync() {
+            hub.publish(self.to, &std::mem::take(&mut self.deltas), metrics);
+        }
+    }
 }
 
 /// Returns when every commit completed before the call is durable.
@@ -60,7 +60,7 @@ pub(crate) struct Syncer {
 }
 
 /// A commit for the publisher.
-pub(crate) type Publication = (Seq, Vec<(BindingId, Arc<SharedDelta>)>);
+pub(crate) type Publication = (Seq, Deltas);
 
 impl Syncer {
     pub(crate) fn run(self) {
@@ -97,9 +97,9 @@ impl Syncer {
         }
         let started = Instant::now();
         self.scheduler.at_fault_point(FaultPoint::Sync);
-        let synced = (self.sync)();
+        let synced = fault_points::sync_outcome((self.sync)());
         self.scheduler.at_fault_point(FaultPoint::Synced);
-        if let Err(error) = synced.or_else(ignored) {
+        if let Err(error) = synced {
             self.health.poison(&error);
             return self.health.check();
         }
@@ -151,11 +151,6 @@ pub(crate) async fn reached(
         // The sync thread ends normally only when everything that was committed is durable.
         durable.changed().await.map_err(|_| health.dropped())?;
     }
-}
-
-/// For the seeded bug that ignores a failed sync.
-fn ignored(error: std::io::Error) -> std::io::Result<()> {
-    if makes(SeededBug::SyncErrorIgnored) { Ok(()) } else { Err(error) }
 }
 
 /// The cost of waking a connection and writing to its socket, independent of the size. Measured

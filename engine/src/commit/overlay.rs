@@ -38,6 +38,15 @@ struct RowState {
     stored: Option<Row>,
 }
 
+/// Whether SQLite already has a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowWrite {
+    /// It was written.
+    Done,
+    /// It is a touch, which is written before the next read of many rows or at the end of the transaction.
+    Deferred,
+}
+
 /// A touched row to be written.
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
@@ -104,7 +113,7 @@ impl Overlay {
         key: &[Value],
         before: Option<Row>,
         new: Option<Row>,
-        unwritten: bool,
+        write: RowWrite,
     ) {
         let place = RowKey::new(table, key);
         let fresh = || {
@@ -119,10 +128,9 @@ impl Overlay {
             self.changed.push(place.clone());
         }
         state.new = new;
-        if unwritten {
-            self.unwritten.push(place);
-        } else {
-            state.stored.clone_from(&state.new);
+        match write {
+            RowWrite::Done => state.stored.clone_from(&state.new),
+            RowWrite::Deferred => self.unwritten.push(place),
         }
     }
 

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use abide_schema::{Code, Refusal};
+
 use crate::commit::fair_queue::FairQueue;
 use crate::locks::{Condvar, Mutex, MutexGuard};
 
@@ -263,6 +265,11 @@ impl<T> Queue<T> {
         // Every change is one step, so a poisoned lock is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The refusal of items while the queues are closed.
+pub(crate) fn closing() -> Refusal {
+    Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]

@@ -2,15 +2,14 @@
 //! the writer gets a call is done here, on the caller's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-use abide_schema::event::Hash;
-use abide_schema::reducer::{Call, Definition};
+use abide_schema::reducer::Definition;
 use abide_schema::{Code, Module, Refusal, canonical, integers, limits, nearest};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::commit::outcome::EchoedArguments;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
 
 /// The registered reducers.
@@ -19,24 +18,6 @@ pub(crate) struct Registry {
     definitions: BTreeMap<&'static str, Definition>,
     /// Reducers that only the engine calls: deadlines and records.
     of_engine: BTreeSet<&'static str>,
-}
-
-/// A call that is decoded, checked, and hashed.
-pub(crate) struct PreparedCall {
-    pub(crate) reducer: &'static str,
-    pub(crate) call: Box<dyn Call>,
-    /// Canonical JSON.
-    pub(crate) arguments: String,
-    /// SHA-256 of `arguments`.
-    pub(crate) digest: Hash,
-    /// The arguments that the result may repeat.
-    pub(crate) echo: EchoedArguments,
-}
-
-impl fmt::Debug for PreparedCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({})", self.reducer, self.arguments)
-    }
 }
 
 impl Registry {

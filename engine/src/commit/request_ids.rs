@@ -14,8 +14,7 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::commit::outcome::EchoedArguments;
-use crate::commit::registry::PreparedCall;
-use crate::commit::unit::Unit;
+use crate::commit::prepared_call::PreparedCall;
 
 /// The name of the event that records the calls of a request id. No reducer may have it.
 pub(crate) const RECORD: &str = "record_request";
@@ -194,16 +193,16 @@ fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
 /// row of another scope, or of another request, is not found.
 pub(crate) fn of_format_1(
     store: &Writer,
-    unit: &Unit,
+    caller: &Caller,
+    calls: &[PreparedCall],
     request: &Request,
 ) -> Result<Option<RequestIdRow>, StoreError> {
-    let caller = &unit.caller;
     if caller.scope().is_empty() {
         return Ok(None);
     }
     let Some(row) = store.request(caller.id(), &request.id)? else { return Ok(None) };
     let mut fingerprint = Fingerprint::of_format_1(caller);
-    unit.calls.iter().for_each(|call| fingerprint.add(call));
+    calls.iter().for_each(|call| fingerprint.add(call));
     if fingerprint.finish().as_slice() != row.fingerprint.as_slice() {
         return Ok(None);
     }

@@ -1,12 +1,14 @@
-//! Retention of the change log: how far back a client can resume or query.
+//! The change log: undo images of each commit, and their retention, which decides how far back a client can resume or query.
 //!
 //! It is pruned after commits, a bounded slice at a time: whatever the setting, and however much was kept
 //! before, no commit is delayed by more than a few milliseconds.
 
 use std::time::Duration;
 
-use abide_schema::{Micros, Seq, Value, limits};
-use abide_store::{StoreError, Writer};
+use abide_schema::{Micros, Seq, TableSpec, Value, limits};
+use abide_store::{StoreError, Writer, change_log};
+
+use crate::commit::overlay::NetChange;
 
 /// Maximum events pruned after one commit: twice as many as the largest commit adds.
 const SLICE: i64 = 2_000;
@@ -31,6 +33,8 @@ impl Default for Retention {
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
     retention: Retention,
+    /// The tables with undo images.
+    tables: Vec<&'static TableSpec>,
     /// The log is complete from here on.
     floor: Seq,
     /// Time of the first event above the floor, once looked up.
@@ -38,12 +42,42 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    pub(crate) fn new(retention: Retention, floor: Seq) -> ChangeLog {
-        ChangeLog { retention, floor, oldest_at: None }
+    pub(crate) fn new(
+        retention: Retention,
+        tables: Vec<&'static TableSpec>,
+        floor: Seq,
+    ) -> ChangeLog {
+        ChangeLog { retention, tables, floor, oldest_at: None }
     }
 
     pub(crate) fn floor(&self) -> Seq {
         self.floor
+    }
+
+    /// Stores the old images of the commit, one row per table.
+    pub(crate) fn record(
+        &self,
+        store: &Writer,
+        changes: &[NetChange],
+        from: Seq,
+        to: Seq,
+    ) -> Result<(), StoreError> {
+        for table in &self.tables {
+            let mut images = Vec::new();
+            for change in changes.iter().filter(|change| change.table.name == table.name) {
+                match (&change.old, &change.new) {
+                    (Some(old), _) => change_log::encode_cells(1, old.iter(), &mut images),
+                    (None, Some(new)) => {
+                        change_log::encode_cells(0, &table.key_of(new), &mut images);
+                    }
+                    (None, None) => {}
+                }
+            }
+            if !images.is_empty() {
+                store.log_changes(table, from, to, images)?;
+            }
+        }
+        Ok(())
     }
 
     /// Prunes a slice of expired entries, in a separate transaction.

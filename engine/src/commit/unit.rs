@@ -1,14 +1,13 @@
-//! A unit of the writer's queue: calls that run together.
+//! A unit of the writer's queue: calls that run together, and what becomes of them.
 
 use std::cell::RefCell;
 
 use abide_schema::reducer::Caller;
 use abide_schema::work::{FinishedWork, SharedWork, WorkBudget};
-use abide_schema::{Refusal, limits};
+use abide_schema::{Refusal, Seq, limits};
 use tokio::sync::oneshot;
 
-use crate::commit::durable::UnitResult;
-use crate::commit::registry::PreparedCall;
+use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids::Request;
 use crate::commit::timers::DueRow;
 
@@ -47,14 +46,56 @@ impl Unit {
         call: usize,
         deferred: &'a RefCell<Vec<(usize, SharedWork)>>,
     ) -> Option<WorkBudget<'a>> {
-        let (steps, finished, goes_on) =
-            (limits::WRITER_STEPS, &*self.finished, self.calls.len() > 1);
         let of_caller = self.caller.id() != Caller::SYSTEM;
-        of_caller.then_some(WorkBudget { steps, call, finished, deferred, goes_on })
+        of_caller.then(|| WorkBudget {
+            steps: limits::WRITER_STEPS,
+            call,
+            finished: &self.finished,
+            deferred,
+            goes_on: self.calls.len() > 1,
+        })
     }
 
     /// Bytes of the arguments.
     pub(crate) fn bytes(&self) -> usize {
         self.calls.iter().map(|call| call.arguments.len()).sum()
     }
+}
+
+/// The result of one call.
+#[derive(Debug)]
+pub(crate) struct CallOutcome {
+    /// Its own event's seq, or that of the original call.
+    pub(crate) seq: Seq,
+    pub(crate) result: String,
+    pub(crate) duplicate: bool,
+    /// The refusal for the caller, if the call was refused with a record.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+/// The result of a unit.
+#[derive(Debug)]
+pub(crate) struct UnitResult {
+    /// One outcome per call.
+    pub(crate) calls: Vec<CallOutcome>,
+    /// Whether an earlier request had the same id, and this one is a retry.
+    pub(crate) duplicate: bool,
+}
+
+/// What a transaction did with a unit.
+#[derive(Debug)]
+pub(crate) enum UnitOutcome {
+    /// It ran, or it was answered from an earlier request.
+    Done(UnitResult),
+    /// It changed nothing.
+    Refused(Refusal),
+    /// It changed nothing yet: readers must do this work for its calls first.
+    Deferred(Vec<(usize, SharedWork)>),
+}
+
+/// The answer to a unit, and the channel for it.
+#[derive(Debug)]
+pub(crate) struct ReplyEnvelope {
+    pub(crate) reply: oneshot::Sender<Result<UnitResult, Refusal>>,
+    pub(crate) outcome: Result<UnitResult, Refusal>,
 }

@@ -1,11 +1,13 @@
-//! Live queries' SQL on the writer's connection, and storage errors as live queries see them.
+//! Live queries' SQL on the writer's connection.
 
 use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
 use abide_schema::Value;
 use abide_store::StoreError;
 
-use crate::ports::{FaultPoint, StepScheduler};
-use crate::subscriptions::resume;
+use crate::fault_points::FaultPoint;
+use crate::ports::StepScheduler;
+use crate::queries::reader_sql::sql_error;
+use crate::queries::statement_limits::live_limits;
 
 /// Live queries' SQL on the writer's connection.
 pub(crate) struct WriterSql<'a> {
@@ -31,18 +33,8 @@ impl Sql for WriterSql<'_> {
     }
 
     fn allow(&mut self, allowance: Option<StatementLimits>) {
-        if let Err(error) = self.store.allow(allowance.map(resume::live_limits).as_ref()) {
+        if let Err(error) = self.store.allow(allowance.map(live_limits).as_ref()) {
             tracing::error!(%error, "the limits of a delta could not be set");
         }
     }
-}
-
-/// A storage error as live queries see it.
-pub(crate) fn sql_error(error: &StoreError) -> SqlError {
-    let fault = match error {
-        StoreError::Interrupted => SqlErrorKind::Budget,
-        StoreError::Sql { .. } | StoreError::Limit(_) => SqlErrorKind::Query,
-        _ => SqlErrorKind::Store,
-    };
-    SqlError { message: error.to_string(), fault }
 }

@@ -8,7 +8,7 @@ use abide_schema::wire::{Explanation, TableScan};
 use abide_schema::{Code, Refusal, Value};
 use abide_store::{Layout, Reader, StoreError, blank};
 
-use crate::subscriptions::resume::ReaderSql;
+use crate::queries::reader_sql::ReaderSql;
 
 /// An empty database with the tables and indexes of the file.
 #[derive(Debug)]
@@ -56,13 +56,13 @@ impl PlanningDb {
 
     /// The explanation for a restricted caller: only how the query is maintained. Its
     /// statements would reveal the policies.
-    pub(crate) fn explain_bounded(
+    pub(crate) fn explain_restricted(
         &self,
         binding: &Binding,
         principal: &QueryPrincipal,
     ) -> Result<Explanation, Refusal> {
         let verdict =
-            self.check_plan(binding).map_err(|refusal| bounded(refusal, binding, principal));
+            self.check_plan(binding).map_err(|refusal| restricted(refusal, binding, principal));
         Ok(Explanation {
             plan: binding.plan(false),
             routed_by: Vec::new(),
@@ -108,7 +108,11 @@ impl PlanningDb {
 }
 
 /// Restricts a verdict for a restricted caller: it must not name hidden tables.
-pub(crate) fn bounded(refusal: Refusal, binding: &Binding, principal: &QueryPrincipal) -> Refusal {
+pub(crate) fn restricted(
+    refusal: Refusal,
+    binding: &Binding,
+    principal: &QueryPrincipal,
+) -> Refusal {
     let in_sight = |table: &&str| principal.authorized_views().select(table).is_some();
     if binding.tables().iter().all(in_sight) {
         return refusal;

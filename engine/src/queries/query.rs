@@ -7,9 +7,8 @@ use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use abide_store::{Layout, Reader};
 use serde_json::{Map, Value as JsonValue};
 
-use crate::engine::parameter;
+use crate::queries::statement_limits::limits_of;
 use crate::results::QueryResult;
-use crate::subscriptions::resume::limits_of;
 
 /// Parameters by name, without the sigil.
 pub(crate) type Params = BTreeMap<String, Value>;
@@ -37,12 +36,20 @@ pub(crate) fn prepare(
     Ok((sql.to_owned(), params))
 }
 
+/// A parameter's value from its JSON form.
+fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
+    Value::from_json(value).map_err(|why| {
+        Refusal::new(Code::BadArguments, format!("parameter {name} is {why}"))
+            .hint("a parameter is null, a number, a text or {\"$blob\": \"<base64>\"}")
+    })
+}
+
 fn of_the_present() -> Refusal {
     Refusal::new(Code::BadSql, "past queries can only read registered tables")
         .hint("use table names without  main.  and not the engine's own tables")
 }
 
-/// The answer to a restricted query, from the rows found by [`resume::once`](crate::subscriptions::resume::once).
+/// The answer to a restricted query, from the rows found by [`resume::once`](crate::queries::planned::once).
 pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult {
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
     QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }

@@ -12,9 +12,10 @@ use abide_schema::{Code, Refusal, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
-use crate::commit::queue::{Queue, Rejected};
+use crate::commit::queue::{Queue, Rejected, closing};
+use crate::fault_points::FaultPoint;
 use crate::health::Health;
-use crate::ports::{EngineThread, FaultPoint, StepScheduler};
+use crate::ports::{EngineThread, StepScheduler};
 use crate::threads::{Threads, panic_text};
 
 /// A job for a reader.
@@ -175,9 +176,4 @@ impl ReaderThread {
 fn given_up() -> Refusal {
     Refusal::new(Code::Internal, "the query failed with an internal error")
         .hint("see the server's log for the cause")
-}
-
-/// The refusal while the engine closes.
-pub(crate) fn closing() -> Refusal {
-    Refusal::new(Code::Overloaded, "the engine is closing").hint("retry after the restart")
 }

@@ -7,6 +7,8 @@
 
 mod rebind;
 mod request;
+mod rerun_updates;
+mod reruns;
 mod stale;
 mod subscription;
 mod update;
@@ -18,32 +20,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use abide_live::Binding;
-use abide_schema::seeded::{SeededBug, makes};
 use abide_schema::{Caller, Code, Refusal, Seq, limits};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::access::policies::is_outdated;
-use crate::commit::writer::{Attach, Registration, WriterJob};
-use crate::engine::Engine;
-use crate::subscriptions::hub::{Frame, HeldDelta, Outbox, OutboxItem, SubscriptionKey};
+use crate::commit::jobs::{Attach, Registration, WriterJob};
+use crate::engine::inner::Inner;
+use crate::fault_points;
+use crate::queries::failure::QueryFailure;
+use crate::subscriptions::outbox::{Frame, Outbox, OutboxItem, SubscriptionKey};
 use crate::subscriptions::resume::{self, ResumeResult};
+use crate::subscriptions::shared_delta::ResultChange;
 
 pub use request::{Start, SubscribeRequest};
-use stale::PendingReruns;
+use reruns::PendingReruns;
 use subscription::Subscription;
 use update::QueuedUpdate;
 pub use update::{Change, SnapshotPart, Update};
 
 /// Whether it was caught up with outdated policies.
-fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, Refusal>)) -> bool {
-    resumed.as_ref().is_err_and(is_outdated)
+fn is_too_late((_, resumed): &(SubscriptionKey, Result<ResumeResult, QueryFailure>)) -> bool {
+    matches!(resumed, Err(QueryFailure::Outdated))
+}
+
+/// A subscription that is attached, and its first answer.
+struct BegunSubscription {
+    key: SubscriptionKey,
+    subscription: Subscription,
+    resumed: ResumeResult,
+    /// A frame after the answer, if one was read.
+    later: Option<Frame>,
 }
 
 /// One client's subscriptions. One task owns it.
 #[derive(Debug)]
 pub struct Connection {
-    engine: Engine,
+    engine: Arc<Inner>,
     /// The subscriber: updates contain only what this caller may see.
     caller: Caller,
     number: u64,
@@ -65,14 +77,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(engine: Engine, caller: Caller) -> Connection {
+    pub(crate) fn new(engine: Arc<Inner>, caller: Caller) -> Connection {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         // A later subscription starts at a later state, even if this state is not sent yet.
-        let sent_up_to = engine.durable_seq();
-        let account = engine.buffers().account(&caller);
+        let sent_up_to = *engine.queries.durable.borrow();
+        let account = engine.buffers.account(&caller);
         Connection {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            outbox: engine.inner.hub.outbox(account.clone()),
+            outbox: engine.hub.outbox(account.clone()),
             subscriptions: BTreeMap::new(),
             keys: HashMap::new(),
             next_key: 0,
@@ -106,45 +118,54 @@ impl Connection {
     /// The query cannot be live, a parameter is invalid, the id is in use, a limit is reached, or the requested
     /// past state does not exist.
     pub async fn subscribe(&mut self, wanted: &SubscribeRequest<'_>) -> Result<(), Refusal> {
-        self.engine.inner.allow(&self.caller, 1)?;
+        self.engine.allow(&self.caller, 1)?;
         self.check_room(wanted.id)?;
-        let (key, mut subscription, resumed, later) = loop {
+        let BegunSubscription { key, mut subscription, resumed, later } = loop {
             match self.try_subscribe(wanted).await {
-                Err(refusal) if is_outdated(&refusal) => {}
-                begun => break begun?,
+                Ok(begun) => break begun,
+                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                Err(QueryFailure::Outdated) => {}
             }
         };
         self.answer(&mut subscription, resumed);
         self.keys.insert(Arc::clone(&subscription.id), key);
         self.subscriptions.insert(key, Box::new(subscription));
-        self.engine.inner.metrics.subscriptions_total.add(1);
+        self.engine.metrics.subscriptions_total.add(1);
         if let Some(frame) = later {
             self.take_frame(frame);
         }
         Ok(())
     }
 
-    /// Subscribes with the current policies. `outdated` if they changed meanwhile.
+    /// Subscribes with the current policies.
     async fn try_subscribe(
         &mut self,
         wanted: &SubscribeRequest<'_>,
-    ) -> Result<(SubscriptionKey, Subscription, ResumeResult, Option<Frame>), Refusal> {
-        let binding = self.engine.inner.plan(&self.caller, wanted.sql, wanted.params).await?;
+    ) -> Result<BegunSubscription, QueryFailure> {
+        let binding = self.engine.queries.plan(&self.caller, wanted.sql, wanted.params).await?;
         let key = SubscriptionKey(self.next_key);
         self.next_key += 1;
-        let early = if makes(SeededBug::AttachAfterSnapshot) {
-            Some(self.begin_level(&binding, wanted).await?)
-        } else {
-            None
-        };
+        if fault_points::attaches_after_snapshot() {
+            return self.begin_and_attach(key, binding, wanted).await;
+        }
+        let listening = self.attach(&binding, key).await?;
+        // On cancellation, dropping the subscription also releases its slot at the writer.
+        let subscription = Subscription::new(wanted, binding, listening);
+        let (resumed, later) = self.begin_level(&subscription.binding, wanted).await?;
+        Ok(BegunSubscription { key, subscription, resumed, later })
+    }
+
+    /// Subscribes in the wrong order; see [`fault_points`].
+    async fn begin_and_attach(
+        &mut self,
+        key: SubscriptionKey,
+        binding: Binding,
+        wanted: &SubscribeRequest<'_>,
+    ) -> Result<BegunSubscription, QueryFailure> {
+        let (resumed, later) = self.begin_level(&binding, wanted).await?;
         let listening = self.attach(&binding, key).await?;
         let subscription = Subscription::new(wanted, binding, listening);
-        // On cancellation, dropping the subscription also releases its slot at the writer.
-        let (resumed, later) = match early {
-            None => self.begin_level(&subscription.binding, wanted).await?,
-            Some(early) => early,
-        };
-        Ok((key, subscription, resumed, later))
+        Ok(BegunSubscription { key, subscription, resumed, later })
     }
 
     /// Ends a subscription; no error if it does not exist.
@@ -184,7 +205,7 @@ impl Connection {
                 continue;
             }
             // Read before the outbox: later publications are not covered.
-            let published = self.engine.inner.hub.published();
+            let published = self.engine.hub.published();
             match self.outbox.take() {
                 OutboxItem::Frame(frame) => self.take_frame(frame),
                 OutboxItem::Lagging => self.lagging = true,
@@ -226,7 +247,7 @@ impl Connection {
         &mut self,
         binding: &Binding,
         key: SubscriptionKey,
-    ) -> Result<Registration, Refusal> {
+    ) -> Result<Registration, QueryFailure> {
         let (reply, answer) = oneshot::channel();
         let attach = Attach {
             binding: binding.clone(),
@@ -235,8 +256,8 @@ impl Connection {
             outbox: Arc::clone(&self.outbox),
             reply,
         };
-        self.engine.inner.send(Some(self.caller.quota_key()), WriterJob::Attach(attach), 1)?;
-        answer.await.map_err(|_| self.engine.inner.health.dropped())?
+        self.engine.send(Some(self.caller.quota_key()), WriterJob::Attach(attach), 1)?;
+        answer.await.map_err(|_| self.engine.health.dropped())?
     }
 
     /// Reads where a subscription starts, durably.
@@ -244,15 +265,15 @@ impl Connection {
         &self,
         binding: &Binding,
         wanted: &SubscribeRequest<'_>,
-    ) -> Result<ResumeResult, Refusal> {
-        let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.inner.tables));
+    ) -> Result<ResumeResult, QueryFailure> {
+        let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.queries.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
-        let shared = self.engine.inner.shared_results(&self.caller);
+        let shared = self.engine.shared_results(&self.caller);
         let read = move |reader: &mut _| {
-            resume::begin(reader, &tables, &binding, (start, checksum), &shared)
+            resume::begin(reader, &tables, &binding, start, checksum, &shared)
         };
-        let resumed = self.engine.inner.read(self.caller.reader_key(), read).await?;
-        self.engine.inner.wait_durable(resumed.seq()).await?;
+        let resumed = self.engine.queries.read(self.caller.reader_key(), read).await?;
+        self.engine.queries.wait_durable(resumed.seq()).await?;
         Ok(resumed)
     }
 
@@ -264,7 +285,7 @@ impl Connection {
         &mut self,
         binding: &Binding,
         wanted: &SubscribeRequest<'_>,
-    ) -> Result<(ResumeResult, Option<Frame>), Refusal> {
+    ) -> Result<(ResumeResult, Option<Frame>), QueryFailure> {
         loop {
             if self.lagging {
                 self.catch_up().await;
@@ -283,7 +304,7 @@ impl Connection {
 
     /// Processes everything published up to a seq. Returns a later frame, if one was read.
     async fn draw_level(&mut self, seq: Seq) -> Result<Option<Frame>, Refusal> {
-        self.engine.inner.hub.wait_published(seq).await?;
+        self.engine.hub.wait_published(seq).await?;
         loop {
             match self.outbox.take() {
                 OutboxItem::Frame(frame) if frame.to > seq => return Ok(Some(frame)),
@@ -312,10 +333,9 @@ impl Connection {
         if to <= sent_up_to {
             return;
         }
-        let outdated = |(key, delta): &(SubscriptionKey, HeldDelta)| {
-            delta.is_outdated() && self.subscriptions.contains_key(key)
-        };
-        if frame.changes.iter().any(outdated) {
+        let mut subscribed =
+            frame.changes.iter().filter(|(key, _)| self.subscriptions.contains_key(key));
+        if subscribed.any(|(_, delta)| matches!(delta.change(), ResultChange::Outdated)) {
             // Policies have changed: catch up with the new ones.
             self.lagging = true;
             return;
@@ -369,12 +389,12 @@ impl Connection {
         loop {
             self.replan().await;
             let wanted = self.to_catch_up();
-            let tables = Arc::clone(&self.engine.inner.tables);
-            let shared = self.engine.inner.shared_results(&self.caller);
+            let tables = Arc::clone(&self.engine.queries.tables);
+            let shared = self.engine.shared_results(&self.caller);
             let read = move |reader: &mut _| resume::resume_all(reader, &tables, wanted, &shared);
-            match self.engine.inner.read(self.caller.reader_key(), read).await {
+            match self.engine.queries.read(self.caller.reader_key(), read).await {
                 Ok((_, resumed)) if resumed.iter().any(is_too_late) => {}
-                Ok((seq, resumed)) => match self.engine.inner.wait_durable(seq).await {
+                Ok((seq, resumed)) => match self.engine.queries.wait_durable(seq).await {
                     Ok(()) => return self.send_catch_up(seq, resumed),
                     Err(why) => return self.end_all(&why),
                 },
@@ -397,8 +417,10 @@ impl Connection {
                     changes.push(subscription.change(seq, delta))
                 }
                 Ok(whole) => self.ready.extend(subscription.answer(whole, sent_up_to)),
-                Err(refusal) => {
-                    if let Some(id) = self.drop_subscription(key) {
+                Err(failure) => {
+                    if let (Some(id), QueryFailure::Refused(refusal)) =
+                        (self.drop_subscription(key), failure)
+                    {
                         self.send_ended(id, refusal);
                     }
                 }

@@ -16,11 +16,12 @@ use abide_schema::{Code, Refusal, Row, Seq, Value, limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::Inner;
-use crate::queries::readers::closing;
+use crate::commit::queue::closing;
+use crate::queries::failure::QueryFailure;
+use crate::queries::planned;
+use crate::queries::service::QueryService;
 use crate::subscriptions::buffers::Account;
-use crate::subscriptions::hub::{HeldDelta, SharedDelta};
-use crate::subscriptions::resume;
+use crate::subscriptions::shared_delta::{HeldDelta, ResultChange, SharedDelta};
 use crate::subscriptions::shared_results::{ResultRows, SharedResult};
 
 /// Ratio of the pause after a run to the duration of the run.
@@ -57,14 +58,14 @@ pub(crate) struct SharedRerun {
 
 #[derive(Debug)]
 struct LastRun {
-    version: Option<Known>,
+    version: Option<RunResult>,
     /// From the version before it.
     delta: Option<(Seq, Arc<SharedDelta>)>,
     not_before: Instant,
 }
 
-/// A result with its seq.
-type Known = (Seq, Arc<ResultRows>);
+/// The rows of a run, and the seq of their state.
+type RunResult = (Seq, Arc<ResultRows>);
 
 impl SharedReruns {
     /// The entry of a binding.
@@ -93,21 +94,21 @@ impl SharedRerun {
     /// The result at a seq or later, durable, and its difference from the held one.
     pub(crate) async fn advance(
         &self,
-        engine: &Weak<Inner>,
+        queries: &Weak<QueryService>,
         at_least: Seq,
         held: Option<ResultVersion>,
         account: &Account,
-    ) -> Result<RerunResult, Refusal> {
+    ) -> Result<RerunResult, QueryFailure> {
         let mut last = self.last.lock().await;
         let (seq, rows) = match &last.version {
             Some((seq, rows)) if *seq >= at_least => (*seq, Arc::clone(rows)),
-            _ => self.run_in_time(engine, &mut last).await?,
+            _ => self.run_in_time(queries, &mut last).await?,
         };
         let version = ResultVersion { seq, result: rows.share(account)? };
         let Some(held) = held else { return Ok(RerunResult { version, delta: None }) };
         let delta = match &last.delta {
             Some((from, delta)) if *from == held.seq => Arc::clone(delta),
-            _ => self.compare(engine, held, rows).await?,
+            _ => self.compare(queries, held, rows).await?,
         };
         let delta = Some(HeldDelta::waiting(delta, account)?);
         Ok(RerunResult { version, delta })
@@ -116,14 +117,16 @@ impl SharedRerun {
     /// Runs the query as soon as a reader is available.
     async fn run_in_time(
         &self,
-        engine: &Weak<Inner>,
+        queries: &Weak<QueryService>,
         last: &mut LastRun,
-    ) -> Result<Known, Refusal> {
+    ) -> Result<RunResult, QueryFailure> {
         let mut pause = Duration::from_millis(limits::RERUN_MS);
         loop {
-            match self.run(engine, last).await {
+            match self.run(queries, last).await {
                 // Waiters are notified when the engine closes, and then stop waiting.
-                Err(refusal) if refusal.code == Code::Overloaded && engine.strong_count() > 0 => {
+                Err(QueryFailure::Refused(refusal))
+                    if refusal.code == Code::Overloaded && queries.strong_count() > 0 =>
+                {
                     last.not_before = Instant::now() + pause;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -132,20 +135,24 @@ impl SharedRerun {
         }
     }
 
-    async fn run(&self, engine: &Weak<Inner>, last: &mut LastRun) -> Result<Known, Refusal> {
+    async fn run(
+        &self,
+        queries: &Weak<QueryService>,
+        last: &mut LastRun,
+    ) -> Result<RunResult, QueryFailure> {
         sleep_until(last.not_before).await;
-        let engine = engine.upgrade().ok_or_else(closing)?;
+        let queries = queries.upgrade().ok_or_else(closing)?;
         let (binding, before, started) =
             (self.binding.clone(), last.version.take(), Instant::now());
-        let (version, delta) = engine
+        let (version, delta) = queries
             .read(self.by(), move |reader| {
-                let (seq, rows) = resume::whole_result(reader, &binding)?;
+                let (seq, rows) = planned::whole_result(reader, &binding)?;
                 let delta = before.map(|(at, before)| (at, difference(&binding, &before, &rows)));
-                Ok(((seq, ResultRows::new(rows)), delta))
+                Ok::<_, QueryFailure>(((seq, ResultRows::new(rows)), delta))
             })
             .await?;
-        engine.wait_durable(version.0).await?;
-        engine.metrics.live_reruns_total.add(1);
+        queries.wait_durable(version.0).await?;
+        queries.metrics.live_reruns_total.add(1);
         let pause = (started.elapsed() * PAUSE_FACTOR).max(Duration::from_millis(limits::RERUN_MS));
         *last =
             LastRun { version: Some(version.clone()), delta, not_before: Instant::now() + pause };
@@ -154,16 +161,16 @@ impl SharedRerun {
 
     async fn compare(
         &self,
-        engine: &Weak<Inner>,
+        queries: &Weak<QueryService>,
         held: ResultVersion,
         rows: Arc<ResultRows>,
     ) -> Result<Arc<SharedDelta>, Refusal> {
-        let engine = engine.upgrade().ok_or_else(closing)?;
+        let queries = queries.upgrade().ok_or_else(closing)?;
         let binding = self.binding.clone();
-        engine.read(self.by(), move |_| Ok(difference(&binding, &held.result, &rows))).await
+        queries.read(self.by(), move |_| Ok(difference(&binding, &held.result, &rows))).await
     }
 }
 
 fn difference(binding: &Binding, before: &[Row], after: &[Row]) -> Arc<SharedDelta> {
-    SharedDelta::new(Ok(binding.difference(before, after)))
+    SharedDelta::new(ResultChange::Rows(binding.difference(before, after)))
 }

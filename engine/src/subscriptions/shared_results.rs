@@ -70,7 +70,7 @@ impl Deref for SharedResult {
 /// Pending results by query. Clients that subscribe to the same query at one seq share its rows, and the query runs
 /// once.
 #[derive(Debug, Default)]
-pub(crate) struct ResultCache(Mutex<HashMap<Binding, Known>>);
+pub(crate) struct ResultCache(Mutex<HashMap<Binding, CachedResult>>);
 
 /// The shared results, for a connection of one caller.
 #[derive(Clone, Debug)]
@@ -125,14 +125,14 @@ impl SharedResults {
         ResultRows::new(rows).share(&self.account)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Binding, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Binding, CachedResult>> {
         self.cache.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The seq of a result, and the result while a connection has it.
-type Known = (Seq, Weak<ResultRows>);
+type CachedResult = (Seq, Weak<ResultRows>);
 
-fn at((seq, rows): &Known, wanted: Seq) -> Option<Arc<ResultRows>> {
+fn at((seq, rows): &CachedResult, wanted: Seq) -> Option<Arc<ResultRows>> {
     if *seq == wanted { rows.upgrade() } else { None }
 }

@@ -23,6 +23,7 @@ mod open;
 mod private;
 mod reader;
 mod system;
+mod timelines;
 mod verify;
 mod writer;
 
@@ -34,6 +35,7 @@ pub use migrate::LastBefore;
 pub use open::{APPLICATION_ID, FORMAT_VERSION, Layout, Store, Tuning, blank};
 pub use reader::{Bind, InterruptHandle, QueryLimits, Reader, Rows, Snapshot};
 pub use system::{ChangeLogRow, EventRow, RequestIdRow, event_row};
+pub use timelines::Timelines;
 pub use verify::{LogFile, Verified, VerifyError, verify_file};
 pub use writer::{LogHead, Writer};
 

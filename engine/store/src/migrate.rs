@@ -10,14 +10,15 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use crate::error::OpenError;
 use crate::open::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::system;
+use crate::timelines::Timelines;
 
-/// Migrates the tables of a file to their declarations, in one transaction.
+/// Migrates the tables of a file to their declarations and starts a timeline, in one transaction.
 pub(crate) fn migrate(
     connection: &mut Connection,
     path: &Path,
     layout: &Layout,
     log_id: Option<&str>,
-) -> Result<(), OpenError> {
+) -> Result<Timelines, OpenError> {
     let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -47,7 +48,16 @@ pub(crate) fn migrate(
             return Err(OpenError::TableDiffers { path: path.to_owned(), table });
         }
     }
-    transaction.commit().map_err(store)
+    let timelines = start_timeline(&transaction).map_err(store)?;
+    transaction.commit().map_err(store)?;
+    Ok(timelines)
+}
+
+fn start_timeline(connection: &Connection) -> rusqlite::Result<Timelines> {
+    let stored = meta(connection, "timelines")?;
+    let timelines = Timelines::continued(stored.as_deref(), head(connection)?);
+    set_meta(connection, "timelines", &timelines.to_text())?;
+    Ok(timelines)
 }
 
 fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Result<(), OpenError> {

@@ -17,6 +17,7 @@ use crate::migrate;
 use crate::private::{self, beside};
 use crate::reader::Reader;
 use crate::system;
+use crate::timelines::Timelines;
 use crate::writer::Writer;
 
 /// "ABID" in ASCII, in the file's header. It identifies our files, also to `file`.
@@ -108,6 +109,7 @@ pub struct Store {
     layout: Layout,
     tuning: Tuning,
     log_id: String,
+    timelines: Timelines,
     _lock: Lock,
 }
 
@@ -158,11 +160,11 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
-        migrate::migrate(&mut connection, path, &layout, log_id)?;
+        let timelines = migrate::migrate(&mut connection, path, &layout, log_id)?;
         let log_id =
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
-        Ok(Store { path: path.to_owned(), layout, tuning, log_id, _lock: lock })
+        Ok(Store { path: path.to_owned(), layout, tuning, log_id, timelines, _lock: lock })
     }
 
     /// The path of the file.
@@ -181,6 +183,12 @@ impl Store {
     #[must_use]
     pub fn log_id(&self) -> &str {
         &self.log_id
+    }
+
+    /// The timelines of the file. This opening started the last one.
+    #[must_use]
+    pub fn timelines(&self) -> &Timelines {
+        &self.timelines
     }
 
     /// The connection that writes. There must be only one.

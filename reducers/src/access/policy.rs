@@ -4,17 +4,20 @@
 //! Several policies for one table and role permit every row that any of them permits; a column hidden by one is hidden.
 //! The scope of a caller applies independently of policies. See `docs/policies.md`.
 
-use abide_schema::reducer::ReducerResult;
+use abide_schema::reducer::{PolicyTables, ReducerResult};
 use abide_schema::{
-    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
+    Abort, Caller, Code, Context, Json, Micros, Module, Refusal, Seq, Table as _, Value, limits,
+    reducer, table,
 };
 
-use crate::{access::role, check};
+use super::identity::Identity;
+use super::role::{self, Role};
+use crate::check;
 
 /// The default name of a policy.
 const ONLY: &str = "default";
 
-/// What callers of a role may see of a table. The engine reads this table by these names.
+/// What callers of a role may see of a table. The engine reads this table as the module declares.
 #[table(name = "policies", without_rowid)]
 pub struct Policy {
     /// The table.
@@ -41,11 +44,21 @@ pub struct Policy {
     pub seq: Seq,
 }
 
+/// The tables that decide what restricted callers see.
+const POLICY_TABLES: PolicyTables = PolicyTables {
+    policies: Policy::SPEC,
+    query: "SELECT table_name, role, condition, hidden FROM main.policies
+  ORDER BY table_name, role, name",
+    roles: Role::SPEC,
+    identities: Identity::SPEC,
+};
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("policy")
         .table::<Policy>()
+        .policy_tables(POLICY_TABLES)
         .reducer(set_policy::definition())
         .reducer(drop_policy::definition())
 }

@@ -143,9 +143,18 @@ impl Reader<'_> {
             ClientMessage::Sql { id, sql, params, as_of } => {
                 self.query(id, sql, params, as_of).await
             }
-            ClientMessage::Subscribe { id, sql, params, after_seq, as_of, checksum, explain } => {
+            ClientMessage::Subscribe {
+                id,
+                sql,
+                params,
+                after_seq,
+                timeline,
+                as_of,
+                checksum,
+                explain,
+            } => {
                 let start = match Start::of(after_seq, as_of) {
-                    Ok(start) => start,
+                    Ok(start) => engine.on_timeline(start, timeline.as_deref()),
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
                 let subscribe = Subscribe { id, sql, params, start, checksum, explain };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abide_engine::buffers::Account;
 use abide_engine::{Connection, Start, SubscribeRequest, Update};
-use abide_schema::{Refusal, Seq};
+use abide_schema::Refusal;
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::stream::SplitSink;
 use futures_util::{FutureExt as _, SinkExt as _};
@@ -70,15 +70,15 @@ enum WriterStop {
 impl<'a> Writer<'a> {
     /// Sends everything until the reader and all work that it started are done; returns the socket, so
     /// that it can be closed. `None` if it failed.
-    pub(super) async fn run(mut self, head: Seq) -> Option<SplitSink<WebSocket, Message>> {
-        match self.send_all(head).await {
+    pub(super) async fn run(mut self, hello: String) -> Option<SplitSink<WebSocket, Message>> {
+        match self.send_all(hello).await {
             WriterStop::Broken => None,
             WriterStop::Done => Some(self.sender.sink),
         }
     }
 
-    async fn send_all(&mut self, head: Seq) -> WriterStop {
-        if let Err(stop) = self.sender.send_text(frames::hello(head)).await {
+    async fn send_all(&mut self, hello: String) -> WriterStop {
+        if let Err(stop) = self.sender.send_text(hello).await {
             return stop;
         }
         loop {

@@ -20,7 +20,6 @@ const REMAINING: &[(&str, usize)] = &[
     ("cli/src/", 7),
     ("client-sdk/rust/src/", 9),
     ("engine/live/src/", 31),
-    ("engine/src/", 24),
     ("engine/store/src/", 6),
     ("reducers/src/", 23),
     ("schema/json/src/", 3),

@@ -244,7 +244,8 @@ impl Actor {
             Op::Result | Op::Rows => self.answer(frame),
             Op::Explanation => self.explained(&frame, text),
             Op::Error => self.refused(&frame),
-            Op::Hello | Op::Pong | Op::Unknown => {}
+            Op::Hello => self.subscriptions.hello(&frame),
+            Op::Pong | Op::Unknown => {}
         }
         Ok(())
     }

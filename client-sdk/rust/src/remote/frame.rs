@@ -20,6 +20,7 @@ pub(crate) struct Frame {
     pub(crate) op: Op,
     pub(crate) id: Option<String>,
     pub(crate) seq: Option<Seq>,
+    pub(crate) timeline: Option<String>,
     pub(crate) from: Option<Seq>,
     pub(crate) to: Option<Seq>,
     #[serde(default)]

@@ -37,6 +37,8 @@ pub(crate) struct Subscriptions {
     unanswered: VecDeque<(SubscriptionId, Start)>,
     /// The connection received everything up to here; `None` before its first frame.
     told: Option<Seq>,
+    /// The timeline of the connection; `None` before its first frame.
+    timeline: Option<String>,
     /// When to restart the first of those that wait.
     retry_at: Option<Instant>,
 }
@@ -50,6 +52,8 @@ struct Subscription {
     start: Start,
     /// Everything up to here is in the mailbox.
     seq: Option<Seq>,
+    /// The timeline of `seq`: that of the last connection on which it was live. `None` if the consumer chose `seq`.
+    timeline: Option<String>,
     /// Later changes are unknown until a rerun.
     stale: bool,
     /// The parts of a snapshot received so far.
@@ -93,6 +97,7 @@ impl Subscriptions {
             state: State::Off,
             start,
             seq: start.seq(),
+            timeline: None,
             stale: false,
             parts: Vec::new(),
             backoff: Backoff::new(),
@@ -127,6 +132,7 @@ impl Subscriptions {
     /// Restarts all on a new connection.
     pub(crate) fn begin_again(&mut self, line: &mut SocketConnection<'_>) {
         let told = self.told.take();
+        self.timeline = None;
         self.names.clear();
         self.unanswered.clear();
         self.retry_at = None;
@@ -144,6 +150,11 @@ impl Subscriptions {
         for key in again {
             self.begin(key, line);
         }
+    }
+
+    /// The first frame of a connection.
+    pub(crate) fn hello(&mut self, frame: &Frame) {
+        self.timeline.clone_from(&frame.timeline);
     }
 
     /// When to [`retry`](Subscriptions::retry).
@@ -181,6 +192,7 @@ impl Subscriptions {
         let info = Arc::new(frame.take_info());
         let rows = std::mem::take(&mut subscription.parts);
         (subscription.seq, subscription.stale) = (Some(seq), false);
+        subscription.timeline.clone_from(&self.timeline);
         let more_to_come = self.past_was_told(name, seq);
         if !more_to_come {
             self.answered(name);
@@ -374,8 +386,17 @@ impl Subscriptions {
         };
         let SubscriptionQuery { sql, params, checksum, explain } = subscription.query.clone();
         let id = format!("q{name}");
-        let message =
-            ClientMessage::Subscribe { id, sql, params, after_seq, as_of, checksum, explain };
+        let timeline = subscription.timeline.clone().filter(|_| after_seq.is_some());
+        let message = ClientMessage::Subscribe {
+            id,
+            sql,
+            params,
+            after_seq,
+            timeline,
+            as_of,
+            checksum,
+            explain,
+        };
         line.send(text(&message));
         subscription.state = State::Begun(name);
         subscription.stale = false;
@@ -392,6 +413,7 @@ impl Subscriptions {
         let key = self.names.get(&name);
         if let Some(subscription) = key.and_then(|key| self.all.get_mut(key)) {
             subscription.state = State::Live(name);
+            subscription.timeline.clone_from(&self.timeline);
             subscription.backoff = Backoff::new();
         }
     }

@@ -39,9 +39,9 @@ fn flushing_touches_does_not_scan_all_changed_rows() {
     let mut overlay = Overlay::default();
     let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
     for nth in 0..1_000 {
-        overlay.change(RequestIdRow::SPEC, &key(nth), row(0), row(1), false);
-        overlay.change(RequestIdRow::SPEC, &key(nth), row(1), row(2), true);
-        overlay.change(RequestIdRow::SPEC, &key(nth), row(2), row(3), true);
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(0), row(1), RowWrite::Done);
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(1), row(2), RowWrite::Deferred);
+        overlay.change(RequestIdRow::SPEC, &key(nth), row(2), row(3), RowWrite::Deferred);
         assert_eq!(overlay.take_unwritten().len(), 1);
         assert!(overlay.unwritten.is_empty());
     }
@@ -53,10 +53,10 @@ fn flushing_touches_does_not_scan_all_changed_rows() {
 fn a_touch_survives_the_rollback_of_the_unit_that_wrote_it() {
     let mut overlay = Overlay::default();
     let row = |cell: i64| Some(Row::from([Value::Integer(cell)]));
-    overlay.change(RequestIdRow::SPEC, &key(1), row(0), row(1), true);
+    overlay.change(RequestIdRow::SPEC, &key(1), row(0), row(1), RowWrite::Deferred);
     overlay.begin_unit();
     assert_eq!(overlay.take_unwritten().len(), 1);
-    overlay.change(RequestIdRow::SPEC, &key(1), row(1), row(2), true);
+    overlay.change(RequestIdRow::SPEC, &key(1), row(1), row(2), RowWrite::Deferred);
     overlay.undo_unit();
     let touched = overlay.take_unwritten();
     assert_eq!((touched.len(), touched[0].row[0].clone()), (1, Value::Integer(1)));

@@ -5,19 +5,11 @@ use abide_live::Binding;
 use abide_schema::{Refusal, Seq};
 
 use super::Connection;
-use super::subscription::Subscription;
-use crate::access::policies::is_outdated;
-use crate::commit::writer::Registration;
-use crate::subscriptions::hub::SubscriptionKey;
+use super::subscription::{PreviousBinding, Subscription};
+use crate::commit::jobs::Registration;
+use crate::queries::failure::QueryFailure;
+use crate::subscriptions::outbox::SubscriptionKey;
 use crate::subscriptions::resume::CatchUpRequest;
-
-/// The client's state of a subscription, under policies that are no longer in force.
-#[derive(Debug)]
-pub(crate) struct PreviousBinding {
-    binding: Binding,
-    /// Up to which seq; `None` if the client's rows are unknown.
-    seq: Option<Seq>,
-}
 
 impl Connection {
     /// Replans every subscription that was planned with older policies. A subscription that is no longer
@@ -27,7 +19,7 @@ impl Connection {
         keys.retain(|key| !self.subscriptions[key].binding.is_latest());
         for key in keys {
             let Some(mut subscription) = self.subscriptions.remove(&key) else { continue };
-            match self.resume_replanned(&subscription).await {
+            match self.attach_replanned(&subscription).await {
                 Ok((key, binding, listening)) => {
                     let id = subscription.id.clone();
                     subscription.rebind_to(binding, listening, self.sent_up_to);
@@ -43,20 +35,20 @@ impl Connection {
     }
 
     /// Attaches to the writer with the latest policies; no later change is missed.
-    async fn resume_replanned(
+    async fn attach_replanned(
         &mut self,
         subscription: &Subscription,
     ) -> Result<(SubscriptionKey, Binding, Registration), Refusal> {
         loop {
             let (sql, params) = (&subscription.sql, &subscription.params);
-            let binding = self.engine.inner.plan(&self.caller, sql, params).await?;
+            let binding = self.engine.queries.plan(&self.caller, sql, params).await?;
             // Frames for the old key are ignored.
             let key = SubscriptionKey(self.next_key);
             self.next_key += 1;
             match self.attach(&binding, key).await {
                 Ok(listening) => return Ok((key, binding, listening)),
-                Err(refusal) if is_outdated(&refusal) => {}
-                Err(refusal) => return Err(refusal),
+                Err(QueryFailure::Outdated) => {}
+                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
             }
         }
     }

@@ -41,6 +41,8 @@ pub enum Start {
     After(Seq),
     /// With the result as of this seq, followed by the changes since.
     AsOf(Seq),
+    /// With the whole result after `resync_required`: the caller has a result of another history.
+    Diverged,
 }
 
 impl Start {

@@ -7,15 +7,22 @@ use abide_schema::wire::SubscriptionInfo;
 use abide_schema::{Checksum, Refusal, Row, Seq, Value, limits};
 use serde_json::{Map, Value as JsonValue};
 
-use super::SubscribeRequest;
-use super::rebind::PreviousBinding;
+use super::request::SubscribeRequest;
 use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
-use crate::commit::writer::Registration;
-use crate::subscriptions::hub::HeldDelta;
+use crate::commit::jobs::Registration;
 use crate::subscriptions::rerun::ResultVersion;
 use crate::subscriptions::resume::ResumeResult;
+use crate::subscriptions::shared_delta::HeldDelta;
 use crate::subscriptions::shared_results::SharedResult;
+
+/// The client's state of a subscription, under policies that are no longer in force.
+#[derive(Debug)]
+pub(super) struct PreviousBinding {
+    pub(super) binding: Binding,
+    /// Up to which seq; `None` if the client's rows are unknown.
+    pub(super) seq: Option<Seq>,
+}
 
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -48,15 +55,15 @@ impl Subscription {
         binding: Binding,
         listening: Registration,
     ) -> Subscription {
-        let bounded = binding.is_bounded();
+        let is_restricted = binding.is_bounded();
         let mut subscription = Subscription {
             id: wanted.id.into(),
             // Only restricted callers' queries are ever replanned.
-            sql: if bounded { wanted.sql.to_owned() } else { String::new() },
-            params: if bounded { wanted.params.clone() } else { Map::new() },
+            sql: if is_restricted { wanted.sql.to_owned() } else { String::new() },
+            params: if is_restricted { wanted.params.clone() } else { Map::new() },
             previous: None,
             // The statements of a restricted query reveal the policies.
-            explain: wanted.explain && !bounded,
+            explain: wanted.explain && !is_restricted,
             info: binding.info(),
             binding,
             seq: Seq::ZERO,

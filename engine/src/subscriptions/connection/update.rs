@@ -5,7 +5,7 @@ use std::sync::Arc;
 use abide_schema::wire::SubscriptionInfo;
 use abide_schema::{Checksum, Refusal, Row, Seq};
 
-use crate::subscriptions::hub::HeldDelta;
+use crate::subscriptions::shared_delta::HeldDelta;
 use crate::subscriptions::shared_results::SharedResult;
 
 /// An update of a connection.

@@ -64,7 +64,7 @@ enum SessionEvent {
 /// Serves the subscriptions of a connection.
 pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
     let mut connection = engine.connect(&caller);
-    pipe.borrow_mut().to_client.push_back(protocol::hello(engine.durable_seq()));
+    pipe.borrow_mut().to_client.push_back(protocol::hello(engine.durable_seq(), engine.timeline()));
     loop {
         let next = {
             let mut told = pin!(connection.next());
@@ -88,12 +88,14 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     sql,
                     params,
                     after_seq,
+                    timeline,
                     as_of,
                     checksum,
                     explain,
                 }) => {
                     let start =
                         Start::of(after_seq, as_of).expect("a client sends at most one of both");
+                    let start = engine.on_timeline(start, timeline.as_deref());
                     let wanted = SubscribeRequest {
                         id: &id,
                         sql: &sql,

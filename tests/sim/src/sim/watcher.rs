@@ -29,6 +29,8 @@ pub(super) struct Replica {
     pub(super) seq: Seq,
     /// Whether it holds a complete result of `seq`.
     pub(super) whole: bool,
+    /// The timeline of `seq`.
+    timeline: Option<String>,
     /// Whether it waits for its first reply on this connection.
     waits: bool,
     parts: Vec<Row>,
@@ -40,6 +42,8 @@ pub(super) struct Watcher {
     pub(super) replicas: BTreeMap<String, Replica>,
     /// Everything up to here was received on this connection.
     told: Seq,
+    /// The timeline of this connection.
+    timeline: Option<String>,
     /// Whether a frame was received on this connection.
     begun: bool,
     /// The highest seq that it ever received.
@@ -60,6 +64,9 @@ impl Watcher {
     /// The messages on a new connection: it resumes where it has a state.
     pub(super) fn subscribe(&mut self) -> Vec<String> {
         let messages = self.replicas.iter_mut().map(|(id, replica)| {
+            if !replica.waits {
+                replica.timeline.clone_from(&self.timeline);
+            }
             (replica.waits, replica.parts) = (true, Vec::new());
             let after_seq = replica.whole.then_some(replica.seq);
             let message = ClientMessage::Subscribe {
@@ -67,6 +74,7 @@ impl Watcher {
                 sql: replica.sql.to_owned(),
                 params: Map::new(),
                 after_seq,
+                timeline: replica.timeline.clone().filter(|_| after_seq.is_some()),
                 as_of: None,
                 checksum: true,
                 explain: false,
@@ -86,7 +94,8 @@ impl Watcher {
         let message: ServerMessage =
             serde_json::from_str(text).map_err(|why| broken(format!("{why}: {text}")))?;
         match message {
-            ServerMessage::Hello { seq, .. } => {
+            ServerMessage::Hello { seq, timeline, .. } => {
+                self.timeline = Some(timeline);
                 // The durable seq. The first frame may repeat earlier changes.
                 (self.told, self.begun) = (seq, false);
                 self.heard_of(seq);

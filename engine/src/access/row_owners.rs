@@ -1,0 +1,156 @@
+//! Which scope a row belongs to, by the declarations of the tables (see [`TableSpec::shared`]): the one in its own scope
+//! column, or that of the row that it refers to, as a message belongs to its session.
+
+use std::collections::BTreeMap;
+
+use abide_live::OwnerReference;
+use abide_schema::{Scope, TableSpec};
+
+/// The owners of the rows of all tables.
+#[derive(Debug, Default)]
+pub(crate) struct RowOwners {
+    of_tables: BTreeMap<&'static str, ScopeOwner>,
+}
+
+/// Who owns the rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ScopeOwner {
+    /// The scope in this column.
+    Itself(usize),
+    /// The owner of the row of that table that this column names.
+    Of(usize, &'static TableSpec),
+}
+
+/// How the rows of a table lead to a scope.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnerPath {
+    /// The references from row to row; none if the rows have a scope column.
+    pub(crate) references: Vec<OwnerReference>,
+    /// The scope column of the last row.
+    pub(crate) scope_column: &'static str,
+}
+
+impl RowOwners {
+    pub(crate) fn new(tables: &[&'static TableSpec]) -> RowOwners {
+        let mut owners = BTreeMap::new();
+        for table in tables {
+            if let Some(at) = table.columns.iter().position(|column| column.scope) {
+                owners.insert(table.name, ScopeOwner::Itself(at));
+            }
+        }
+        // Ownership is transitive: repeat until no further table is owned.
+        while let Some((table, owner)) =
+            tables.iter().find_map(|table| owned(table, tables, &owners))
+        {
+            owners.insert(table, owner);
+        }
+        RowOwners { of_tables: owners }
+    }
+
+    /// The owner of a table's rows; `None` if they belong to no scope.
+    pub(crate) fn of(&self, table: &TableSpec) -> Option<ScopeOwner> {
+        self.of_tables.get(table.name).copied()
+    }
+
+    /// The references by which a table's rows belong to a scope; `None` if they have no owner.
+    pub(crate) fn path(&self, table: &TableSpec) -> Option<OwnerPath> {
+        let (mut references, mut name) = (Vec::new(), table.name);
+        let mut columns = table.columns.iter().map(|column| column.name).collect::<Vec<_>>();
+        loop {
+            match self.of_tables.get(name)? {
+                ScopeOwner::Itself(at) => {
+                    return Some(OwnerPath { references, scope_column: columns[*at] });
+                }
+                ScopeOwner::Of(at, owner) => {
+                    let key = owner.columns[owner.key[0]].name;
+                    let column = columns[*at];
+                    references.push(OwnerReference { column, table: owner.name, key });
+                    (name, columns) =
+                        (owner.name, owner.columns.iter().map(|column| column.name).collect());
+                }
+            }
+        }
+    }
+
+    /// The condition that a row of `alias` is within the scope; `None` if its table has no owner.
+    pub(crate) fn condition(
+        &self,
+        table: &TableSpec,
+        alias: &str,
+        scope: &ScopeParameters<'_>,
+    ) -> Option<String> {
+        match self.of_tables.get(table.name)? {
+            ScopeOwner::Itself(at) => {
+                Some(scope.holds(&format!("{alias}.{}", table.columns[*at].name)))
+            }
+            ScopeOwner::Of(at, owner) => {
+                let (column, key) = (table.columns[*at].name, owner.columns[owner.key[0]].name);
+                // Named after its depth, so that it cannot collide with a table's name.
+                let (own, inner) = (owner.name, format!("{alias}_o"));
+                let condition = self.condition(owner, &inner, scope)?;
+                Some(format!(
+                    "EXISTS (SELECT 1 FROM {own} AS {inner} \
+                     WHERE {inner}.{key} = {alias}.{column} AND {condition})"
+                ))
+            }
+        }
+    }
+}
+
+/// The scope of a caller, as parameters of a statement.
+pub(crate) struct ScopeParameters<'a> {
+    pub(crate) scope: &'a Scope,
+    /// The number of the first value; values follow the order of their keys.
+    pub(crate) first: usize,
+}
+
+impl ScopeParameters<'_> {
+    /// The condition that a column contains the whole scope, each key with the same text.
+    fn holds(&self, column: &str) -> String {
+        let keys = self.scope.keys().enumerate().map(|(nth, key)| {
+            let value = self.first + nth;
+            if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                // A key that cannot be written as a path in SQL.
+                let name = key.replace('\'', "''");
+                return format!(
+                    "EXISTS (SELECT 1 FROM json_each({column}) AS m \
+                     WHERE m.key = '{name}' AND m.type = 'text' AND m.atom = ?{value})"
+                );
+            }
+            format!(
+                "json_extract({column}, '$.\"{key}\"') = ?{value} \
+                 AND json_type({column}, '$.\"{key}\"') = 'text'"
+            )
+        });
+        keys.collect::<Vec<_>>().join(" AND ")
+    }
+}
+
+/// The columns of a table that refer to a row by its key, and the referenced tables.
+pub(crate) fn references(
+    table: &TableSpec,
+    tables: &[&'static TableSpec],
+) -> Vec<(usize, &'static TableSpec)> {
+    let named = |at: usize| {
+        let (name, column) = table.columns[at].references?.split_once('(')?;
+        let named = tables.iter().copied().find(|named| named.name == name)?;
+        let is_key =
+            matches!(named.key, [key] if column == format!("{})", named.columns[*key].name));
+        is_key.then_some((at, named))
+    };
+    (0..table.columns.len()).filter_map(named).collect()
+}
+
+/// A table that is owned but not yet marked as such.
+fn owned(
+    table: &'static TableSpec,
+    tables: &[&'static TableSpec],
+    owners: &BTreeMap<&'static str, ScopeOwner>,
+) -> Option<(&'static str, ScopeOwner)> {
+    if owners.contains_key(table.name) {
+        return None;
+    }
+    let mut references = references(table, tables).into_iter();
+    let (at, owner) = references.find(|(_, owner)| owners.contains_key(owner.name))?;
+    Some((table.name, ScopeOwner::Of(at, owner)))
+}

@@ -1,0 +1,55 @@
+//! A group of units that one transaction commits.
+
+use abide_schema::{Refusal, limits};
+
+use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
+
+/// Which units of a group run on savepoints of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Savepoints {
+    /// Units of several calls: they are often refused half-way. A single call is mostly refused before it writes.
+    Batches,
+    /// Every unit: a single call of the group was refused after it had written.
+    EveryUnit,
+}
+
+/// A group of units that one transaction commits.
+#[derive(Debug)]
+pub(crate) struct CommitGroup {
+    pub(crate) units: Vec<Unit>,
+    pub(crate) savepoints: Savepoints,
+    /// Answers to units of an earlier group. They leave together with those of this group.
+    pub(crate) held_answers: Vec<ReplyEnvelope>,
+}
+
+impl CommitGroup {
+    pub(crate) fn new(units: Vec<Unit>, held_answers: Vec<ReplyEnvelope>) -> CommitGroup {
+        CommitGroup { units, savepoints: Savepoints::Batches, held_answers }
+    }
+
+    /// The same units, each on its own savepoint.
+    pub(crate) fn with_savepoints(self) -> CommitGroup {
+        CommitGroup { savepoints: Savepoints::EveryUnit, ..self }
+    }
+
+    /// Each unit alone. The held answers leave with the last one.
+    pub(crate) fn split(self) -> Vec<CommitGroup> {
+        let alone = |unit| CommitGroup::new(vec![unit], Vec::new());
+        let mut groups: Vec<CommitGroup> = self.units.into_iter().map(alone).collect();
+        if let Some(last) = groups.last_mut() {
+            last.held_answers = self.held_answers;
+        }
+        groups
+    }
+
+    /// The same refusal for every unit.
+    pub(crate) fn all_refused(&self, refusal: &Refusal) -> Vec<UnitOutcome> {
+        self.units.iter().map(|_| UnitOutcome::Refused(refusal.clone())).collect()
+    }
+
+    /// Its weight in the queue of unsynced commits: one, and more if it is large, so that a sync, which
+    /// all callers wait for, never covers many megabytes.
+    pub(crate) fn weight(&self) -> usize {
+        1 + self.units.iter().map(Unit::bytes).sum::<usize>() / limits::UNSYNCED_UNIT_BYTES
+    }
+}

@@ -1,0 +1,74 @@
+//! Jobs of the writer's queue.
+
+use std::sync::Arc;
+
+use abide_live::{BackfillRequest, BackfilledGroup, Binding, BindingId, TemplateWork};
+use abide_schema::Seq;
+use tokio::sync::oneshot;
+
+use crate::access::denials::Denial;
+use crate::commit::queue::Queue;
+use crate::commit::unit::Unit;
+use crate::queries::failure::QueryFailure;
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::outbox::{Outbox, SubscriptionKey};
+
+/// Jobs of the writer.
+#[derive(Debug)]
+pub(crate) enum WriterJob {
+    /// Calls to run, all or nothing.
+    Unit(Unit),
+    /// A subscription to attach, between two transactions.
+    Attach(Attach),
+    /// A subscription that ended.
+    Detach(BindingId),
+    /// Accumulators that a reader has filled.
+    Backfill(BackfillResult),
+    /// A request was denied by the server.
+    Denied(Denial),
+    /// Asks for the cost of each template.
+    Templates(oneshot::Sender<Vec<TemplateWork>>),
+}
+
+/// Accumulators that a reader has filled for a live query.
+#[derive(Debug)]
+pub(crate) struct BackfillResult {
+    pub(crate) request: BackfillRequest,
+    /// `None` if they could not be read.
+    pub(crate) filled: Option<FilledGroup>,
+}
+
+/// The accumulators of a group as of a seq.
+#[derive(Debug)]
+pub(crate) struct FilledGroup {
+    pub(crate) seq: Seq,
+    pub(crate) group: BackfilledGroup,
+}
+
+/// A subscription to attach.
+#[derive(Debug)]
+pub(crate) struct Attach {
+    pub(crate) binding: Binding,
+    pub(crate) connection: u64,
+    pub(crate) key: SubscriptionKey,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) reply: oneshot::Sender<Result<Registration, QueryFailure>>,
+}
+
+/// A subscription's registration at the writer and in the hub. Dropping it releases both.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) jobs: Arc<Queue<WriterJob>>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) binding: BindingId,
+    pub(crate) connection: u64,
+    pub(crate) key: SubscriptionKey,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.hub.unlisten(self.binding, self.connection, self.key);
+        // Only a closed queue refuses an item without weight, and then there is nothing to detach from.
+        let _ = self.jobs.push(None, WriterJob::Detach(self.binding), 0);
+    }
+}

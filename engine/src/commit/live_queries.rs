@@ -1,0 +1,220 @@
+//! The writer's side of live queries: their registrations, their deltas within a commit, and their accumulators.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use abide_live::{Binding, BindingId, Changes, Delta, LiveError, Router, TemplateWork};
+use abide_schema::event::Event;
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, Row};
+use abide_store::{Reader, StoreError, Writer};
+
+use crate::commit::durable::Deltas;
+use crate::commit::jobs::{Attach, BackfillResult, FilledGroup, Registration, WriterJob};
+use crate::commit::overlay::NetChange;
+use crate::commit::queue::Queue;
+use crate::commit::writer_sql::WriterSql;
+use crate::fault_points::{self, FaultPoint};
+use crate::metrics::Metrics;
+use crate::ports::StepScheduler;
+use crate::queries::changes::changes_since;
+use crate::queries::failure::QueryFailure;
+use crate::queries::reader_sql::ReaderSql;
+use crate::queries::readers::ReaderJob;
+use crate::queries::tables::LiveTables;
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::shared_delta::{ResultChange, SharedDelta};
+
+/// The live queries that have subscribers.
+pub(crate) struct LiveQueries {
+    pub(crate) router: Router,
+    pub(crate) hub: Arc<Hub>,
+    /// The writer's own queue.
+    pub(crate) jobs: Arc<Queue<WriterJob>>,
+    /// The readers' queue.
+    pub(crate) readers: Arc<Queue<ReaderJob>>,
+    /// Reads the state between two transactions.
+    pub(crate) reader: Reader,
+    /// The tables that can be queried live.
+    pub(crate) tables: Arc<LiveTables>,
+    /// Number of attached subscriptions.
+    pub(crate) attached: usize,
+    /// Whether one of them may read the log itself.
+    pub(crate) reads_log: bool,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) scheduler: Arc<dyn StepScheduler>,
+}
+
+impl LiveQueries {
+    /// Registers a subscription, between two transactions.
+    pub(crate) fn attach(&mut self, attach: Attach) {
+        self.scheduler.at_fault_point(FaultPoint::Attach);
+        let Attach { binding, connection, key, outbox, reply } = attach;
+        if !binding.is_latest() {
+            return drop(reply.send(Err(QueryFailure::Outdated)));
+        }
+        let attached = self.router.attach(&binding).map(|id| {
+            self.attached += 1;
+            self.reads_log |= binding.tables().contains(&"events");
+            self.scheduler.at_fault_point(FaultPoint::Attached);
+            self.hub.listen(id, connection, key, &outbox);
+            let (jobs, hub) = (Arc::clone(&self.jobs), Arc::clone(&self.hub));
+            Registration { jobs, hub, binding: id, connection, key }
+        });
+        // If the subscriber has gone, dropping the registration releases it.
+        let _ = reply.send(attached.map_err(QueryFailure::from));
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn detach(&mut self, binding: BindingId) {
+        self.scheduler.at_fault_point(FaultPoint::Detach);
+        self.router.detach(binding);
+        self.attached -= 1;
+        self.reads_log &= self.attached > 0;
+    }
+
+    /// The cost of each template.
+    pub(crate) fn templates(&self) -> Vec<TemplateWork> {
+        self.router.templates()
+    }
+
+    /// Whether a commit must keep its events for [`LiveQueries::deltas`].
+    pub(crate) fn reads_log(&self) -> bool {
+        self.reads_log
+    }
+
+    /// The changes of the commit in the results of live queries. `store` is in the state after the changes.
+    pub(crate) fn deltas(
+        &mut self,
+        store: &Writer,
+        net: Vec<NetChange>,
+        events: &[Event],
+    ) -> Result<Deltas, StoreError> {
+        if self.attached == 0 {
+            return Ok(Vec::new());
+        }
+        let mut changes = Changes::new();
+        for NetChange { table, old, new } in net {
+            let old = fault_points::old_image(old, new.as_ref());
+            changes.push(table.name, old, new);
+        }
+        for event in events {
+            changes.push("events", None, Some(abide_store::event_row(event)));
+        }
+        let mut sql = WriterSql { store, scheduler: &*self.scheduler };
+        let deltas = self.router.commit(&changes, &mut sql);
+        self.count();
+        let changes = deltas.into_iter().map(|(binding, delta)| {
+            let change = self.result_change(binding, delta)?;
+            Ok((binding, SharedDelta::new(change)))
+        });
+        changes.collect()
+    }
+
+    /// Ends the use of plans whose policies are no longer in force. All deltas of a commit use its policies.
+    pub(crate) fn outdated(&self) -> Deltas {
+        let outdated = self.router.outdated().into_iter();
+        outdated.map(|binding| (binding, SharedDelta::new(ResultChange::Outdated))).collect()
+    }
+
+    fn result_change(
+        &self,
+        binding: BindingId,
+        delta: Result<Delta, LiveError>,
+    ) -> Result<ResultChange, StoreError> {
+        match delta {
+            Ok(delta) => Ok(ResultChange::Rows(delta)),
+            Err(LiveError::OverBudget) => Ok(ResultChange::Stale),
+            Err(LiveError::Query(why)) => {
+                let detail = if self.router.is_bounded(binding) {
+                    // SQLite's message may reveal hidden rows.
+                    "the live query failed".to_owned()
+                } else {
+                    format!("the live query failed: {why}")
+                };
+                let refusal = Refusal::new(Code::BadSql, detail).hint("subscribe again");
+                Ok(ResultChange::Ended(refusal))
+            }
+            Err(LiveError::Broken(why)) => Err(StoreError::Sql { message: why, offset: None }),
+        }
+    }
+
+    fn count(&self) {
+        let work = self.router.counters();
+        self.metrics.live_rows_routed_total.set(work.rows_routed);
+        self.metrics.live_bindings_probed_total.set(work.bindings_probed);
+        self.metrics.live_statements_total.set(work.spent.statements);
+        self.metrics.live_steps_total.set(work.spent.steps);
+        self.metrics.live_state_bytes.set(self.router.remembered_bytes() as u64);
+        self.metrics.live_residual_bindings.set(self.router.residual() as u64);
+    }
+
+    /// Drops what was computed for a transaction that is rolled back.
+    pub(crate) fn forget(&mut self) {
+        self.router.forget();
+    }
+
+    /// Lets readers fill accumulators that are too expensive to fill within a commit.
+    pub(crate) fn order_backfills(&mut self) {
+        for request in self.router.take_backfill_requests() {
+            let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+            let fill = move |reader: &mut Reader| {
+                let run = || {
+                    scheduler.at_fault_point(FaultPoint::Fill);
+                    fill(reader, &request.binding, &request.group)
+                };
+                let run = catch_unwind(AssertUnwindSafe(run));
+                let (filled, panic) = match run {
+                    Ok(filled) => (filled, None),
+                    Err(panic) => (Ok(None), Some(panic)),
+                };
+                let filled = filled.unwrap_or_else(|refusal| {
+                    tracing::warn!(%refusal, "accumulators of a live query could not be filled");
+                    None
+                });
+                // If the queue is closed, there are no live queries.
+                let _ = jobs.push(None, WriterJob::Backfill(BackfillResult { request, filled }), 0);
+                // The router gets no accumulators for these groups; the reader's thread handles its panic.
+                if let Some(panic) = panic {
+                    resume_unwind(panic);
+                }
+            };
+            if self.readers.push(Some(Caller::SYSTEM), Box::new(fill), 1).is_err() {
+                tracing::warn!("no reader is free to fill the accumulators of a live query");
+            }
+        }
+    }
+
+    /// Brings accumulators from their seq to the current state.
+    pub(crate) fn apply_backfill(&mut self, backfill: BackfillResult) {
+        self.scheduler.at_fault_point(FaultPoint::Backfill);
+        let BackfillResult { request, filled } = backfill;
+        let state = match self.reader.snapshot() {
+            Ok(state) => state,
+            Err(error) => return tracing::warn!(%error, "the current state could not be read"),
+        };
+        let since_filled = filled.and_then(|filled| {
+            let changes = changes_since(&state, &self.tables, &request.binding, filled.seq);
+            Some((filled.group, changes.ok()?.ok()?))
+        });
+        let (group, changes) = since_filled.unzip();
+        let changes = changes.unwrap_or_default();
+        let mut sql = ReaderSql::new(&state);
+        if let Err(error) = self.router.apply_backfill(&request, group, &changes, &mut sql) {
+            tracing::warn!(%error, "accumulators of a live query could not be applied");
+        }
+    }
+}
+
+/// Reads the accumulators of a group, and the seq of that state.
+fn fill(
+    reader: &mut Reader,
+    binding: &Binding,
+    group: &Row,
+) -> Result<Option<FilledGroup>, Refusal> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let filled = binding
+        .fill(group, &mut ReaderSql::new(&state))
+        .map_err(|error| Refusal::new(Code::BadSql, error.to_string()))?;
+    Ok(filled.map(|group| FilledGroup { seq: state.seq(), group }))
+}

@@ -1,0 +1,275 @@
+//! Runs one unit in the open transaction: answers a retry from the log, or runs the calls, all or nothing.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use abide_schema::reducer::Caller;
+use abide_schema::work::SharedWork;
+use abide_schema::{Abort, Code, Refusal, Seq, limits};
+use abide_store::StoreError;
+
+use crate::commit::execute::{Executor, RollbackPoint};
+use crate::commit::group::Savepoints;
+use crate::commit::outcome::{expand, refusal_in};
+use crate::commit::prepared_call::PreparedCall;
+use crate::commit::request_ids::{self, Request};
+use crate::commit::table_watchers::TableWatchers;
+use crate::commit::transaction::broken;
+use crate::commit::unit::{CallOutcome, Unit, UnitOutcome, UnitResult};
+use crate::fault_points;
+use crate::threads::panic_text;
+
+/// Why a transaction cannot be committed.
+#[derive(Debug)]
+pub(crate) enum TransactionFailure {
+    /// A call was refused after it had written rows, and it had no savepoint.
+    NeedsSavepoints,
+    /// The storage failed, or a deferred constraint at COMMIT.
+    Store(StoreError),
+}
+
+impl From<StoreError> for TransactionFailure {
+    fn from(error: StoreError) -> TransactionFailure {
+        TransactionFailure::Store(error)
+    }
+}
+
+/// Why a unit failed.
+enum UnitFailure {
+    /// Only this unit is refused.
+    Refused(Refusal),
+    /// Work must be done before it runs.
+    Deferred(Vec<(usize, SharedWork)>),
+    /// The transaction cannot continue.
+    Store(StoreError),
+}
+
+impl From<StoreError> for UnitFailure {
+    fn from(error: StoreError) -> UnitFailure {
+        UnitFailure::Store(error)
+    }
+}
+
+impl UnitFailure {
+    /// The outcome of the unit, in a transaction that continues.
+    fn outcome(self) -> Result<UnitOutcome, StoreError> {
+        match self {
+            UnitFailure::Refused(refusal) => Ok(UnitOutcome::Refused(refusal)),
+            UnitFailure::Deferred(work) => Ok(UnitOutcome::Deferred(work)),
+            UnitFailure::Store(error) => Err(error),
+        }
+    }
+}
+
+impl Executor {
+    /// Runs a unit. A unit that is refused or deferred leaves nothing in the transaction.
+    ///
+    /// # Errors
+    /// The transaction must be rolled back.
+    pub(crate) fn run_unit(
+        &mut self,
+        unit: &Unit,
+        savepoints: Savepoints,
+        watchers: &TableWatchers,
+    ) -> Result<UnitOutcome, TransactionFailure> {
+        match self.answer(unit, watchers) {
+            Ok(None) => {}
+            Ok(Some(answered)) => return Ok(UnitOutcome::Done(answered)),
+            Err(failure) => return Ok(failure.outcome()?),
+        }
+        let start = self.mark();
+        let on_savepoint = savepoints == Savepoints::EveryUnit || unit.calls.len() > 1;
+        if on_savepoint {
+            self.transaction.store.savepoint()?;
+            self.transaction.overlay.begin_unit();
+        }
+        match self.run_calls(unit) {
+            Ok(done) => {
+                if on_savepoint {
+                    self.transaction.overlay.keep_unit();
+                    self.transaction.store.release()?;
+                }
+                Ok(UnitOutcome::Done(done))
+            }
+            Err(failure) => {
+                let outcome = failure.outcome()?;
+                if on_savepoint {
+                    self.undo_unit(start)?;
+                } else if self.has_written_since(&start) {
+                    return Err(TransactionFailure::NeedsSavepoints);
+                }
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// Rolls back to the savepoint of a unit.
+    fn undo_unit(&mut self, start: RollbackPoint) -> Result<(), StoreError> {
+        self.transaction.store.rollback_to_savepoint()?;
+        self.transaction.overlay.undo_unit();
+        if !fault_points::refused_keeps_seq() {
+            self.return_to(start);
+        }
+        Ok(())
+    }
+
+    /// Answers a unit that must not run: its credential was revoked while it was queued, or it is a retry. It writes
+    /// nothing.
+    fn answer(
+        &mut self,
+        unit: &Unit,
+        watchers: &TableWatchers,
+    ) -> Result<Option<UnitResult>, UnitFailure> {
+        if unit.caller.credential().is_some() {
+            let checked = self.check_credential(&unit.caller, watchers.credentials())?;
+            checked.map_err(UnitFailure::Refused)?;
+        }
+        match fault_points::remembered(unit.request.as_ref()) {
+            Some(request) => self.earlier(unit, request),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs the calls of a unit, and stores its request id.
+    fn run_calls(&mut self, unit: &Unit) -> Result<UnitResult, UnitFailure> {
+        let request_id = unit.request.as_ref().map(|request| request.id.as_str());
+        let mut calls = Vec::with_capacity(unit.calls.len());
+        let deferred = RefCell::default();
+        let begun = self.transaction.store.steps();
+        for (nth, call) in unit.calls.iter().enumerate() {
+            if nth > 0 && self.transaction.store.steps() - begun > limits::batch_steps(nth) {
+                return Err(UnitFailure::Refused(too_many_steps(nth, unit)));
+            }
+            let work_budget = unit.work_budget(nth, &deferred);
+            let run = || self.run(&unit.caller, request_id, call, work_budget);
+            let outcome = catch_unwind(AssertUnwindSafe(run))
+                .unwrap_or_else(|panic| Err(panicked(&panic_text(panic.as_ref()))));
+            match outcome {
+                Ok(CallOutcome { refusal: Some(refusal), .. }) if unit.calls.len() > 1 => {
+                    // A batch is all or nothing: no record of the refusal is kept either.
+                    return Err(fail(Abort::Refused(refusal), call, nth, unit));
+                }
+                Ok(done) => calls.push(done),
+                Err(abort) => {
+                    return Err(or_deferred(fail(abort, call, nth, unit), deferred.into_inner()));
+                }
+            }
+        }
+        let deferred = deferred.into_inner();
+        if !deferred.is_empty() {
+            return Err(UnitFailure::Deferred(deferred));
+        }
+        if let Some(request) = fault_points::remembered(unit.request.as_ref())
+            && calls.iter().any(|done| !done.duplicate)
+        {
+            let remembered = self.remember(&unit.caller, request, &calls);
+            let last = unit.calls.len() - 1;
+            remembered.map_err(|abort| fail(abort, &unit.calls[last], last, unit))?;
+        }
+        Ok(UnitResult { calls, duplicate: false })
+    }
+
+    /// The result of an earlier use of a request id. A caller that may no longer call the reducer does
+    /// not get the stored result.
+    fn earlier(
+        &mut self,
+        unit: &Unit,
+        request: &Request,
+    ) -> Result<Option<UnitResult>, UnitFailure> {
+        let caller = &unit.caller;
+        let found = self.transaction.store.request(caller.principal(), &request.id);
+        let found = found.map_err(UnitFailure::Store)?;
+        let found = match found {
+            None => request_ids::of_format_1(&self.transaction.store, caller, &unit.calls, request)
+                .map_err(UnitFailure::Store)?,
+            found => found,
+        };
+        let Some(found) = found else { return Ok(None) };
+        for (position, call) in unit.calls.iter().enumerate() {
+            let may = self.guard(caller, call.reducer);
+            may.map_err(|abort| fail(abort, call, position, unit))?;
+        }
+        if found.fingerprint != request.fingerprint {
+            let detail =
+                format!("request id {:?} was already used for another request", request.id);
+            return Err(UnitFailure::Refused(Refusal::new(Code::RequestIdConflict, detail).hint(
+                "a retry must repeat reducer and arguments exactly; use a new id for a new request",
+            )));
+        }
+        let seqs = request_ids::seqs_of(&found);
+        let mut calls = Vec::with_capacity(seqs.len());
+        for seq in seqs {
+            let event = self.transaction.store.event(seq).map_err(UnitFailure::Store)?;
+            let refusal = event.as_ref().and_then(|event| refusal_in(&event.outcome));
+            let result = event.as_ref().map_or_else(
+                || "null".to_owned(),
+                |event| expand(&event.outcome, &event.arguments),
+            );
+            let reducer = event.as_ref().map_or("", |event| &event.reducer);
+            let result = self.shown(caller, reducer, result);
+            let result = result.map_err(UnitFailure::Store)?;
+            calls.push(CallOutcome { seq, result, duplicate: true, refusal });
+        }
+        Ok(Some(UnitResult { calls, duplicate: true }))
+    }
+
+    /// Stores the calls of a request id. If one of them was a duplicate, an extra event logs them: the request's own events
+    /// do not name that call.
+    fn remember(
+        &mut self,
+        caller: &Caller,
+        request: &Request,
+        calls: &[CallOutcome],
+    ) -> Result<(), Abort> {
+        let seqs: Vec<Seq> = calls.iter().map(|done| done.seq).collect();
+        if calls.iter().any(|done| done.duplicate) {
+            self.record(caller, &request.id, &request.record(&seqs))?;
+        }
+        self.transaction.store.remember_request(request.row(caller, &seqs)).map_err(broken)
+    }
+}
+
+/// The refusal of a batch that blocks the writer for too long.
+fn too_many_steps(calls: usize, unit: &Unit) -> Refusal {
+    let all = unit.calls.len();
+    let detail = format!("the first {calls} of {all} calls take too long for one transaction");
+    Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")
+}
+
+/// The failure of a unit; deferred work may have caused it, so that is done first and the unit runs again.
+fn or_deferred(failure: UnitFailure, deferred: Vec<(usize, SharedWork)>) -> UnitFailure {
+    match failure {
+        UnitFailure::Refused(_) if !deferred.is_empty() => UnitFailure::Deferred(deferred),
+        failure => failure,
+    }
+}
+
+/// Classifies a failed call: does it end the transaction, or only its own unit?
+fn fail(abort: Abort, call: &PreparedCall, position: usize, unit: &Unit) -> UnitFailure {
+    let mut refusal = match abort {
+        Abort::Refused(refusal) => refusal,
+        // The caller of `fail` replaces this by the deferred work.
+        Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
+        Abort::Broken(error) => {
+            match error.downcast::<StoreError>() {
+                Ok(error) if !error.is_the_statements_own() => return UnitFailure::Store(*error),
+                Ok(error) => {
+                    tracing::error!(%error, reducer = call.reducer, "a reducer's own SQL failed");
+                }
+                Err(error) => tracing::error!(%error, reducer = call.reducer, "a reducer failed"),
+            }
+            let detail = format!("{} failed with an internal error", call.reducer);
+            Refusal::new(Code::Internal, detail).hint("see the server's log for the cause")
+        }
+    };
+    if unit.calls.len() > 1 {
+        refusal.detail =
+            format!("call {} of the batch ({}): {}", position + 1, call.reducer, refusal.detail);
+    }
+    UnitFailure::Refused(refusal)
+}
+
+/// The abort of a call that panicked.
+fn panicked(why: &str) -> Abort {
+    Abort::Broken(format!("it panicked: {why}").into())
+}

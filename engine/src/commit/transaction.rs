@@ -1,0 +1,294 @@
+//! The open transaction: rows in SQLite and in the overlay, and what depends on the rows that it has changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use abide_schema::event::Event;
+use abide_schema::reducer::{Caller, Transaction};
+use abide_schema::work::PolicyChecker;
+use abide_schema::{Abort, Code, Micros, Refusal, Row, Seq, TableSpec, Value};
+use abide_store::{LastBefore, StoreError, Writer};
+
+use crate::access::credentials::{CredentialChecker, expiry};
+use crate::access::policy_validator::PolicyValidator;
+use crate::access::row_policies::{RolePolicies, RowPolicies};
+use crate::commit::overlay::{Overlay, RowWrite};
+
+/// The rows of the open transaction, with unrestricted access.
+#[derive(Debug)]
+pub(crate) struct OpenTransaction {
+    pub(crate) store: Writer,
+    pub(crate) overlay: Overlay,
+    /// Access of restricted callers by policies.
+    row_policies: RowPolicies,
+    /// Checks credentials.
+    credentials: CredentialChecker,
+    /// Set during a call once it has written something.
+    wrote: bool,
+    /// Validates policies.
+    policy_validator: Option<Arc<PolicyValidator>>,
+    /// The last events of module versions with older rules.
+    former: Vec<LastBefore>,
+}
+
+impl OpenTransaction {
+    pub(crate) fn new(
+        store: Writer,
+        row_policies: RowPolicies,
+        credentials: CredentialChecker,
+        former: Vec<LastBefore>,
+    ) -> OpenTransaction {
+        OpenTransaction {
+            store,
+            overlay: Overlay::default(),
+            row_policies,
+            credentials,
+            wrote: false,
+            policy_validator: None,
+            former,
+        }
+    }
+
+    /// Sets the policy validator. A replay needs none: the log contains only valid policies.
+    pub(crate) fn validate_policies(&mut self, policy_validator: PolicyValidator) {
+        self.policy_validator = Some(Arc::new(policy_validator));
+    }
+
+    /// A call begins.
+    pub(crate) fn begin_call(&mut self) {
+        self.wrote = false;
+    }
+
+    /// Whether the last call has written anything.
+    pub(crate) fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    /// Stores the event of a call.
+    pub(crate) fn append_event(&mut self, event: &Event) -> Result<(), StoreError> {
+        self.wrote = true;
+        self.store.append_event(event)
+    }
+
+    /// The policies for a caller's reducers in the open transaction; `None` if unrestricted.
+    pub(crate) fn policies_of(
+        &mut self,
+        caller: &Caller,
+    ) -> Result<Option<Arc<RolePolicies>>, StoreError> {
+        if self.row_policies.is_stale() {
+            // A touched policy row must be written before it is read.
+            self.flush()?;
+        }
+        self.row_policies.of(&self.store, caller)
+    }
+
+    /// Counts the rows of `SELECT * FROM from <clause>`.
+    pub(crate) fn count_in(
+        &mut self,
+        from: &str,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.flush().map_err(broken)?;
+        count_in(&self.store, from, clause, params).map_err(broken)
+    }
+
+    /// Whether a caller's credential is still valid. `state` is the seq of the last commit that changed
+    /// the credential tables.
+    pub(crate) fn check_credential(
+        &mut self,
+        caller: &Caller,
+        state: Seq,
+        now: Micros,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let Some(credential) = caller.credential() else { return Ok(Ok(())) };
+        if let Some(expired) = expiry(&credential.credential, now) {
+            return Ok(Err(expired));
+        }
+        if self.credentials.is_current(credential, state) {
+            return Ok(Ok(()));
+        }
+        self.flush()?;
+        self.credentials.check(&self.store, caller, credential, now)
+    }
+
+    /// Writes the touched rows.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        for touched in self.overlay.take_unwritten() {
+            self.store.update(touched.table, &touched.stored, &touched.row)?;
+        }
+        Ok(())
+    }
+
+    /// Records a changed row.
+    fn changed(
+        &mut self,
+        table: &'static TableSpec,
+        key: &[Value],
+        before: Option<Row>,
+        after: Option<Row>,
+        write: RowWrite,
+    ) {
+        self.wrote = true;
+        self.row_policies.note(table);
+        self.credentials.note(table);
+        self.overlay.change(table, key, before, after, write);
+    }
+
+    /// Calls were rolled back: what was derived from their rows is read again.
+    pub(crate) fn calls_undone(&mut self) {
+        self.row_policies.forget();
+        self.credentials.forget();
+    }
+
+    /// The transaction was committed, or rolled back before anything was written.
+    pub(crate) fn committed(&mut self) {
+        self.credentials.settled();
+        self.overlay.committed();
+    }
+
+    /// The transaction was rolled back.
+    pub(crate) fn rolled_back(&mut self) {
+        self.credentials.settled();
+        self.overlay.forget();
+    }
+
+    /// A row by its key, from the overlay if it is known there.
+    pub(crate) fn known(
+        &mut self,
+        table: &'static TableSpec,
+        key: &[Value],
+    ) -> Result<Option<Row>, Abort> {
+        if let Some(row) = self.overlay.get(table, key) {
+            return Ok(row);
+        }
+        let row = self.store.get(table, key).map_err(broken)?;
+        self.overlay.note(table, key, row.clone());
+        Ok(row)
+    }
+}
+
+impl Transaction for OpenTransaction {
+    fn get(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<Option<Row>, Abort> {
+        self.known(table, key)
+    }
+
+    fn find(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<Vec<Row>, Abort> {
+        self.flush().map_err(broken)?;
+        self.store.find(table, clause, params).map_err(broken)
+    }
+
+    fn count(
+        &mut self,
+        table: &'static TableSpec,
+        clause: &str,
+        params: &[Value],
+    ) -> Result<i64, Abort> {
+        self.count_in(table.name, clause, params)
+    }
+
+    fn last_before(&mut self, module: &str, version: u32) -> Seq {
+        let it = self.former.iter().find(|it| it.module == module && it.version == version);
+        it.map_or(Seq::ZERO, |it| it.last)
+    }
+
+    fn caller_of(&mut self, seq: Seq) -> Result<Option<String>, Abort> {
+        self.store.caller_of(seq).map_err(broken)
+    }
+
+    fn policy_checker(&self) -> Option<Arc<dyn PolicyChecker>> {
+        self.policy_validator
+            .clone()
+            .map(|policy_validator| policy_validator as Arc<dyn PolicyChecker>)
+    }
+
+    fn check_reducer_names(&mut self, names: &BTreeSet<String>) -> Result<(), Abort> {
+        let Some(policy_validator) = &self.policy_validator else { return Ok(()) };
+        policy_validator.check_reducer_names(names).map_err(Abort::Refused)
+    }
+
+    fn is_replay(&self) -> bool {
+        self.policy_validator.is_none()
+    }
+
+    fn insert(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<Row, Abort> {
+        let row = self.store.insert(table, row).map_err(refused)?;
+        self.changed(table, &table.key_of(&row), None, Some(row.clone()), RowWrite::Done);
+        Ok(row)
+    }
+
+    fn update(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
+        let key = table.key_of(&row);
+        let before = self.known(table, &key)?;
+        assert!(before.is_some(), "a reducer updates a missing row of {}", table.name);
+        if let Some(stored) = self.overlay.stored(table, &key) {
+            self.store.update(table, &stored, &row).map_err(refused)?;
+        }
+        self.changed(table, &key, before, Some(row.into()), RowWrite::Done);
+        Ok(())
+    }
+
+    fn touch(&mut self, table: &'static TableSpec, row: Vec<Value>) -> Result<(), Abort> {
+        let key = table.key_of(&row);
+        let before = self.known(table, &key)?;
+        assert!(before.is_some(), "a reducer touches a missing row of {}", table.name);
+        self.changed(table, &key, before, Some(row.into()), RowWrite::Deferred);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: &'static TableSpec, key: &[Value]) -> Result<(), Abort> {
+        let before = self.known(table, key)?;
+        assert!(before.is_some(), "a reducer deletes a missing row of {}", table.name);
+        self.store.delete(table, key).map_err(refused)?;
+        self.changed(table, key, before, None, RowWrite::Done);
+        Ok(())
+    }
+}
+
+/// A failed write: a constraint violation is a refusal; any other error is internal.
+fn refused(error: StoreError) -> Abort {
+    match error {
+        StoreError::Constraint { .. } => Abort::Refused(error.to_refusal()),
+        error => broken(error),
+    }
+}
+
+/// Counts the rows of `SELECT * FROM from <clause>`.
+pub(crate) fn count_in(
+    store: &Writer,
+    from: &str,
+    clause: &str,
+    params: &[Value],
+) -> Result<i64, StoreError> {
+    let mut count = 0;
+    let sql = format!("SELECT count(*) FROM {from} {clause}");
+    store.run(&sql, params, &mut |row| {
+        if let [Value::Integer(n)] = row {
+            count = *n;
+        }
+    })?;
+    Ok(count)
+}
+
+/// The abort of a call by a storage error.
+pub(crate) fn broken(error: StoreError) -> Abort {
+    Abort::Broken(Box::new(error))
+}
+
+/// The refusal for an abort.
+pub(crate) fn refusal_of(abort: &Abort) -> Refusal {
+    match abort {
+        Abort::Refused(refusal) => refusal.clone(),
+        Abort::Broken(error) => match error.downcast_ref::<StoreError>() {
+            Some(error) => error.to_refusal(),
+            None => Refusal::new(Code::Internal, format!("the reducer failed: {error}")),
+        },
+        // Work is deferred only with a budget; without one this cannot happen.
+        Abort::Deferred => Refusal::new(Code::Internal, "the call was deferred"),
+    }
+}

@@ -1,0 +1,127 @@
+//! The state that the handles of an engine and its connections share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, limits};
+use abide_store::Store;
+use tokio::sync::oneshot;
+
+use crate::access::rate_limiter::RateLimiter;
+use crate::commit::checkpointer::CheckpointThread;
+use crate::commit::durable::{Commit, Publication};
+use crate::commit::jobs::WriterJob;
+use crate::commit::prepared_call::PreparedCall;
+use crate::commit::queue::{Queue, Rejected, closing};
+use crate::commit::registry::Registry;
+use crate::commit::request_ids::Request;
+use crate::commit::table_watchers::TableWatchers;
+use crate::commit::unit::{Unit, UnitResult};
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::ports::Clock;
+use crate::queries::service::QueryService;
+use crate::subscriptions::buffers::Buffers;
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::rerun::SharedReruns;
+use crate::subscriptions::shared_results::{ResultCache, SharedResults};
+
+/// A running engine. It stops when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) jobs: Arc<Queue<WriterJob>>,
+    pub(crate) commits: Arc<Queue<Commit>>,
+    pub(crate) to_publish: Arc<Queue<Publication>>,
+    pub(crate) queries: Arc<QueryService>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) reruns: SharedReruns,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) checkpoints: CheckpointThread,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) watchers: Arc<TableWatchers>,
+    pub(crate) rate_limiter: RateLimiter,
+    pub(crate) buffers: Buffers,
+    pub(crate) results: Arc<ResultCache>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) store: Arc<Store>,
+}
+
+impl Inner {
+    /// Submits a unit to the writer and waits until it is durable.
+    pub(crate) async fn submit(
+        &self,
+        caller: &Caller,
+        calls: Vec<PreparedCall>,
+        request_id: Option<&str>,
+    ) -> Result<UnitResult, Refusal> {
+        let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
+        let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
+        let weight = calls.iter().map(weigh).sum();
+        let (reply, answer) = oneshot::channel();
+        if caller.id() == Caller::SYSTEM && !calls.is_empty() {
+            let detail = format!("{} is reserved for the engine", Caller::SYSTEM);
+            return Err(Refusal::new(Code::Denied, detail));
+        }
+        let unit = Unit::new(caller.clone(), calls, request, reply);
+        self.send(Some(caller.quota_key()), WriterJob::Unit(unit), weight)?;
+        let done = answer.await.map_err(|_| self.health.dropped())??;
+        // A recorded refusal is returned as a refusal.
+        let refused = done.calls.iter().find_map(|call| call.refusal.clone());
+        refused.map_or(Ok(done), Err)
+    }
+
+    /// Charges calls to the caller's limits.
+    pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
+        self.rate_limiter.take(caller, calls, self.clock.now()).inspect_err(|_| {
+            self.metrics.rate_limited_total.add(1);
+        })
+    }
+
+    /// Where a caller's connections find and count whole results.
+    pub(crate) fn shared_results(&self, caller: &Caller) -> SharedResults {
+        let (cache, account) = (Arc::clone(&self.results), self.buffers.account(caller));
+        SharedResults { cache, account }
+    }
+
+    /// Queues a job for the writer, for a caller or for the engine itself.
+    pub(crate) fn send(
+        &self,
+        by: Option<&str>,
+        job: WriterJob,
+        weight: usize,
+    ) -> Result<(), Refusal> {
+        self.health.check()?;
+        self.jobs.push(by, job, weight).map_err(|rejected| match rejected {
+            Rejected::Full(_) => overloaded(),
+            Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
+        })
+    }
+
+    /// Stops the threads, after they have processed what is queued.
+    pub(crate) fn stop(&self) {
+        self.hub.end(&closing());
+        self.jobs.close();
+        self.queries.close();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the engine did not end cleanly");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The refusal of jobs that do not fit into the queue of the writer.
+pub(crate) fn overloaded() -> Refusal {
+    Refusal::new(Code::Overloaded, "too many calls wait for the writer")
+        .hint("nothing was written; try again in a moment")
+}

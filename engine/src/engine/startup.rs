@@ -1,0 +1,320 @@
+//! Opens a file: recovers its state, and starts the threads.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use abide_live::{Budget, Catalog, Planner, Router};
+use abide_log::Chain;
+use abide_schema::{Seq, limits};
+use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, WalSync, Writer};
+use tokio::sync::watch;
+
+use super::inner::Inner;
+use crate::access::credentials::CredentialChecker;
+use crate::access::denials::Denials;
+use crate::access::policies::{Policies, TransactionPolicies};
+use crate::access::policy_validator::PolicyValidator;
+use crate::access::rate_limiter::RateLimiter;
+use crate::access::scope_rules::ScopeRules;
+use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
+use crate::commit::durable::{Publication, Syncer, publish};
+use crate::commit::execute::{Executor, LogPosition};
+use crate::commit::live_queries::LiveQueries;
+use crate::commit::queue::Queue;
+use crate::commit::registry::Registry;
+use crate::commit::retention::{ChangeLog, Retention};
+use crate::commit::table_watchers::TableWatchers;
+use crate::commit::timers::Timers;
+use crate::commit::transaction::OpenTransaction;
+use crate::commit::writer::WriterThread;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::ports::{EngineThread, EventSources, FreeRunning, StepScheduler};
+use crate::queries::explain::PlanningDb;
+use crate::queries::readers::{OpenReader, Readers, open_reader};
+use crate::queries::service::QueryService;
+use crate::queries::tables::LiveTables;
+use crate::subscriptions::buffers::{BufferLimits, Buffers};
+use crate::subscriptions::hub::Hub;
+use crate::subscriptions::rerun::SharedReruns;
+use crate::threads::Threads;
+
+/// The recovered state of a file, and all connections, opened before any thread starts: a waiting thread
+/// would outlive a failed open.
+struct Recovered {
+    writer: Writer,
+    checkpointer: Checkpointer,
+    readers: Vec<Reader>,
+    /// For credential lookups.
+    lookups: Reader,
+    /// The writer's own.
+    reader: Reader,
+    wal: WalSync,
+    head: LogHead,
+    chain: Chain,
+    change_log_floor: Seq,
+    policies: Arc<Policies>,
+    /// The last events before the versions of the modules.
+    former: Vec<LastBefore>,
+}
+
+/// Reads the end of the log. SQLite has already recovered the WAL of the previous process.
+fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
+    let writer = store.writer()?;
+    let head = writer.head()?;
+    let chain = match head.hash {
+        Some(hash) => Chain { seq: head.seq, hash },
+        None => Chain::start(store.log_id()),
+    };
+    for statement in set_up {
+        writer.run(statement, &[], &mut |_| {})?;
+    }
+    let wal = store.wal_sync().map_err(|why| io_error(&why))?;
+    // The previous process may not have synced its WAL, or its sync may have failed; make it durable before
+    // it counts.
+    wal.recover().map_err(|why| io_error(&why))?;
+    let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
+    let checkpointer = store.checkpointer()?;
+    let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
+    let readers = readers.collect::<Result<Vec<_>, _>>()?;
+    let (lookups, reader) = (open_reader(store, set_up)?, open_reader(store, set_up)?);
+    let policies = Policies::load(store.layout(), &writer)?;
+    let former = writer.last_before(&store.layout().modules)?;
+    Ok(Recovered {
+        writer,
+        checkpointer,
+        readers,
+        lookups,
+        reader,
+        wal,
+        head,
+        chain,
+        change_log_floor,
+        policies,
+        former,
+    })
+}
+
+/// Parameters of the threads; see [`Config`](crate::Config).
+pub(super) struct ThreadConfig {
+    pub(super) sources: EventSources,
+    pub(super) live_budget: Budget,
+    pub(super) retention: Retention,
+    pub(super) buffers: BufferLimits,
+    pub(super) timers: bool,
+    pub(super) scheduler: Arc<dyn StepScheduler>,
+}
+
+/// Starts the threads.
+pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, StoreError> {
+    let catalog = Arc::new(Catalog::new(store.layout().live_tables(), store.layout().views()));
+    let set_up = catalog.setup_sql();
+    let found = recover(&store, &set_up)?;
+    let (durable, durable_seen) = watch::channel(found.head.seq);
+    let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
+    let Shared { store, hub, metrics, threads, .. } = &shared;
+    metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
+    let pools = ReaderPools::start(&shared, found.readers, found.lookups);
+    let mut handles = pools.handles;
+    let queries = Arc::new(QueryService {
+        readers: pools.readers,
+        lookups: pools.lookups,
+        planner: Arc::new(Planner::new(Arc::clone(&shared.catalog))),
+        planning_db: Arc::clone(&shared.planning_db),
+        policies: Arc::clone(&found.policies),
+        tables: Arc::new(LiveTables::new(store.layout())),
+        layout: store.layout().clone(),
+        durable: durable_seen.clone(),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(metrics),
+    });
+    let log = LogPosition { chain: found.chain, last_at: found.head.at };
+    let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
+    let clock = Arc::clone(&config.sources.clock);
+    let writer = WriterThread {
+        executor: executor(&shared, found.writer, found.former, log, config.sources),
+        timers: Timers::new(if config.timers { modules } else { &[] }),
+        policies: TransactionPolicies::new(&found.policies),
+        registry: Arc::new(Registry::new(modules)),
+        live: live_queries(&shared, &queries, found.reader, config.live_budget),
+        jobs: Arc::clone(&threads.jobs),
+        commits: Arc::clone(&threads.commits),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(metrics),
+        denials: Denials::new(modules),
+        watchers: Arc::new(TableWatchers::new(modules)),
+        gate: Arc::default(),
+        change_log: ChangeLog::new(config.retention, tables, found.change_log_floor),
+        readers: Arc::clone(queries.readers.queue()),
+        scheduler: Arc::clone(&config.scheduler),
+    };
+    let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
+    let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
+    let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
+    let syncer = syncer_behind(&writer, found.wal, durable, &threads.to_publish);
+    handles.extend(spawn_all(threads, writer, syncer));
+    Ok(Arc::new(Inner {
+        jobs: Arc::clone(&threads.jobs),
+        commits: Arc::clone(&threads.commits),
+        to_publish: Arc::clone(&threads.to_publish),
+        queries,
+        registry,
+        reruns: SharedReruns::default(),
+        hub: Arc::clone(hub),
+        health: Arc::clone(&threads.health),
+        metrics: Arc::clone(metrics),
+        checkpoints,
+        threads: Mutex::new(handles),
+        watchers,
+        rate_limiter: RateLimiter::default(),
+        buffers: Buffers::new(config.buffers),
+        results: Arc::default(),
+        clock,
+        store: Arc::clone(store),
+    }))
+}
+
+/// What several parts of an engine use.
+struct Shared {
+    store: Arc<Store>,
+    catalog: Arc<Catalog>,
+    /// Statements that prepare a connection for live queries.
+    set_up: Vec<String>,
+    planning_db: Arc<PlanningDb>,
+    hub: Arc<Hub>,
+    metrics: Arc<Metrics>,
+    threads: Threads,
+}
+
+impl Shared {
+    fn new(
+        store: Store,
+        catalog: Arc<Catalog>,
+        set_up: Vec<String>,
+        head: Seq,
+        scheduler: &Arc<dyn StepScheduler>,
+    ) -> Shared {
+        let hub = Arc::new(Hub::starting_at(head));
+        let threads = Threads {
+            health: Arc::new(Health::new(Arc::clone(&hub))),
+            jobs: Arc::new(Queue::new(limits::WRITER_QUEUE_BYTES)),
+            commits: unsynced(),
+            to_publish: unsynced(),
+            scheduler: Arc::clone(scheduler),
+        };
+        Shared {
+            planning_db: Arc::new(PlanningDb::new(store.layout().clone(), set_up.clone())),
+            store: Arc::new(store),
+            catalog,
+            set_up,
+            hub,
+            metrics: Arc::default(),
+            threads,
+        }
+    }
+}
+
+/// The running readers.
+struct ReaderPools {
+    readers: Readers,
+    /// For credential lookups.
+    lookups: Readers,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl ReaderPools {
+    fn start(shared: &Shared, readers: Vec<Reader>, lookups: Reader) -> ReaderPools {
+        let (store, set_up) = (Arc::clone(&shared.store), shared.set_up.clone());
+        let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
+        let (readers, mut handles) = Readers::start("reader", readers, &open, &shared.threads);
+        let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.threads.clone() };
+        let (lookups, handle) = Readers::start("credentials", vec![lookups], &open, &undirected);
+        handles.extend(handle);
+        ReaderPools { readers, lookups, handles }
+    }
+}
+
+/// The writer's side of live queries.
+fn live_queries(
+    shared: &Shared,
+    queries: &QueryService,
+    reader: Reader,
+    budget: Budget,
+) -> LiveQueries {
+    LiveQueries {
+        router: Router::with_budget(Arc::clone(&shared.catalog), budget),
+        hub: Arc::clone(&shared.hub),
+        jobs: Arc::clone(&shared.threads.jobs),
+        readers: Arc::clone(queries.readers.queue()),
+        reader,
+        tables: Arc::clone(&queries.tables),
+        attached: 0,
+        reads_log: false,
+        metrics: Arc::clone(&shared.metrics),
+        scheduler: Arc::clone(&shared.threads.scheduler),
+    }
+}
+
+/// What runs the calls of the writer.
+fn executor(
+    shared: &Shared,
+    writer: Writer,
+    former: Vec<LastBefore>,
+    log: LogPosition,
+    sources: EventSources,
+) -> Executor {
+    let modules = &shared.store.layout().modules;
+    let (rules, credentials) = (ScopeRules::new(modules), CredentialChecker::new(modules));
+    let mut transaction = OpenTransaction::new(writer, rules.row_policies(), credentials, former);
+    transaction.validate_policies(policy_validator(shared));
+    Executor::new(transaction, log, sources, rules)
+}
+
+/// The sync thread for that writer's commits.
+fn syncer_behind(
+    writer: &WriterThread,
+    wal: WalSync,
+    durable: watch::Sender<Seq>,
+    to_publish: &Arc<Queue<Publication>>,
+) -> Syncer {
+    Syncer {
+        commits: Arc::clone(&writer.commits),
+        to_publish: Arc::clone(to_publish),
+        sync: Box::new(move || wal.sync()),
+        durable,
+        hub: Arc::clone(&writer.live.hub),
+        health: Arc::clone(&writer.health),
+        metrics: Arc::clone(&writer.metrics),
+        scheduler: Arc::clone(&writer.scheduler),
+    }
+}
+
+/// A queue of commits that are not yet durable or not yet published.
+fn unsynced<T>() -> Arc<Queue<T>> {
+    Arc::new(Queue::new(limits::UNSYNCED_COMMITS))
+}
+
+/// The validator of policies.
+fn policy_validator(shared: &Shared) -> PolicyValidator {
+    let (layout, planner) = (shared.store.layout(), Planner::new(Arc::clone(&shared.catalog)));
+    let reducers = Registry::new(&layout.modules).names();
+    let planning_db = Arc::clone(&shared.planning_db);
+    PolicyValidator::new(layout.live_tables(), reducers, planner, planning_db)
+}
+
+/// Starts the threads of the commit pipeline.
+fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHandle<()>; 3] {
+    let (listeners, counted) = (Arc::clone(&syncer.hub), Arc::clone(&syncer.metrics));
+    let (to_publish, scheduler) = (Arc::clone(&syncer.to_publish), Arc::clone(&syncer.scheduler));
+    [
+        threads.spawn(EngineThread::Writer, move || writer.run()),
+        threads.spawn(EngineThread::Sync, move || syncer.run()),
+        threads.spawn(EngineThread::Publish, move || {
+            publish(&to_publish, &listeners, &counted, &*scheduler)
+        }),
+    ]
+}
+
+fn io_error(why: &std::io::Error) -> StoreError {
+    StoreError::Limit(format!("the WAL cannot be synced: {why}"))
+}

@@ -1,0 +1,106 @@
+//! Results of planned queries, now or as of a seq: the rows of a binding in one snapshot.
+
+use abide_live::Binding;
+use abide_schema::{Code, Refusal, Row, Seq};
+use abide_store::{QueryLimits, Reader, Snapshot};
+
+use crate::queries::as_of;
+use crate::queries::changes::{TooManyChanges, changes_since};
+use crate::queries::failure::QueryFailure;
+use crate::queries::reader_sql::ReaderSql;
+use crate::queries::statement_limits::limits_of;
+use crate::queries::tables::LiveTables;
+
+/// Reads a whole result.
+pub(crate) fn whole_result(
+    reader: &mut Reader,
+    binding: &Binding,
+) -> Result<(Seq, Vec<Row>), QueryFailure> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    Ok((state.seq(), rows(&state, binding, binding.snapshot_sql())?))
+}
+
+/// The rows of one of a binding's own statements.
+pub(crate) fn rows(
+    state: &Snapshot<'_>,
+    binding: &Binding,
+    sql: &str,
+) -> Result<Vec<Row>, QueryFailure> {
+    require_latest(binding)?;
+    Ok(rows_by_any(state, binding, sql, limits_of(binding.operations()))?)
+}
+
+/// Checks that a binding uses the latest policies. Checked after the snapshot is open, so
+/// that the snapshot contains no later ones.
+pub(crate) fn require_latest(binding: &Binding) -> Result<(), QueryFailure> {
+    if binding.is_latest() { Ok(()) } else { Err(QueryFailure::Outdated) }
+}
+
+fn rows_by_any(
+    state: &Snapshot<'_>,
+    binding: &Binding,
+    sql: &str,
+    limits: QueryLimits,
+) -> Result<Vec<Row>, Refusal> {
+    let params = binding.params();
+    let mut bind = |_: Option<&str>, number: usize| Ok(params[number - 1].clone());
+    let found = state.query(sql, &mut bind, limits);
+    Ok(found.map_err(|refusal| error_for(binding, refusal))?.rows)
+}
+
+/// The error for the caller: for a restricted one without SQLite's message, which may reveal
+/// hidden data.
+pub(crate) fn error_for(binding: &Binding, refusal: Refusal) -> Refusal {
+    if !binding.is_bounded() || refusal.code != Code::BadSql {
+        return refusal;
+    }
+    tracing::debug!(%refusal, "a query of a restricted caller failed");
+    Refusal::new(Code::BadSql, "the query failed while evaluating a row")
+        .hint("invalid argument to an expression: check json_extract(), sum(), abs()")
+}
+
+/// One query of a restricted caller, now or as of a seq. Columns that only determine the order are removed.
+pub(crate) fn once(
+    reader: &mut Reader,
+    tables: &LiveTables,
+    binding: &Binding,
+    as_of: Option<Seq>,
+) -> Result<(Seq, Vec<Row>), QueryFailure> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
+    let limits = QueryLimits { columns: shown.count(), ..limits_of(binding.operations()) };
+    let Some(past) = as_of else {
+        require_latest(binding)?;
+        let rows = rows_by_any(&state, binding, binding.snapshot_sql(), limits)?;
+        return Ok((state.seq(), rows));
+    };
+    let past = as_of::find_state(&state, past)?;
+    Ok((past, rows_as_of(&state, tables, binding, past, limits)?))
+}
+
+/// A result as of a seq, by the policies that it was planned with.
+pub(crate) fn rows_as_of(
+    state: &Snapshot<'_>,
+    tables: &LiveTables,
+    binding: &Binding,
+    past: Seq,
+    limits: QueryLimits,
+) -> Result<Vec<Row>, Refusal> {
+    let changes = changes_since(state, tables, binding, past)?;
+    let changes = changes.map_err(|too_many| too_far(binding, &too_many, past))?;
+    binding.lay_out(&changes, &mut ReaderSql::new(state)).map_err(|error| {
+        tracing::error!(%error, "a past state could not be read");
+        Refusal::new(Code::Internal, "the change log could not be read")
+    })?;
+    rows_by_any(state, binding, &binding.past_sql(), limits)
+}
+
+/// The refusal of a past state with too many later changes.
+pub(crate) fn too_far(binding: &Binding, too_many: &TooManyChanges, past: Seq) -> Refusal {
+    as_of::too_far(name_for(binding, too_many), past)
+}
+
+/// The table's name for the caller: a policy may have brought the table into the query of a restricted one.
+pub(crate) fn name_for(binding: &Binding, too_many: &TooManyChanges) -> &'static str {
+    if binding.is_bounded() { "a table" } else { too_many.table }
+}

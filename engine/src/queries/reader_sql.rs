@@ -1,0 +1,59 @@
+//! Live queries' SQL on a reader's snapshot, and storage errors as live queries see them.
+
+use abide_live::{Sql, SqlError, SqlErrorKind, StatementLimits};
+use abide_schema::Value;
+use abide_store::{QueryLimits, Snapshot, StoreError};
+
+use crate::queries::statement_limits::{LIMITS, live_limits};
+
+/// Live queries' SQL on a reader's snapshot, within the limits of any one query.
+pub(crate) struct ReaderSql<'a>(&'a Snapshot<'a>);
+
+impl<'a> ReaderSql<'a> {
+    /// On a snapshot. Nothing else may use it meanwhile.
+    pub(crate) fn new(state: &'a Snapshot<'a>) -> ReaderSql<'a> {
+        let mut sql = ReaderSql(state);
+        sql.limit(&LIMITS);
+        sql
+    }
+
+    fn limit(&mut self, limits: &QueryLimits) {
+        if let Err(error) = self.0.allow(Some(limits)) {
+            tracing::error!(%error, "a reader's statement limits could not be set");
+        }
+    }
+}
+
+impl Drop for ReaderSql<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.allow(None) {
+            tracing::error!(%error, "a reader's statement limits could not be reset");
+        }
+    }
+}
+
+impl Sql for ReaderSql<'_> {
+    fn run(
+        &mut self,
+        statement: &str,
+        params: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<u64, SqlError> {
+        // The cost is not needed here: the reader's limits apply.
+        self.0.run(statement, params, each).map(|()| 0).map_err(|error| sql_error(&error))
+    }
+
+    fn allow(&mut self, allowance: Option<StatementLimits>) {
+        self.limit(&allowance.map_or(LIMITS, live_limits));
+    }
+}
+
+/// A storage error as live queries see it.
+pub(crate) fn sql_error(error: &StoreError) -> SqlError {
+    let fault = match error {
+        StoreError::Interrupted => SqlErrorKind::Budget,
+        StoreError::Sql { .. } | StoreError::Limit(_) => SqlErrorKind::Query,
+        _ => SqlErrorKind::Store,
+    };
+    SqlError { message: error.to_string(), fault }
+}

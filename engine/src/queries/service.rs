@@ -1,0 +1,202 @@
+//! Plans queries and runs them on the readers. A result is returned once the state that it was read from is durable.
+
+use std::sync::Arc;
+
+use abide_live::{Binding, Planner, QueryPrincipal};
+use abide_schema::wire::Explanation;
+use abide_schema::{Caller, Refusal, Seq, Value, limits};
+use abide_store::{Layout, Reader};
+use serde_json::{Map, Value as JsonValue};
+use tokio::sync::watch;
+
+use crate::access::policies::Policies;
+use crate::commit::durable;
+use crate::fault_points;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::queries::explain::{self, PlanningDb};
+use crate::queries::failure::QueryFailure;
+use crate::queries::readers::Readers;
+use crate::queries::tables::LiveTables;
+use crate::queries::{planned, query};
+use crate::results::QueryResult;
+
+/// Plans and runs queries.
+#[derive(Debug)]
+pub(crate) struct QueryService {
+    pub(crate) readers: Readers,
+    /// A separate reader for credentials.
+    pub(crate) lookups: Readers,
+    pub(crate) planner: Arc<Planner>,
+    pub(crate) planning_db: Arc<PlanningDb>,
+    pub(crate) policies: Arc<Policies>,
+    pub(crate) tables: Arc<LiveTables>,
+    pub(crate) layout: Layout,
+    pub(crate) durable: watch::Receiver<Seq>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl QueryService {
+    /// One read-only statement of a caller.
+    pub(crate) async fn query(
+        &self,
+        caller: &Caller,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        as_of: Option<Seq>,
+    ) -> Result<QueryResult, Refusal> {
+        if let Some(principal) = self.policies.principal(caller) {
+            return self.query_restricted(caller, principal, sql, params, as_of).await;
+        }
+        let (sql, params) = query::prepare(sql, params)?;
+        let layout = self.layout.clone();
+        let bytes: usize = params.values().map(Value::size).sum();
+        let weight = 1 + bytes / limits::READER_QUEUE_UNIT_BYTES;
+        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, as_of);
+        let answer = self.readers.run(caller.reader_key(), weight, read).await??;
+        self.wait_durable(fault_points::durable_for_query(answer.seq)).await?;
+        self.metrics.queries_total.add(1);
+        Ok(answer)
+    }
+
+    /// A statement over the credential tables, on a dedicated reader.
+    pub(crate) async fn look_up(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<QueryResult, Refusal> {
+        let (sql, params) = query::prepare(sql, params)?;
+        let layout = self.layout.clone();
+        let read = move |reader: &mut Reader| query::run(reader, &layout, &sql, &params, None);
+        let answer = self.lookups.run(Caller::SYSTEM, 1, read).await??;
+        self.wait_durable(answer.seq).await?;
+        Ok(answer)
+    }
+
+    /// How a query would be maintained live, and at what cost.
+    pub(crate) async fn explain(
+        &self,
+        caller: &Caller,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Explanation, Refusal> {
+        let principal = self.policies.principal(caller);
+        let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
+        let (sql, params) = (sql.to_owned(), params.clone());
+        let explain = move |_: &mut Reader| {
+            let binding = planner.bind_some(&sql, &params, principal.as_ref())?;
+            match principal {
+                Some(principal) => planning_db.explain_restricted(&binding, &principal),
+                None => planning_db.explain(&binding),
+            }
+        };
+        self.read(caller.reader_key(), explain).await
+    }
+
+    /// A query of a restricted caller: planned like a live query, so that it can access only
+    /// what the caller may see.
+    async fn query_restricted(
+        &self,
+        caller: &Caller,
+        mut principal: QueryPrincipal,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+        as_of: Option<Seq>,
+    ) -> Result<QueryResult, Refusal> {
+        query::prepare(sql, params)?;
+        let params: Map<String, JsonValue> = params
+            .iter()
+            .map(|(name, value)| {
+                (name.trim_start_matches([':', '@', '$', '?']).to_owned(), value.clone())
+            })
+            .collect();
+        let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
+        let (binding, (seq, rows)) = loop {
+            let (planner, tables) = (Arc::clone(&self.planner), Arc::clone(&self.tables));
+            let (asked, asker) = (Arc::clone(&asked), principal.clone());
+            // Planned on the reader: a long text may take some milliseconds.
+            let read = move |reader: &mut _| {
+                let binding = planner.bind_once(&asked.0, &asked.1, &asker)?;
+                let found = planned::once(reader, &tables, &binding, as_of)?;
+                Ok((binding, found))
+            };
+            match self.read(caller.reader_key(), read).await {
+                Ok(answer) => break answer,
+                Err(QueryFailure::Refused(refusal)) => return Err(refusal),
+                Err(QueryFailure::Outdated) => {
+                    let now = self.policies.principal(caller);
+                    principal =
+                        now.expect("whether a caller is restricted does not depend on policies");
+                }
+            }
+        };
+        self.wait_durable(seq).await?;
+        self.metrics.queries_total.add(1);
+        Ok(query::answer(&binding, seq, rows))
+    }
+
+    /// Runs something on a reader, for a caller of that id.
+    pub(crate) async fn read<T, E>(
+        &self,
+        by: &str,
+        work: impl FnOnce(&mut Reader) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Refusal> + Send + 'static,
+    {
+        self.readers.run(by, 1, work).await?
+    }
+
+    /// Plans a live query for a caller.
+    pub(crate) async fn plan(
+        &self,
+        caller: &Caller,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Binding, Refusal> {
+        let principal = self.policies.principal(caller);
+        let told = |refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>| {
+            match principal {
+                Some(principal) => explain::restricted(refusal, binding, principal),
+                None => refusal,
+            }
+        };
+        if let Some(known) = self.planner.bind_known(sql, params, principal.as_ref()) {
+            let binding = known?;
+            if let Some(verdict) = binding.verdict() {
+                let verdict = verdict.clone();
+                return match verdict {
+                    Ok(()) => Ok(binding),
+                    Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
+                };
+            }
+        }
+        let (planner, planning_db) = (Arc::clone(&self.planner), Arc::clone(&self.planning_db));
+        let (sql, params) = (sql.to_owned(), params.clone());
+        // Parsing a long text may take some milliseconds, and SQLite's planning more.
+        let plan = move |_: &mut Reader| {
+            let binding = match &principal {
+                Some(principal) => planner.bind_within(&sql, &params, principal)?,
+                None => planner.bind(&sql, &params)?,
+            };
+            match planning_db.check_plan(&binding) {
+                Ok(()) => Ok(binding),
+                Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
+            }
+        };
+        self.read(caller.reader_key(), plan).await
+    }
+
+    /// Returns when a state is durable.
+    pub(crate) async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
+        durable::reached(&self.durable, seq, &self.health).await
+    }
+
+    /// Accepts no more queries, and interrupts running ones.
+    pub(crate) fn close(&self) {
+        self.readers.close();
+        self.lookups.close();
+    }
+}

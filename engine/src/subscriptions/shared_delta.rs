@@ -1,0 +1,167 @@
+//! One change of a live query's result, shared by all subscribers of the query.
+
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use abide_live::Delta;
+use abide_schema::{Checksum, Refusal, limits};
+
+use crate::subscriptions::buffers::{Account, Share, SharedBytes};
+
+/// What commits, or a rerun, did to the result of a live query.
+#[derive(Debug)]
+pub enum ResultChange {
+    /// These rows changed.
+    Rows(Delta),
+    /// Possibly some rows changed: the delta would have been too expensive. The new rows follow in an
+    /// [`Update::Rerun`](crate::Update::Rerun) or a snapshot.
+    Stale,
+    /// The query has failed, and its subscriptions end.
+    Ended(Refusal),
+    /// Visibility has changed: subscriptions are replanned. It is never sent to clients.
+    Outdated,
+}
+
+/// The rows of a change that contains none.
+static NO_ROWS: LazyLock<Delta> = LazyLock::new(Delta::default);
+
+/// A change of a result, shared by all its subscribers.
+#[derive(Debug)]
+pub struct SharedDelta {
+    change: ResultChange,
+    json: OnceLock<Vec<u8>>,
+    checksum_change: OnceLock<Checksum>,
+    weight: OnceLock<usize>,
+    /// Set when it is counted.
+    bytes: OnceLock<Arc<SharedBytes>>,
+}
+
+impl SharedDelta {
+    pub(crate) fn new(change: ResultChange) -> Arc<SharedDelta> {
+        Arc::new(SharedDelta {
+            change,
+            json: OnceLock::new(),
+            checksum_change: OnceLock::new(),
+            weight: OnceLock::new(),
+            bytes: OnceLock::new(),
+        })
+    }
+
+    /// The change itself.
+    #[must_use]
+    pub fn change(&self) -> &ResultChange {
+        &self.change
+    }
+
+    /// Whether it only marks the result as possibly changed; see [`ResultChange::Stale`].
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        matches!(self.change, ResultChange::Stale)
+    }
+
+    /// Whether it is known to change no row.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(&self.change, ResultChange::Rows(delta) if delta.is_empty())
+    }
+
+    /// The known rows; none if the change is not known.
+    ///
+    /// # Errors
+    /// The reason why the query has no result any more.
+    pub fn rows(&self) -> Result<&Delta, &Refusal> {
+        match &self.change {
+            ResultChange::Rows(delta) => Ok(delta),
+            ResultChange::Stale | ResultChange::Outdated => Ok(&NO_ROWS),
+            ResultChange::Ended(refusal) => Err(refusal),
+        }
+    }
+
+    /// The rows as `"deletes":[…],"inserts":[…],"updates":[…]`, encoded once for all subscribers; or
+    /// `"stale":true`.
+    #[must_use]
+    pub fn json(&self) -> &[u8] {
+        self.json.get_or_init(|| {
+            let mut out = Vec::new();
+            match &self.change {
+                ResultChange::Stale => out.extend_from_slice(b"\"stale\":true"),
+                ResultChange::Rows(delta) => delta.write_json(&mut out),
+                ResultChange::Outdated => NO_ROWS.write_json(&mut out),
+                ResultChange::Ended(_) => {}
+            }
+            out
+        })
+    }
+
+    /// The checksum change of the result, computed once for all subscribers.
+    #[must_use]
+    pub fn checksum_change(&self) -> Checksum {
+        let of = || self.rows().map(Delta::checksum_change).unwrap_or_default();
+        *self.checksum_change.get_or_init(of)
+    }
+
+    /// An upper bound of its encoded size.
+    pub(crate) fn weight(&self) -> usize {
+        *self.weight.get_or_init(|| {
+            let Ok(delta) = self.rows() else { return 256 };
+            let placed = delta.window.inserts.iter().chain(&delta.window.updates);
+            let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
+            let rows = rows.chain(placed.map(|placed| &placed.row));
+            64 + 8 * delta.window.deletes.len()
+                + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
+        })
+    }
+
+    /// Its counted bytes: the rows and their JSON text.
+    fn shared_bytes(&self) -> &Arc<SharedBytes> {
+        self.bytes.get_or_init(|| SharedBytes::new(2 * self.weight()))
+    }
+}
+
+/// A delta, as one connection holds it.
+#[derive(Clone, Debug)]
+pub struct HeldDelta {
+    delta: Arc<SharedDelta>,
+    /// Its share of the counted bytes; `None` if it is small.
+    share: Option<Arc<Share>>,
+}
+
+impl HeldDelta {
+    /// A delta that is small, or that is sent immediately.
+    pub(crate) fn uncounted(delta: Arc<SharedDelta>) -> HeldDelta {
+        HeldDelta { delta, share: None }
+    }
+
+    /// A delta that may be queued for long: counted if it is large.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn waiting(
+        delta: Arc<SharedDelta>,
+        account: &Account,
+    ) -> Result<HeldDelta, Refusal> {
+        let mut held = HeldDelta::uncounted(delta);
+        if held.delta.weight() >= limits::COUNTED_BYTES {
+            held.count(account)?;
+        }
+        Ok(held)
+    }
+
+    /// Counts it, whatever its size.
+    pub(crate) fn count(&mut self, account: &Account) -> Result<(), Refusal> {
+        self.share = Some(Arc::new(self.delta.shared_bytes().share(account)?));
+        Ok(())
+    }
+
+    /// Its counted bytes; zero if it is small.
+    pub(crate) fn counted_bytes(&self) -> usize {
+        self.share.as_ref().map_or(0, |share| share.bytes())
+    }
+}
+
+impl Deref for HeldDelta {
+    type Target = SharedDelta;
+
+    fn deref(&self) -> &SharedDelta {
+        &self.delta
+    }
+}

@@ -1,0 +1,128 @@
+//! A server that comes back with another history. Subscriptions resumed by seq alone, so a client that was connected
+//! while an older backup was restored, or while another file was served on the same port, kept the rows of the former
+//! history and applied the changes of the other to them.
+
+use std::fs;
+
+use abide_client::{Abide, Subscription};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::program::{PATIENCE, run};
+use crate::server::Server;
+
+const QUERY: &str = "SELECT seq, content FROM agent_state ORDER BY seq";
+
+/// Waits until the subscription has a message with this content.
+async fn wait_for(subscription: &mut Subscription, content: &str) {
+    let has = |subscription: &Subscription| {
+        subscription.rows().any(|row| format!("{row:?}").contains(content))
+    };
+    while !has(subscription) {
+        let update = timeout(PATIENCE, subscription.next()).await.expect("an update");
+        update.expect("the subscription does not end");
+    }
+}
+
+async fn say(abide: &Abide, contents: &[&str]) {
+    for content in contents {
+        let message = json!({"session_id": "s1", "role": "user", "content": content});
+        abide.call_by_name("append_message", message).await.unwrap();
+    }
+}
+
+fn backup(server: &Server, name: &str) {
+    let (db, copy) = (server.db(), server.beside(name));
+    run(["backup", copy.to_str().unwrap(), "--db", db.to_str().unwrap()]).good();
+}
+
+/// Puts a copy in place of the file, as `docs/backup.md` describes.
+fn restore(server: &Server, name: &str) {
+    for ending in ["", "-wal", "-shm"] {
+        let path = format!("{}{ending}", server.db().display());
+        // A clean stop leaves no WAL.
+        let _ = fs::remove_file(path);
+    }
+    fs::copy(server.beside(name), server.db()).unwrap();
+}
+
+/// The rows of the subscription equal the result of the query.
+async fn assert_equal(abide: &Abide, subscription: &Subscription) {
+    let expected: Vec<(i64, String)> = abide.sql(QUERY).fetch().await.unwrap();
+    let rows: Vec<(i64, String)> = subscription.typed_rows().unwrap();
+    assert_eq!(rows, expected);
+}
+
+#[tokio::test]
+async fn a_client_notices_that_a_backup_was_restored() {
+    for is_killed in [true, false] {
+        let mut server = Server::start();
+        let abide = server.client().await;
+        abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+        say(&abide, &["one", "two"]).await;
+        backup(&server, "copy.db");
+
+        say(&abide, &["lost 1", "lost 2", "lost 3"]).await;
+        let mut watched = abide.subscribe(QUERY).await.unwrap();
+        wait_for(&mut watched, "lost 3").await;
+        if is_killed {
+            server.kill()
+        } else {
+            server.stop()
+        }
+
+        restore(&server, "copy.db");
+        server.start_again();
+        // The restored file reaches the seqs that the client knows with other events.
+        say(&server.client().await, &["other 1", "other 2", "other 3", "other 4"]).await;
+        wait_for(&mut watched, "other 4").await;
+        assert_equal(&abide, &watched).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_notices_another_file_on_the_same_port() {
+    let mut server = Server::start();
+    let abide = server.client().await;
+    for id in ["s1", "s2"] {
+        let session = json!({"agent": "a", "id": id});
+        abide.call_by_name("create_session", session).await.unwrap();
+    }
+    say(&abide, &["here"]).await;
+    let mut watched = abide.subscribe(QUERY).await.unwrap();
+    wait_for(&mut watched, "here").await;
+    server.stop();
+
+    fs::remove_file(server.db()).unwrap();
+    server.start_again();
+    let other = server.client().await;
+    other.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    say(&other, &["there 1", "there 2", "there 3"]).await;
+    wait_for(&mut watched, "there 3").await;
+    assert_equal(&abide, &watched).await;
+}
+
+/// After an ordinary restart, and after a crash, a client resumes with the changes and does not fetch the result again.
+#[tokio::test]
+async fn a_client_resumes_after_a_restart() {
+    let mut server = Server::start();
+    let abide = server.client().await;
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    say(&abide, &["first"]).await;
+    // Without rows of its own, the subscription reports a whole result as `reset`.
+    let mut watched = abide.subscribe(QUERY).from(1).await.unwrap();
+    let update = timeout(PATIENCE, watched.next()).await.expect("an update").unwrap();
+    assert!(!update.reset && format!("{update:?}").contains("first"), "{update:?}");
+    for (nth, is_killed) in [true, false, false, true].into_iter().enumerate() {
+        if is_killed {
+            server.kill()
+        } else {
+            server.stop()
+        }
+        server.start_again();
+        let content = format!("after {nth}");
+        say(&server.client().await, &[&content]).await;
+        let update = timeout(PATIENCE, watched.next()).await.expect("an update").unwrap();
+        assert!(!update.reset && format!("{update:?}").contains(&content), "{update:?}");
+    }
+}
