@@ -50,7 +50,7 @@ pub(crate) struct Letter {
     pub(crate) author: String,
 }
 
-/// Adds a rule for everybody.
+/// Adds a rule for all callers.
 #[reducer]
 pub(crate) fn add_rule(
     ctx: &mut Context<'_>,
