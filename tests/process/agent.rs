@@ -260,7 +260,7 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     let ended = agent_folder.clerk(&[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     expect![[r#"
-        no: Bash {"command":"ls"}: no terminal to ask; --yes approves all
+        rejected Bash {"command":"ls"}: there is no terminal to ask; --yes approves all calls
     "#]]
     .assert_eq(&ended.stderr);
     let heard = lines(&agent_folder.path("decision")).concat();
