@@ -9,7 +9,8 @@ use abide_client::{Abide, Error};
 use abide_tools::Tools;
 
 use crate::cycles::Delegations;
-use crate::definition::{AgentDefinition, DefinitionError, PromptStore, Subagent};
+use crate::definition::{AgentDefinition, PromptStore, Subagent};
+use crate::definition_error::DefinitionError;
 use crate::{folder_texts, native};
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.

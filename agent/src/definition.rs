@@ -9,15 +9,13 @@ use std::path::{Path, PathBuf};
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::CliConfig;
-use abide_tools::{Parameters, Selection, Tools, ToolsError};
+use abide_tools::{Parameters, Selection, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::Guardrail;
 use crate::{folder_texts, plan};
-
-/// Maximum length of a name, in characters.
-const NAME_CHARS: usize = 100;
 
 /// An agent. Every field except the name is optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -240,50 +238,6 @@ impl Limits {
     #[must_use]
     pub fn parallel_tools(&self) -> usize {
         self.parallel_tools.unwrap_or(PARALLEL_TOOLS).max(1)
-    }
-}
-
-/// Why a definition is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DefinitionError {
-    /// Unknown field, or a value of the wrong type.
-    #[error("{0}")]
-    Malformed(String),
-    /// Invalid name.
-    #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
-    Name(String),
-    /// A prompt, an instruction file or a skill cannot be read.
-    #[error("{what} cannot be read: {why}")]
-    Missing {
-        /// The text that is missing.
-        what: String,
-        /// The reason.
-        why: String,
-    },
-    /// Unknown or duplicate tool names.
-    #[error("{0}")]
-    Tools(#[from] ToolsError),
-    /// It delegates to itself, directly or through other agents.
-    #[error("delegation cycle: {0}")]
-    Cycle(String),
-    /// Two parts of it contradict each other.
-    #[error("{0}")]
-    Contradiction(String),
-}
-
-impl DefinitionError {
-    /// A stable error code.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            DefinitionError::Malformed(_) => "malformed_definition",
-            DefinitionError::Name(_) => "bad_agent_name",
-            DefinitionError::Missing { .. } => "missing_text",
-            DefinitionError::Tools(error) => error.code(),
-            DefinitionError::Cycle(_) => "delegation_cycle",
-            DefinitionError::Contradiction(_) => "contradiction",
-        }
     }
 }
 

@@ -9,10 +9,11 @@ use abide_client::{Error, Run, RunStatus, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use serde_json::{Value, json};
+
 use tokio_util::sync::CancellationToken;
 
-use crate::drive::Driver;
-use crate::tool_calls::token;
+use crate::driver::Driver;
+use crate::run_lease::fencing_token;
 
 /// The name of the tool.
 pub(crate) const TOOL: &str = "task";
@@ -95,7 +96,7 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     // A repeated call returns the same run, even if another driver held the call before.
     Ok(driver
         .abide
-        .call(StartChildRun::new(&claimed.call_id, token(claimed), agent, task))
+        .call(StartChildRun::new(&claimed.call_id, fencing_token(claimed), agent, task))
         .await?
         .into_inner())
 }

@@ -1,117 +1,16 @@
 //! The loop that drives a run: read the state, choose the next step, execute it, repeat. Each step is one batch
 //! under the run's lease.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use abide_client::arguments::AppendMessage;
-use abide_client::{
-    Abide, AgentState, Call, Code, Error, Json, ModelUsage, NewRunEvent, Run, RunEventKind,
-    RunStatus, Scope, Session, SessionStatus, ToolCall,
-};
-use abide_models::Models;
-use abide_tools::{Environment, ToolContext, Tools};
+use abide_client::{Code, Error, RunStatus, Session, SessionStatus, ToolCall};
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
-use crate::definition::AgentDefinition;
+use crate::driver::Driver;
 use crate::next_step::{self, NextStep};
-use crate::run_lease::{RunLease, run_event};
-use crate::runtime::{RuntimeError, Settings};
+use crate::runtime_error::RuntimeError;
+use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
-use crate::transcript::{self, RequestedCall};
-use crate::trusted_programs::TrustedPrograms;
+use crate::transcript::RequestedCall;
 use crate::{model_call, program, tool_calls};
-
-/// State shared by all drivers of a runtime.
-pub(crate) struct RuntimeContext {
-    pub(crate) abide: Abide,
-    /// The active runs, as they were claimed. Only the claim returns the fencing token; it cannot be read later.
-    pub(crate) run_leases: Mutex<BTreeMap<String, RunLease>>,
-    pub(crate) tools: Tools,
-    pub(crate) models: Models,
-    pub(crate) settings: Settings,
-    pub(crate) trusted_programs: TrustedPrograms,
-    /// The environment variables that programs may inherit.
-    pub(crate) environment: Environment,
-}
-
-impl RuntimeContext {
-    /// A client whose scope is that of a session.
-    pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
-        let sql = "SELECT scope FROM sessions WHERE id = :id";
-        let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
-        // A scope restricts a caller only by string values; other values are ignored.
-        let scope: Scope = match found.first().map(|(scope,)| scope.value()) {
-            Some(Value::Object(scope)) => {
-                let texts = scope.into_iter().filter_map(|(key, value)| match value {
-                    Value::String(text) => Some((key, text)),
-                    _ => None,
-                });
-                texts.collect()
-            }
-            _ => Scope::new(),
-        };
-        self.abide.acting_for(&scope).await
-    }
-}
-
-/// The driver of one run.
-pub(crate) struct Driver {
-    pub(crate) shared: Arc<RuntimeContext>,
-    /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
-    pub(crate) abide: Abide,
-    pub(crate) run_lease: RunLease,
-    pub(crate) definition: Arc<AgentDefinition>,
-    /// The run as it was last read.
-    pub(crate) run: Run,
-    /// The session's messages so far. Messages are append-only, so only new ones are read.
-    pub(crate) entries: Vec<AgentState>,
-    /// Cancelled when the run is aborted or its lease is lost.
-    pub(crate) stop: CancellationToken,
-}
-
-/// How a driver's work ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DriveResult {
-    /// The run is over.
-    Ended,
-    /// The run waits for a decision.
-    Waits,
-    /// Another driver holds the run.
-    Lost,
-}
-
-/// Why a run cannot go on, as shown to its user.
-pub(crate) struct Failure {
-    pub(crate) code: String,
-    pub(crate) message: String,
-}
-
-impl Failure {
-    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Failure {
-        Failure { code: code.into(), message: message.into() }
-    }
-}
-
-/// Why a step did not complete.
-pub(crate) enum StepError {
-    /// The run fails.
-    Failed(Failure),
-    /// The run was aborted.
-    Aborted,
-    /// The step was refused, or could not be sent.
-    Refused(Error),
-}
-
-impl From<Error> for StepError {
-    fn from(error: Error) -> StepError {
-        StepError::Refused(error)
-    }
-}
-
-pub(crate) type Step<T = ()> = Result<T, StepError>;
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -179,61 +78,6 @@ impl Driver {
         }
     }
 
-    /// Reads the session's messages.
-    pub(crate) async fn look_at_messages(&mut self) -> Step {
-        self.look().await.map(drop)
-    }
-
-    /// Reads the current state: the run, its session, its new messages, and the calls of its last answer.
-    async fn look(&mut self) -> Step<(Session, Vec<ToolCall>)> {
-        if self.stop.is_cancelled() {
-            return Err(StepError::Aborted);
-        }
-        let abide = &self.abide;
-        let runs: Vec<Run> = abide
-            .sql("SELECT * FROM runs WHERE id = :id")
-            .param("id", &self.run_lease.run_id)
-            .fetch()
-            .await?;
-        self.run = runs.into_iter().next().ok_or_else(|| gone("run"))?;
-        // A runtime with a restricted role does not see the token. Then the next recorded step detects a lost
-        // lease.
-        let token = self.run.fencing_token.unwrap_or(self.run_lease.fencing_token);
-        if token != self.run_lease.fencing_token {
-            return Err(StepError::Refused(Error::Refused(lost(&self.run_lease))));
-        }
-        if self.run.abort_requested_at.is_some() {
-            return Err(StepError::Aborted);
-        }
-        let sessions: Vec<Session> = abide
-            .sql("SELECT * FROM sessions WHERE id = :id")
-            .param("id", &self.run.session_id)
-            .fetch()
-            .await?;
-        let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
-        let newest = self.entries.last().map_or(0, |entry| entry.id);
-        let new: Vec<AgentState> = abide
-            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
-            .param("sid", &self.run.session_id)
-            .param("newest", newest)
-            .fetch()
-            .await?;
-        self.entries.extend(new);
-        let calls = match next_step::last_answer(&self.run, &self.entries) {
-            Some((_, said)) if !said.calls.is_empty() => {
-                let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
-                let ids = serde_json::to_string(&ids).unwrap_or_default();
-                let sql = "SELECT * FROM tool_calls \
-                     WHERE call_id IN (SELECT value FROM json_each(:ids)) \
-                     AND session_id = :sid";
-                let query = abide.sql(sql).param("ids", ids);
-                query.param("sid", &self.run.session_id).fetch().await?
-            }
-            _ => Vec::new(),
-        };
-        Ok((session, calls))
-    }
-
     /// Checks the run's limits before the model is asked again.
     fn check_limits(&self) -> Step {
         let (limits, config, run) = (&self.definition.limits, &self.definition.config, &self.run);
@@ -259,14 +103,6 @@ impl Driver {
             return Err(overtime());
         }
         Ok(())
-    }
-
-    /// The run's deadline, in microseconds since 1970.
-    pub(crate) fn deadline(&self) -> Option<i64> {
-        let seconds = self.definition.limits.wall_clock_seconds;
-        let own = seconds.map(|seconds| self.run.created_at.0 + seconds * 1_000_000);
-        let given = self.run.deadline_at.map(|at| at.0);
-        own.into_iter().chain(given).min()
     }
 
     /// Requests the missing calls one by one, because the batch of all of them was refused.
@@ -315,50 +151,6 @@ impl Driver {
         self.record(&[event], None, vec![call]).await
     }
 
-    /// The event and the message for the result of a call.
-    pub(crate) fn result(
-        &self,
-        asked: &RequestedCall,
-        text: &str,
-        is_error: bool,
-        exit_code: i32,
-    ) -> (NewRunEvent, Call) {
-        let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
-        let result = transcript::ToolEntry {
-            call_id: asked.call_id.clone(),
-            provider_call_id: asked.provider_call_id.clone(),
-            name: asked.name.clone(),
-            is_error,
-            exit_code,
-        };
-        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
-    }
-
-    /// The reducer call that appends a message to the session.
-    pub(crate) fn message(
-        &self,
-        role: &str,
-        text: impl Into<String>,
-        data: &impl serde::Serialize,
-    ) -> AppendMessage {
-        let data = serde_json::to_value(data).unwrap_or_default();
-        AppendMessage::new(&self.run.session_id, role, text.into()).data(data)
-    }
-
-    /// Records events, usage and the given calls in one batch, under the run's lease.
-    pub(crate) async fn record(
-        &self,
-        events: &[NewRunEvent],
-        spent: Option<&ModelUsage>,
-        calls: Vec<Call>,
-    ) -> Step {
-        let lease = self.shared.settings.lease;
-        let mut batch = vec![Call::of(self.run_lease.record(events, spent, lease))];
-        batch.extend(calls);
-        self.abide.batch(batch).await?;
-        Ok(())
-    }
-
     /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
     /// meantime.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
@@ -387,17 +179,6 @@ impl Driver {
             },
             () = self.stop.cancelled() => Err(StepError::Aborted),
             () = self.until_deadline() => Err(overtime()),
-        }
-    }
-
-    /// Completes at the run's deadline; never if it has none.
-    pub(crate) async fn until_deadline(&self) {
-        match self.deadline() {
-            Some(deadline) => {
-                let left = (deadline - self.shared.settings.now()).max(0).unsigned_abs();
-                tokio::time::sleep(Duration::from_micros(left)).await;
-            }
-            None => std::future::pending().await,
         }
     }
 
@@ -435,20 +216,6 @@ impl Driver {
         let reason = found.into_iter().next().and_then(|(reason,)| reason);
         Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
-
-    /// The context that tools are called with.
-    pub(crate) fn context(&self, session: &Session) -> ToolContext {
-        let scope = match session.scope.value() {
-            Value::Object(scope) => scope,
-            _ => Map::new(),
-        };
-        ToolContext {
-            session_id: session.id.clone(),
-            agent: self.definition.name.clone(),
-            scope,
-            run_id: Some(self.run.id.clone()),
-        }
-    }
 }
 
 /// Why the session is suspended, if it is.
@@ -478,20 +245,4 @@ fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<Stri
     told.insert("reason".to_owned(), json!(reason));
     told.insert("action_requests".to_owned(), json!(all));
     told
-}
-
-/// The failure of a run that has reached its deadline.
-pub(crate) fn overtime() -> StepError {
-    StepError::Failed(Failure::new("execution_timeout", "the run has reached its time limit"))
-}
-
-fn gone(what: &str) -> StepError {
-    StepError::Failed(Failure::new("not_found", format!("the {what} is no longer visible")))
-}
-
-fn lost(run_lease: &RunLease) -> abide_client::Refusal {
-    let detail =
-        format!("the lease of run {} expired, and another driver claimed it", run_lease.run_id);
-    abide_client::Refusal::new(Code::LeaseLost, detail)
-        .hint("this driver stops; the run continues with the other one")
 }

@@ -14,9 +14,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
-use crate::drive::{Driver, RuntimeContext};
+use crate::driver::Driver;
 use crate::run_lease::{RunLease, millis};
-use crate::runtime::RuntimeError;
+use crate::runtime_context::RuntimeContext;
+use crate::runtime_error::RuntimeError;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -172,7 +173,7 @@ async fn drive(
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
-            let failed = run_lease.failed("malformed_definition", unreadable.to_string());
+            let failed = run_lease.failed("malformed_definition", &unreadable.to_string());
             return end(&shared.abide, failed).await;
         }
     };

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::definition::DefinitionError;
+use crate::definition_error::DefinitionError;
 
 /// Maximum size of a text, in bytes.
 const MOST: u64 = 1 << 20;

@@ -14,18 +14,24 @@
 //! ```
 //!
 //! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
-//! messages for the model · `next_step` the next step, computed from rows · `drive` the loop · `model_call` model requests,
-//! `tool_calls` tool calls, `plan` the planning tool, `structured` answers · `program` foreign agents, `program_output` their
-//! output, `program_plan` their plans, `program_approvals` their permission requests · `drivers` one task per run, `heartbeat` lease
-//! renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project` the runtime's
-//! folder, `folder_texts` the files in it · `submitted` definitions received over the network.
+//! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
+//! record, `step` how a step ends · `model_call` model requests, `tool_calls` tool calls, `plan` the planning tool,
+//! `delegate` the delegation tool, `structured` answers · `program` foreign agents, `program_output` their output,
+//! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
+//! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
+//! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
+//!
+//! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
+//! `driver` → `definition`. No step uses the loop.
 
 mod catalog;
 mod contract;
 mod cycles;
 mod definition;
+mod definition_error;
 mod delegate;
 mod drive;
+mod driver;
 mod drivers;
 mod folder_texts;
 mod guardrail;
@@ -41,6 +47,10 @@ mod program_plan;
 mod project;
 mod run_lease;
 mod runtime;
+mod runtime_context;
+mod runtime_error;
+mod settings;
+mod step;
 mod structured;
 mod submitted;
 mod tool_calls;
@@ -54,9 +64,12 @@ pub use contract::{
     until_turn_ends,
 };
 pub use definition::{
-    AgentConfig, AgentDefinition, DefinitionError, Limits, ModelChoice, Permission, PromptSource,
-    PromptStore, Subagent,
+    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, PromptSource, PromptStore,
+    Subagent,
 };
+pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt};
 pub use project::{AgentProject, ProjectError};
-pub use runtime::{Runtime, RuntimeError, Settings};
+pub use runtime::Runtime;
+pub use runtime_error::RuntimeError;
+pub use settings::Settings;

@@ -15,12 +15,12 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::definition::ModelChoice;
-use crate::drive::{Driver, Failure, Step, StepError, overtime};
+use crate::driver::Driver;
 use crate::guardrail::{GuardrailAt, denied};
 use crate::run_lease::run_event;
-use crate::tool_calls;
+use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
-use crate::{delegate, next_step, plan};
+use crate::{delegate, next_step, plan, tool_calls};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -74,7 +74,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(delegate::spec(driver)).chain(plan::spec(driver)).collect()
+    own.chain(delegate::spec(driver)).chain(plan::spec(driver.definition.planning)).collect()
 }
 
 /// The models to try, in order.

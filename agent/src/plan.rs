@@ -7,14 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{Error, NewRunEvent, RunEventKind, ToolCall};
+use abide_client::{Abide, Error, NewRunEvent, RunEventKind, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::drive::Driver;
 use crate::run_lease::run_event;
 
 /// The name of the tool.
@@ -108,16 +107,16 @@ pub(crate) fn declaration() -> ToolDeclaration {
 }
 
 /// The tool as the model sees it; `None` if the agent makes no plans.
-pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    driver.definition.planning.then(|| {
+pub(crate) fn spec(plans: bool) -> Option<ToolSpec> {
+    plans.then(|| {
         let ToolDeclaration { name, description, parameters, .. } = declaration();
         ToolSpec { name, description, parameters }
     })
 }
 
 /// The parsed arguments, or the error text for the model.
-pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
-    if !driver.definition.planning {
+pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
+    if !plans {
         return Err(format!("there is no tool {TOOL}: this agent makes no plans"));
     }
     let parameters = Parameters::of(&declaration().parameters)?;
@@ -135,8 +134,8 @@ pub(crate) struct PlanUpdate {
 ///
 /// # Errors
 /// [`Error`] if the plan cannot be read.
-pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<PlanUpdate, Error> {
-    let before = current(driver).await?;
+pub(crate) async fn run(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate, Error> {
+    let before = current(abide, &claimed.session_id).await?;
     let wish: Result<PlanArguments, _> = serde_json::from_value(claimed.arguments.value());
     let after = match wish {
         Ok(wish) => {
@@ -157,10 +156,10 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Result<PlanUpdat
 }
 
 /// The session's current plan.
-async fn current(driver: &Driver) -> Result<Plan, Error> {
+async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Error> {
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
                status = 'succeeded' ORDER BY seq DESC LIMIT 1";
-    let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
+    let query = abide.sql(sql).param("sid", session_id);
     let last: Vec<ToolCall> = query.param("tool", TOOL).fetch().await?;
     let result = last.first().and_then(|call| call.result.as_ref());
     let plan = result.and_then(|it| serde_json::from_value(it.value()["content"].clone()).ok());

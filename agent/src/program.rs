@@ -13,14 +13,16 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, json};
 
-use crate::drive::{DriveResult, Driver, Failure, Step, StepError, overtime};
+use abide_models::ModelMessage;
+use abide_tools::Environment;
+
+use crate::driver::Driver;
 use crate::program_approvals::{self, OpenApprovals};
 use crate::program_output::ProgramOutput;
 use crate::run_lease::run_event;
+use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{self, AssistantEntry};
-use abide_models::ModelMessage;
-use abide_tools::Environment;
 
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;

@@ -12,11 +12,12 @@ use abide_programs::Decision;
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
 
-use crate::drive::{Driver, Step, StepError};
+use crate::driver::Driver;
 use crate::program_output::ApprovalRequest;
-use crate::run_lease::{millis, run_event};
-use crate::runtime::Settings;
-use crate::tool_calls::{is_for_the_model, token};
+use crate::run_lease::{fencing_token, millis, run_event};
+use crate::settings::Settings;
+use crate::step::{Step, StepError};
+use crate::tool_calls::is_for_the_model;
 
 /// The name of the tool that represents permission requests.
 const TOOL: &str = "program_call";
@@ -149,7 +150,7 @@ async fn allow(abide: &Abide, settings: &Settings, call_id: &str) -> Result<Deci
         ClaimToolCall::new(call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
     let claimed: ToolCall = abide.call(claim).await?.into_inner();
     let result = json!({"text": "permission granted", "exit_code": 0});
-    abide.call(CompleteToolCall::new(call_id, token(&claimed), result)).await?;
+    abide.call(CompleteToolCall::new(call_id, fencing_token(&claimed), result)).await?;
     let input = match claimed.arguments.value() {
         Value::Object(mut arguments) => arguments.remove("input"),
         _ => None,

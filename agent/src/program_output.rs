@@ -4,9 +4,9 @@ use abide_client::{NewRunEvent, RunEventKind};
 use abide_programs::{Answer, Line, ProgramEvent};
 use serde_json::{Value, json};
 
-use crate::drive::Failure;
 use crate::program_plan::ProgramPlan;
 use crate::run_lease::run_event;
+use crate::step::Failure;
 
 /// Output of a program that is not handled yet.
 #[derive(Default)]

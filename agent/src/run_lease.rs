@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use abide_client::arguments::{FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun};
-use abide_client::{DERIVED, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind};
+use abide_client::{DERIVED, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
 use serde_json::{Map, Value};
 
 /// Proof of a claimed run.
@@ -86,6 +86,11 @@ pub(crate) fn run_event(kind: RunEventKind, data: Value) -> NewRunEvent {
         other => Map::from_iter([("value".to_owned(), other)]),
     };
     NewRunEvent { kind, data }
+}
+
+/// The fencing token of a tool call that this runtime has claimed.
+pub(crate) fn fencing_token(claimed: &ToolCall) -> i64 {
+    claimed.fencing_token.unwrap_or_default()
 }
 
 /// A time as an argument of a reducer.

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
-use abide_models::{Models, Retry};
+use abide_models::Models;
 use abide_tools::{Environment, Tools};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -16,65 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::definition::AgentDefinition;
-use crate::drive::RuntimeContext;
 use crate::drivers::Drivers;
 use crate::run_lease::RunLease;
+use crate::runtime_context::RuntimeContext;
+use crate::runtime_error::RuntimeError;
+use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;
 use crate::{delegate, heartbeat, plan, program_approvals};
-
-/// Settings of a runtime.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The driver name under which the runtime claims runs. A runtime with the same name takes over the runs of its
-    /// predecessor immediately, so two runtimes must not use one name at the same time.
-    pub driver: String,
-    /// Duration of leases of runs and calls. After a crash, another driver takes over after this time, and a call
-    /// that must not run twice becomes `unknown`.
-    pub lease: Duration,
-    /// When model requests are retried.
-    pub retry: Retry,
-    /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
-    /// treated as if its worker had crashed.
-    pub grace: Duration,
-}
-
-impl Settings {
-    /// Settings with a lease of ten seconds and a grace period of five seconds.
-    #[must_use]
-    pub fn named(driver: impl Into<String>) -> Settings {
-        Settings {
-            driver: driver.into(),
-            lease: Duration::from_secs(10),
-            retry: Retry::default(),
-            grace: Duration::from_secs(5),
-        }
-    }
-
-    /// Microseconds since 1970.
-    pub(crate) fn now(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-    }
-}
-
-/// Why a runtime stopped.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RuntimeError {
-    /// A call was refused, or the connection was lost.
-    #[error(transparent)]
-    Abide(#[from] Error),
-    /// The definition in a registered revision cannot be parsed.
-    #[error("revision {revision} of agent {agent} cannot be read: {why}")]
-    Definition {
-        /// The agent.
-        agent: String,
-        /// The revision.
-        revision: i64,
-        /// The parse error.
-        why: String,
-    },
-}
 
 /// Drives runs.
 pub struct Runtime {

@@ -7,8 +7,9 @@ use abide_json_integers as integers;
 use abide_tools::Parameters;
 use serde_json::Value;
 
-use crate::drive::{Driver, Failure, StepError};
+use crate::driver::Driver;
 use crate::next_step;
+use crate::step::{Failure, StepError};
 use crate::transcript::{REPAIR, RepairEntry, data};
 
 /// How often a model may correct its answer in one run.

@@ -6,7 +6,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::definition::{AgentDefinition, DefinitionError, PromptSource, Subagent};
+use crate::definition::{AgentDefinition, PromptSource, Subagent};
+use crate::definition_error::DefinitionError;
 
 impl Catalog {
     /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
@@ -85,8 +86,8 @@ mod tests {
             &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
             expect![[r#"
-                helper native: false says "Look."
-                clerk native: false says "Be kind.""#]],
+                helper native: Some(false) says "Look."
+                clerk native: Some(false) says "Be kind.""#]],
         );
     }
 

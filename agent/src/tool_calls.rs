@@ -10,12 +10,14 @@ use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::{Value, json};
+
 use tokio_util::sync::CancellationToken;
 
 use crate::delegate;
-use crate::drive::{Driver, Step, StepError, overtime};
+use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
-use crate::run_lease::millis;
+use crate::run_lease::{fencing_token, millis};
+use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
 
 /// The tools of the run's agent.
@@ -39,7 +41,7 @@ pub(crate) fn arguments_or_text(text: &str) -> Value {
 pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
     let arguments = match asked.name.as_str() {
         delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
-        plan::TOOL => plan::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver.definition.planning, &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -110,11 +112,11 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
 
 /// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events } = plan::run(driver, claimed).await?;
+    let PlanUpdate { outcome, events } = plan::run(&driver.abide, claimed).await?;
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
-    let done = CompleteToolCall::new(&claimed.call_id, token(claimed), result_of(&outcome));
+    let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
     match driver.record(&events, None, vec![done.into()]).await {
         // The next step reads the call's current state.
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
@@ -198,7 +200,7 @@ async fn keep(
                 return Ok(ToolOutcome::failed(Failure::Lost, text));
             }
             _ = beat.tick() => {
-                let heartbeat = HeartbeatToolCall::new(&claimed.call_id, token(claimed))
+                let heartbeat = HeartbeatToolCall::new(&claimed.call_id, fencing_token(claimed))
                     .lease_ms(millis(lease));
                 match driver.abide.call(heartbeat).await {
                     Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
@@ -214,7 +216,7 @@ async fn keep(
 
 async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
     let abide = &driver.abide;
-    let (call_id, token) = (claimed.call_id.as_str(), token(claimed));
+    let (call_id, token) = (claimed.call_id.as_str(), fencing_token(claimed));
     let (failure, effect) = (outcome.failure, effect(driver, claimed));
     let sent = match failure {
         None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
@@ -256,7 +258,7 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
     let completed = match bytes > RESULT_BYTES {
         true => None,
         false => {
-            let done = CompleteToolCall::new(&claimed.call_id, token(claimed), result);
+            let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
             Some(abide.call(done).await)
         }
     };
@@ -273,12 +275,7 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
 }
 
 async fn fail(abide: &Abide, claimed: &ToolCall, error: String) -> Result<(), Error> {
-    abide.call(FailToolCall::new(&claimed.call_id, token(claimed), error)).await.map(drop)
-}
-
-/// The fencing token of a call that this runtime has claimed.
-pub(crate) fn token(claimed: &ToolCall) -> i64 {
-    claimed.fencing_token.unwrap_or_default()
+    abide.call(FailToolCall::new(&claimed.call_id, fencing_token(claimed), error)).await.map(drop)
 }
 
 /// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in

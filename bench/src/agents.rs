@@ -4,31 +4,12 @@
 pub(crate) mod concurrent_runs;
 mod fixture;
 mod model;
+mod options;
 mod steps;
 mod tokens;
 
-use std::path::PathBuf;
-
-use clap::Args;
-
 use crate::live::report::Machine;
-
-/// Options of `agents`.
-#[derive(Args, Debug)]
-pub(crate) struct Options {
-    /// Number of concurrent runs in the second part.
-    #[arg(long, default_value_t = 10_000)]
-    crowd: usize,
-    /// A short run that only shows that the benchmark works.
-    #[arg(long)]
-    quick: bool,
-    /// A document; the table is written between its marks.
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// The folder for the files.
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-}
+pub(crate) use options::Options;
 
 /// The marks around the table in the document.
 const BEGINS: &str = "<!-- abide-bench agents: begin -->";

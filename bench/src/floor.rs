@@ -12,7 +12,7 @@ use abide_schema::TableSpec;
 use rusqlite::{Connection, params};
 
 use crate::cpu;
-use crate::turns::Payload;
+use crate::payload::Payload;
 
 /// The results of a run.
 #[derive(Clone, Copy, Debug)]

@@ -6,16 +6,19 @@ mod delivery;
 mod help_desk;
 pub(crate) mod listener;
 mod memory;
+mod open_files;
 mod operators;
 pub(crate) mod report;
 pub(crate) mod routing;
+mod scope;
 mod socket;
 pub(crate) mod whole;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use scope::Scope;
 
 /// Options of `live`.
 #[derive(Args, Debug)]
@@ -35,12 +38,6 @@ pub(crate) struct Options {
     dir: PathBuf,
 }
 
-/// Settings of all parts.
-pub(crate) struct Scope {
-    quick: bool,
-    dir: PathBuf,
-}
-
 pub(crate) fn run(options: &Options) {
     let scope = Scope { quick: options.quick, dir: options.dir.clone() };
     let parts = [routing::section, operators::section, delivery::section];
@@ -56,17 +53,4 @@ pub(crate) fn run(options: &Options) {
         report::write(&document, &sections, &out).expect("the folder takes the files");
         eprintln!("written to {}", out.display());
     }
-}
-
-/// Raises the limit of open files to the maximum. Returns the new limit.
-fn raise_open_files() -> usize {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let now = if raised.is_ok() { maximum } else { current };
-    now.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
-}
-
-/// Number of open files of this process.
-fn open_files() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }

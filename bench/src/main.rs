@@ -7,6 +7,7 @@ mod cpu;
 mod floor;
 mod live;
 mod pages;
+mod payload;
 mod plot;
 mod policies;
 mod statistics;

@@ -2,23 +2,20 @@
 //! same `--id` continues it.
 
 mod hint;
+mod host;
 mod registry;
 mod run;
 mod view;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use abide_agent::{AgentDefinition, AgentProject, Runtime, RuntimeError, Settings};
-use abide_client::Abide;
-use abide_engine::Engine;
+use abide_agent::AgentDefinition;
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-use self::registry::CatalogRegistry;
+pub(crate) use self::host::AgentHost;
+use self::host::{FOLDER, open};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -45,9 +42,6 @@ enum AgentCommand {
     /// Check every definition, and report errors
     Check,
 }
-
-/// The default folder.
-const FOLDER: &str = ".abide";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,27 +72,6 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::Check => check(options, &args.agents).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
     }
-}
-
-async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
-    check_named(folder)?;
-    AgentProject::open_in(folder, &options.environment).await.map_err(|why| {
-        let hint = "docs/agents.md describes the folder of agents";
-        Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
-    })
-}
-
-/// Checks that a folder named on the command line exists. The default folder may be missing; then only the built-in
-/// tools are available.
-///
-/// # Errors
-/// `not_found` for a folder that is named and does not exist.
-pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
-    if folder.is_dir() || folder == Path::new(FOLDER) {
-        return Ok(());
-    }
-    let detail = format!("there is no folder {}", folder.display());
-    Err(Refusal::new(Code::NotFound, detail).hint("docs/agents.md describes the folder of agents"))
 }
 
 async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
@@ -144,66 +117,4 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("{} files are not valid agent definitions", problems.len());
     Err(Refusal::new(Code::BadArguments, detail).into())
-}
-
-/// Drives runs next to the other work of this process.
-pub(crate) struct AgentHost {
-    abide: Abide,
-    registry: Arc<dyn abide_server::AgentRegistry>,
-    stop: CancellationToken,
-    runtime: JoinHandle<Result<(), RuntimeError>>,
-    /// Keeps the MCP servers alive while their tools can be called.
-    _servers: Vec<abide_agent::McpServer>,
-}
-
-impl AgentHost {
-    /// Drives the runs of an engine in this process.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
-    pub(crate) async fn open(
-        options: &Options,
-        folder: &Path,
-        engine: &Engine,
-    ) -> Result<AgentHost, Failure> {
-        let project = open(options, folder).await?;
-        AgentHost::over(options, folder, project, Abide::embed(engine.clone())).await
-    }
-
-    /// The interface of the server to the agents.
-    pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        Arc::clone(&self.registry)
-    }
-
-    async fn over(
-        options: &Options,
-        folder: &Path,
-        project: AgentProject,
-        abide: Abide,
-    ) -> Result<AgentHost, Failure> {
-        let AgentProject { models, tools, catalog, servers } = project;
-        let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
-        // Only one process can open the file, so the name is always free.
-        let settings = Settings::named("abide");
-        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
-            .environment(options.environment.clone());
-        for problem in runtime.register().await? {
-            let (path, error) = (problem.path.display().to_string(), &problem.error);
-            tracing::warn!(path, %error, "invalid agent definition");
-        }
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let runtime = tokio::spawn(async move { runtime.run(stopped).await });
-        Ok(AgentHost { abide, registry, stop, runtime, _servers: servers })
-    }
-
-    /// Releases the runs. They continue when a driver opens the file again.
-    pub(crate) async fn close(self) {
-        self.stop.cancel();
-        match self.runtime.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "runs of agents are no longer driven"),
-            Err(error) => tracing::error!(%error, "the agent runtime panicked"),
-        }
-    }
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::process::ExitCode;
 
+use abide_engine::{OpenError, VerifyError};
 use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
-use crate::output::note;
 use crate::printable::Printable;
 
 /// Why a command failed.
@@ -44,14 +44,8 @@ impl Failure {
         })
     }
 
-    /// Prints it on stderr, as text or as a problem document.
-    pub(crate) fn print(&self, as_json: bool) {
-        if let Some(text) = self.text(as_json) {
-            note(text);
-        }
-    }
-
-    fn text(&self, as_json: bool) -> Option<Printable> {
+    /// The message, as text or as a problem document. `None` if there is nothing to say.
+    pub(crate) fn text(&self, as_json: bool) -> Option<Printable> {
         let refusal = self.refusal()?;
         Some(if as_json {
             Printable::json(&self.problem(refusal).to_string())
@@ -109,6 +103,21 @@ impl Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         Failure::Refused(refusal)
+    }
+}
+
+/// A missing file, or a file of another program, is refused; a damaged file has failed verification.
+impl From<VerifyError> for Failure {
+    fn from(error: VerifyError) -> Failure {
+        let refusal = error.to_refusal();
+        match error {
+            VerifyError::Open(OpenError::Store { .. }) => {
+                let hint = "the file is damaged; restore a backup that verifies";
+                Failure::Unverified(refusal.hint(hint))
+            }
+            VerifyError::Open(_) => Failure::Refused(refusal),
+            _ => Failure::Unverified(refusal),
+        }
     }
 }
 

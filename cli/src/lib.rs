@@ -62,6 +62,7 @@ mod grants;
 mod identity;
 mod init;
 mod log_pages;
+mod log_progress;
 mod output;
 mod pairs;
 mod printable;

@@ -68,3 +68,12 @@ where
         writeln!(writer)
     }
 }
+
+impl Failure {
+    /// Prints it on stderr, as text or as a problem document.
+    pub(crate) fn print(&self, as_json: bool) {
+        if let Some(text) = self.text(as_json) {
+            note(text);
+        }
+    }
+}

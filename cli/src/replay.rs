@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::log_progress::{drawing, spinner};
 use crate::output::{say, say_json};
-use crate::verify;
 
 /// Arguments of `abide replay`.
 #[derive(Args, Debug)]
@@ -69,8 +69,8 @@ pub(crate) fn replay(
     into: &Path,
     to: Option<Seq>,
 ) -> Result<Seq, Failure> {
-    let spinner = verify::spinner(options)?;
-    let mut progress = verify::drawing(&spinner);
+    let spinner = spinner(options)?;
+    let mut progress = drawing(&spinner);
     let config = abide_engine::Config::from(options.config());
     let reached = abide_engine::replay(file, into, config.modules, to, &mut progress);
     spinner.finish_and_clear();
@@ -80,7 +80,7 @@ pub(crate) fn replay(
 fn failure(error: ReplayError) -> Failure {
     let detail = error.to_string();
     match error {
-        ReplayError::Verify(error) => verify::failure(error),
+        ReplayError::Verify(error) => Failure::from(error),
         ReplayError::Open(error) => Failure::Refused(error.to_refusal()),
         ReplayError::Store(error) => Failure::Refused(error.to_refusal()),
         ReplayError::Beyond { end, .. } => {

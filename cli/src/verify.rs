@@ -1,17 +1,16 @@
 //! `abide verify`: checks a file.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use abide_engine::{OpenError, VerifyError, verify_file};
-use abide_schema::{Code, Refusal, Seq};
+use abide_engine::verify_file;
+use abide_schema::{Code, Refusal};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
 use crate::global_options::Options;
+use crate::log_progress::{drawing, spinner};
 use crate::output::{say, say_json};
 use crate::replay;
 
@@ -37,9 +36,6 @@ Examples:
   abide verify abide.db --replay
   abide verify abide.db --json | jq -r .head >> kept-elsewhere";
 
-/// The count is drawn once per this many events: drawing every event would be slower than the verification.
-const DRAW_EVERY: i64 = 1_024;
-
 /// Recomputes every hash of the log, and checks the rest of the file.
 ///
 /// # Errors
@@ -48,7 +44,7 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let spinner = spinner(options)?;
     let verified = verify_file(&args.file, &mut drawing(&spinner));
     spinner.finish_and_clear();
-    let verified = verified.map_err(failure)?;
+    let verified = verified?;
     if args.replay {
         let folder = tempfile::tempdir().map_err(|why| {
             let detail = format!("no temporary folder for the replay: {why}");
@@ -73,45 +69,5 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     } else {
         let replayed = if args.replay { "  ·  rows ok" } else { "" };
         say(format!("{}  ·  chain ok{replayed}  ·  head {head}", cells::counted(events, "event")))
-    }
-}
-
-/// The spinner for a walk through the events.
-///
-/// # Errors
-/// Never; the template is a constant.
-pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
-    let spinner = ProgressBar::new_spinner();
-    if options.json {
-        spinner.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    let style = ProgressStyle::with_template("{spinner} {human_pos} events").map_err(|why| {
-        Failure::usage(format!("the progress bar has no style: {why}"), "report this as a bug")
-    })?;
-    spinner.set_style(style);
-    spinner.enable_steady_tick(Duration::from_millis(200));
-    Ok(spinner)
-}
-
-/// Draws the count of events from time to time.
-pub(crate) fn drawing(spinner: &ProgressBar) -> impl FnMut(Seq) {
-    let spinner = spinner.clone();
-    move |seq| {
-        if seq.0 % DRAW_EVERY == 0 {
-            spinner.set_position(seq.0.unsigned_abs());
-        }
-    }
-}
-
-/// A missing file, or a file of another program, is refused; a damaged file has failed verification.
-pub(crate) fn failure(error: VerifyError) -> Failure {
-    let refusal = error.to_refusal();
-    match error {
-        VerifyError::Open(OpenError::Store { .. }) => {
-            let hint = "the file is damaged; restore a backup that verifies";
-            Failure::Unverified(refusal.hint(hint))
-        }
-        VerifyError::Open(_) => Failure::Refused(refusal),
-        _ => Failure::Unverified(refusal),
     }
 }

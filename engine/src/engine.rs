@@ -14,7 +14,6 @@ use abide_store::{Layout, OpenError, Store};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::Start;
 use crate::access::denials::Denial;
 use crate::commit::jobs::WriterJob;
 use crate::config::Config;
@@ -22,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::ports::{Backlog, EventSources};
 use crate::results::{CommittedBatch, CommittedCall, QueryResult};
 use crate::subscriptions::buffers::Buffers;
-use crate::subscriptions::connection::Connection;
+use crate::subscriptions::connection::{Connection, Start};
 use inner::{Inner, overloaded};
 use startup::ThreadConfig;
 

@@ -5,6 +5,7 @@
 //! log gives the same rows again. It cannot block or do I/O. Write
 //! `#[reducer]` on a function (see `abide-macros`), list it in a [`Module`], register the module.
 
+use std::any::Any;
 use std::cell::Cell as StdCell;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +26,7 @@ pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};
 use crate::table::{Key, Table, TableSpec};
 use crate::value::{Row, Value};
-use crate::work::{PolicyChecker, WorkBudget};
+use crate::work::{FinishedWork, PolicyChecker, PolicyTrial, WHOLE, Work, WorkBudget};
 
 /// Separator in derived ids: the id of the parent, this character, and the rest. A caller cannot choose
 /// an id that contains it, so no other caller can take a derived id.
@@ -452,6 +453,48 @@ impl<'a> Context<'a> {
     /// [`Abort::Refused`] with `conflict` if it violates a constraint.
     pub fn delete<T: Table>(&mut self, key: impl Key) -> Result<(), Abort> {
         self.rows.delete(T::SPEC, &key.cells())
+    }
+}
+
+impl Context<'_> {
+    /// Gets the verdict of some work, done here or before the call runs again. Call it before the first write:
+    /// a deferred call is rolled back.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] with the verdict, [`Abort::Deferred`] if the work exceeds the writer's budget.
+    pub fn settle<W: Work + Clone + PartialEq>(&mut self, work: &W) -> Result<(), Abort> {
+        let Some(work_budget) = self.work_budget else {
+            let verdict = work.attempt(WHOLE);
+            return Ok(verdict.expect("the whole work has a verdict")?);
+        };
+        let is_it = |finished: &&FinishedWork| {
+            let done: &dyn Any = &*finished.work;
+            finished.call == work_budget.call && done.downcast_ref::<W>() == Some(work)
+        };
+        if let Some(finished) = work_budget.finished.iter().find(is_it) {
+            return Ok(finished.verdict.clone()?);
+        }
+        if let Some(verdict) = work.attempt(work_budget.steps) {
+            return Ok(verdict?);
+        }
+        work_budget.deferred.borrow_mut().push((work_budget.call, Arc::new(work.clone())));
+        if work_budget.goes_on { Ok(()) } else { Err(Abort::Deferred) }
+    }
+
+    /// Validates a policy before it is stored, against empty tables. Call it before the first write: a reader plans
+    /// the condition, and the call runs again.
+    ///
+    /// # Errors
+    /// [`Abort::Refused`] if the policy is invalid, [`Abort::Deferred`] if a reader must plan the condition first.
+    pub fn validate_policy(
+        &mut self,
+        table: &str,
+        condition: Option<&str>,
+        hidden: &[String],
+    ) -> Result<(), Abort> {
+        let Some(checker) = self.rows.policy_checker() else { return Ok(()) };
+        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
+        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), checker })
     }
 }
 

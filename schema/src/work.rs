@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::reducer::{Abort, Context};
 use crate::refusal::Refusal;
 
 /// The result of work: the call continues, or is refused.
@@ -94,46 +93,4 @@ pub struct WorkBudget<'a> {
     /// Whether the call continues as if deferred work had been accepted, so that all work of a batch is collected in
     /// one pass. The whole batch is rolled back afterwards.
     pub goes_on: bool,
-}
-
-impl Context<'_> {
-    /// Gets the verdict of some work, done here or before the call runs again. Call it before the first write:
-    /// a deferred call is rolled back.
-    ///
-    /// # Errors
-    /// [`Abort::Refused`] with the verdict, [`Abort::Deferred`] if the work exceeds the writer's budget.
-    pub fn settle<W: Work + Clone + PartialEq>(&mut self, work: &W) -> Result<(), Abort> {
-        let Some(work_budget) = self.work_budget else {
-            let verdict = work.attempt(WHOLE);
-            return Ok(verdict.expect("the whole work has a verdict")?);
-        };
-        let is_it = |finished: &&FinishedWork| {
-            let done: &dyn Any = &*finished.work;
-            finished.call == work_budget.call && done.downcast_ref::<W>() == Some(work)
-        };
-        if let Some(finished) = work_budget.finished.iter().find(is_it) {
-            return Ok(finished.verdict.clone()?);
-        }
-        if let Some(verdict) = work.attempt(work_budget.steps) {
-            return Ok(verdict?);
-        }
-        work_budget.deferred.borrow_mut().push((work_budget.call, Arc::new(work.clone())));
-        if work_budget.goes_on { Ok(()) } else { Err(Abort::Deferred) }
-    }
-
-    /// Validates a policy before it is stored, against empty tables. Call it before the first write: a reader plans
-    /// the condition, and the call runs again.
-    ///
-    /// # Errors
-    /// [`Abort::Refused`] if the policy is invalid, [`Abort::Deferred`] if a reader must plan the condition first.
-    pub fn validate_policy(
-        &mut self,
-        table: &str,
-        condition: Option<&str>,
-        hidden: &[String],
-    ) -> Result<(), Abort> {
-        let Some(checker) = self.rows.policy_checker() else { return Ok(()) };
-        let (table, condition) = (table.to_owned(), condition.map(str::to_owned));
-        self.settle(&PolicyTrial { table, condition, hidden: hidden.to_vec(), checker })
-    }
 }

@@ -1,6 +1,15 @@
 //! Authentication: the credential of a request, its caller, and how long it is valid.
 
 pub(crate) mod access;
+pub(crate) mod access_config;
 pub(crate) mod authenticator;
 pub(crate) mod credential_store;
 pub(crate) mod jwt;
+
+use abide_schema::{Code, Refusal};
+
+/// One refusal for every unknown credential, so that attempts reveal nothing.
+pub(crate) fn unknown() -> Refusal {
+    Refusal::new(Code::Unauthenticated, "the token is unknown")
+        .hint("check it for missing characters; an admin can create another:  abide token create")
+}

@@ -15,9 +15,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value as JsonValue;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::app_state::AppState;
 use crate::limits;
 use crate::problem::{Problem, with_status};
-use crate::routes::AppState;
 
 /// The text of a request's body, counted while it is held.
 #[derive(Debug)]

@@ -13,6 +13,7 @@
 //! *Invariant:* every unsuccessful response is a problem document with a stable code.
 
 mod agents;
+mod app_state;
 mod arrivals;
 mod auth;
 mod body;
@@ -37,6 +38,6 @@ pub mod protocol {
 }
 
 pub use agents::AgentRegistry;
-pub use auth::access::AccessConfig;
+pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use serve::{check_listens, serve, serve_with};

@@ -13,8 +13,8 @@ use abide_engine::template_series;
 use abide_schema::caller::Caller;
 use abide_schema::{Code, Refusal};
 
+use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
-use crate::routes::{AppState, CallerExtension};
 
 /// The current metrics.
 pub(crate) async fn metrics(

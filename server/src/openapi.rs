@@ -4,9 +4,12 @@
 //! because a `$ref` to `#/$defs/…` would refer to the root of this document.
 
 mod agents;
+mod elements;
 
 use abide_schema::Code;
 use serde_json::{Map, Value as JsonValue, json};
+
+use elements::{PLACE, answers, idempotency_key, object, schema_ref};
 
 /// The document.
 pub(crate) fn document(described: &JsonValue) -> JsonValue {
@@ -98,9 +101,6 @@ impl Components {
     }
 }
 
-/// Prefix of references to schemas.
-const PLACE: &str = "#/components/schemas/";
-
 /// Updates references to moved definitions.
 fn redirect(schema: &mut JsonValue, moved: &impl Fn(&str) -> Option<String>) {
     match schema {
@@ -115,10 +115,6 @@ fn redirect(schema: &mut JsonValue, moved: &impl Fn(&str) -> Option<String>) {
         JsonValue::Array(items) => items.iter_mut().for_each(|item| redirect(item, moved)),
         _ => {}
     }
-}
-
-fn schema_ref(name: &str) -> JsonValue {
-    json!({"$ref": format!("{PLACE}{name}")})
 }
 
 fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) -> JsonValue {
@@ -146,23 +142,6 @@ fn reducer_path(name: &str, reducer: &JsonValue, components: &mut Components) ->
         },
         "responses": answers("The call has completed and is durable.", "application/json", answer),
     }})
-}
-
-fn idempotency_key() -> JsonValue {
-    json!({
-        "name": "Idempotency-Key",
-        "in": "header",
-        "description": "Makes a retry safe: the same key with the same arguments \
-            returns the result of the first call.",
-        "schema": {"type": "string", "maxLength": abide_schema::limits::NAME_BYTES},
-    })
-}
-
-fn answers(meaning: &str, kind: &str, schema: JsonValue) -> JsonValue {
-    json!({
-        "200": {"description": meaning, "content": {kind: {"schema": schema}}},
-        "default": {"$ref": "#/components/responses/problem"},
-    })
 }
 
 fn post(id: &str, meaning: &str, body: &str, answer: &str) -> JsonValue {
@@ -269,14 +248,6 @@ fn websocket() -> JsonValue {
             "default": {"$ref": "#/components/responses/problem"},
         },
     }})
-}
-
-fn object(properties: JsonValue, required: &[&str]) -> JsonValue {
-    json!({
-        "type": "object",
-        "properties": properties,
-        "required": required,
-    })
 }
 
 /// Request and response schemas of the fixed routes.

@@ -3,7 +3,7 @@
 use axum::extract::{Extension, State};
 use axum::response::Html;
 
-use crate::routes::{AppState, CallerExtension};
+use crate::app_state::{AppState, CallerExtension};
 
 /// A description, the state of the log, and links. The state is shown only to authenticated callers.
 pub(crate) async fn page(State(app): State<AppState>, by: Option<CallerExtension>) -> Html<String> {

@@ -21,15 +21,16 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::agents::AgentRegistry;
+use crate::app_state::AppState;
 use crate::arrivals::Arrivals;
-use crate::auth::access::AccessConfig;
+use crate::auth::access_config::AccessConfig;
 use crate::auth::authenticator::Authenticator;
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::connections::pending::{PendingConnection, PendingConnections};
 use crate::connections::read_limiter::ReadLimiter;
 use crate::connections::write_timeout::WriteTimeoutStream;
 use crate::problem::Problem;
-use crate::routes::{self, AppState};
+use crate::routes;
 use crate::{connections::descriptors, connections::reclaim, limits};
 
 /// Serves an engine until `shutdown` completes, then finishes requests in progress and returns, after

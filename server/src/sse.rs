@@ -22,9 +22,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 use tokio::time::timeout;
 
+use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::Problem;
-use crate::routes::{AppState, SessionExtension};
 use crate::{frames, limits, unsent};
 
 /// The subscription's id in the messages.

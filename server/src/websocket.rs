@@ -14,7 +14,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use abide_engine::buffers::Reservation;
 use abide_schema::{Code, Refusal};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -22,38 +21,20 @@ use axum::extract::{Extension, State};
 use axum::response::Response;
 use futures_util::stream::SplitStream;
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use crate::app_state::{AppState, SessionExtension};
 use crate::arrivals::Arrivals;
 use crate::auth::access::SUBPROTOCOLS;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::{ConnectionPermit, Phase};
 use crate::problem::Problem;
-use crate::routes::{AppState, SessionExtension};
 use crate::{frames, limits};
 
 pub use message::read;
-use reader::Reader;
-use writer::{Command, SocketSender, Writer};
-
-/// A message to the client, and the resources that it holds until it is written.
-struct OutgoingMessage {
-    text: String,
-    _room: Option<OwnedSemaphorePermit>,
-    /// Counts the text if it is large.
-    _hold: Option<Reservation>,
-}
-
-/// How a session ended.
-enum SessionEnd {
-    /// The peer has disconnected.
-    Gone,
-    /// The peer closed.
-    Closed,
-    /// The server closes, with a code of RFC 6455 and a reason.
-    Close(u16, &'static str),
-}
+use reader::{Reader, SessionEnd};
+use writer::{Command, OutgoingMessage, SocketSender, Writer};
 
 /// Upgrades a request to a WebSocket.
 pub(crate) async fn upgrade(

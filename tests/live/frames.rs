@@ -123,8 +123,8 @@ impl LossyClient {
                 let answer = changes.iter().any(|change| change.info.is_some());
                 let changes = changes.iter().map(|change| {
                     assert!(!change.delta.is_stale(), "every delta is within the budget");
-                    let delta = change.delta.rows().expect("errors come separately");
-                    (change.id.to_string(), delta.clone())
+                    let delta = change.delta.rows().cloned();
+                    (change.id.to_string(), delta.expect("errors come separately"))
                 });
                 let frame = Frame { from, to, answer, changes: changes.collect() };
                 self.deliver(frame, random, fair).await;

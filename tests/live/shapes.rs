@@ -168,7 +168,7 @@ fn an_explanation_has_keys_and_statements() {
     let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
     expect![[r#"
         Explanation {
-            rule: "images",
+            rule: "row_filter",
             cost: "the changed rows that match its keys",
             statements: [
                 "SELECT \"d_r\"._i, \"d_r\".\"id\" FROM temp.\"d_r\" AS \"d_r\" WHERE (\"d_r\".\"a\" = ?1) AND ((\"d_r\".\"b\" = ?2 OR \"d_r\".\"c\" = ?3)) AND (\"d_r\"._i BETWEEN ?4 AND ?5) ORDER BY \"d_r\"._i",

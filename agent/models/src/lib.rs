@@ -36,6 +36,7 @@ mod recording;
 mod remote;
 mod replay;
 mod request;
+mod resolved;
 mod response;
 mod script;
 mod secret;
@@ -43,9 +44,7 @@ mod secret;
 pub use chain::{Chain, Retry};
 pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
 pub use error::{ModelError, ModelErrorKind};
-pub use models::{
-    ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Resolved, Surroundings,
-};
+pub use models::{ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Surroundings};
 pub use price::Price;
 pub use protocol::Protocol;
 pub use provider::{ModelProvider, ModelStream, answer_of};
@@ -53,6 +52,7 @@ pub use recording::{Conversation, RecordingError, read_conversations};
 pub use remote::{Remote, RemoteSettings, StallTimeouts};
 pub use replay::{Replay, ReplaySpeed};
 pub use request::{ModelCall, ModelMessage, ModelRequest, ToolSpec};
+pub use resolved::Resolved;
 pub use response::{Completeness, ModelEvent, ModelResponse, Restart, Stop, Usage};
 pub use script::{Script, ScriptedCall, ScriptedError, ScriptedResponse, ScriptedUsage};
 pub use secret::Secret;

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
-use crate::{Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Retry, Script, Secret};
+use crate::{
+    Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Resolved, Retry, Script, Secret,
+};
 
 /// The context for reading a configuration.
 pub struct Surroundings<'a> {
@@ -58,23 +60,6 @@ impl ModelSelection {
         let provider = below.provider.clone().filter(|_| agree(&self.model, &below.model));
         let model = below.model.clone().filter(|_| agree(&self.provider, &below.provider));
         Self { provider: self.provider.clone().or(provider), model: self.model.clone().or(model) }
-    }
-}
-
-/// The chosen provider and model.
-#[derive(Clone)]
-pub struct Resolved {
-    /// The provider.
-    pub provider: Arc<dyn ModelProvider>,
-    /// The model.
-    pub model: String,
-    /// The price of its tokens, if known.
-    pub price: Option<Price>,
-}
-
-impl fmt::Debug for Resolved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.provider.id(), self.model)
     }
 }
 

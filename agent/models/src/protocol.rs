@@ -9,7 +9,9 @@
 //! accepts a truncated Gemini or Ollama stream as an answer, and does not limit the length of a line.
 
 mod anthropic;
+mod body;
 mod chat;
+mod decoder;
 mod gemini;
 mod ollama;
 mod partial;
@@ -17,16 +19,12 @@ mod responses;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
-
-use abide_json_integers as integers;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::classify::one_line;
+use crate::ModelRequest;
 use crate::frames::Framing;
-use crate::{ModelCall, ModelError, ModelEvent, ModelRequest, ModelResponse, Stop, Usage};
+pub(crate) use decoder::{Decoder, Gathered};
 
 /// The protocol of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -112,178 +110,4 @@ impl Protocol {
             Self::Ollama => Box::new(ollama::Ollama),
         }
     }
-}
-
-/// Decodes the frames of one answer.
-pub(crate) trait Decoder: Send {
-    /// Decodes a frame.
-    fn frame(&mut self, data: &str, gathered: &mut Gathered) -> Result<(), ModelError>;
-
-    /// Called at the end of the stream. Completes open calls if the provider has sent a stop reason.
-    fn close(&mut self, _gathered: &mut Gathered) {}
-}
-
-/// The answer so far, and the events that are not yet returned.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    text: String,
-    reasoning: String,
-    calls: Vec<ModelCall>,
-    /// Why the model stopped. Once it is set, the answer is complete; only token counts may follow.
-    stop: Option<Stop>,
-    /// The token usage so far.
-    usage: Usage,
-    model: Option<String>,
-    carry: Option<Value>,
-    /// No further frame belongs to the answer.
-    over: bool,
-    events: VecDeque<ModelEvent>,
-}
-
-impl Gathered {
-    /// The next event that is not yet returned.
-    pub(crate) fn next_event(&mut self) -> Option<ModelEvent> {
-        self.events.pop_front()
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
-    }
-
-    /// Whether the provider has sent a stop reason. Only token counts may follow.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.stop.is_some()
-    }
-
-    /// Whether there was any output that a user would see.
-    pub(crate) fn has_begun(&self) -> bool {
-        !(self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty())
-    }
-
-    /// Ends the stream. The last event is the answer, if the provider has completed it.
-    pub(crate) fn end(&mut self, provider: &str, asked: &str) -> Result<(), ModelError> {
-        let Some(stop) = self.stop.take() else {
-            let message = match self.has_begun() {
-                true => "the stream ended in the middle of an answer",
-                false => "the stream ended before an answer began",
-            };
-            return Err(ModelError::invalid_response(message));
-        };
-        let reasoning = std::mem::take(&mut self.reasoning);
-        let calls = std::mem::take(&mut self.calls);
-        // Some servers send "stop" in this case.
-        let waits = stop == Stop::End && !calls.is_empty();
-        self.events.push_back(ModelEvent::Answer(ModelResponse {
-            text: std::mem::take(&mut self.text),
-            reasoning: (!reasoning.is_empty()).then_some(reasoning),
-            calls,
-            stop: if waits { Stop::ToolUse } else { stop },
-            usage: self.usage.judged(),
-            provider: provider.to_owned(),
-            model: self.model.take().unwrap_or_else(|| asked.to_owned()),
-            carry: self.carry.take(),
-            cost_micros: None,
-        }));
-        Ok(())
-    }
-
-    fn text(&mut self, piece: &str) {
-        if !piece.is_empty() {
-            self.text.push_str(piece);
-            self.events.push_back(ModelEvent::Text(piece.to_owned()));
-        }
-    }
-
-    fn reasoning(&mut self, piece: &str) {
-        if !piece.is_empty() {
-            self.reasoning.push_str(piece);
-            self.events.push_back(ModelEvent::Reasoning(piece.to_owned()));
-        }
-    }
-
-    fn call(&mut self, call: ModelCall) {
-        self.calls.push(call.clone());
-        self.events.push_back(ModelEvent::Call(call));
-    }
-
-    /// Sets the name of the model that answers; the first name counts.
-    fn model(&mut self, name: Option<&str>) {
-        let name = name.filter(|name| !name.is_empty());
-        if let (None, Some(name)) = (&self.model, name) {
-            self.model = Some(name.to_owned());
-        }
-    }
-}
-
-/// Parses the frame as JSON.
-fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
-    serde_json::from_str(data).map_err(|error| {
-        let why = one_line(&error.to_string());
-        ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
-    })
-}
-
-/// Converts arguments that a frame holds as JSON into text: canonical, or the original text if integers would lose
-/// digits.
-fn arguments_text(arguments: &Value, data: &str, path: &[&str]) -> String {
-    let written = integers::check(data).err().and_then(|_| written(data, path));
-    written.map_or_else(|| arguments.to_string(), str::to_owned)
-}
-
-/// The original text of the value at a path of names and indexes.
-fn written<'a>(data: &'a str, path: &[&str]) -> Option<&'a str> {
-    path.iter().try_fold(data, |at, step| {
-        let value = match step.parse::<usize>() {
-            Ok(index) => serde_json::from_str::<Vec<&RawValue>>(at).ok()?.get(index).copied(),
-            Err(_) => {
-                let members: BTreeMap<String, &RawValue> = serde_json::from_str(at).ok()?;
-                members.get(*step).copied()
-            }
-        };
-        value.map(RawValue::get)
-    })
-}
-
-/// The arguments of an earlier call for a protocol that requires an object. Other values, and those whose integers
-/// would lose digits, are passed unchanged in the field `unparsed`. If they were omitted, the model could not see
-/// its mistake.
-fn arguments_object(arguments: &str) -> Value {
-    match serde_json::from_str(arguments) {
-        Ok(Value::Object(object)) if integers::check(arguments).is_ok() => Value::Object(object),
-        _ if arguments.trim().is_empty() => json!({}),
-        _ => json!({ "unparsed": arguments }),
-    }
-}
-
-/// The system prompt and all system messages, for a protocol that supports only the former.
-fn all_instructions(request: &ModelRequest) -> Option<String> {
-    let amid = request.messages.iter().filter_map(|message| match message {
-        crate::ModelMessage::System { text } => Some(text.as_str()),
-        _ => None,
-    });
-    let all: Vec<&str> = request.system.as_deref().into_iter().chain(amid).collect();
-    (!all.is_empty()).then(|| all.join("\n\n"))
-}
-
-/// Sets a field if there is a value.
-fn set<T: Serialize>(body: &mut Map<String, Value>, field: &str, value: Option<T>) {
-    if let Some(value) = value {
-        body.insert(field.to_owned(), json!(value));
-    }
-}
-
-/// Merges consecutive messages of one role, for protocols in which user and model must alternate. The second part
-/// is the list of contents.
-fn take_turns(
-    contents: impl IntoIterator<Item = (&'static str, Vec<Value>)>,
-) -> Vec<(&'static str, Vec<Value>)> {
-    let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
-    for (role, mut content) in contents {
-        match turns.last_mut() {
-            Some((last, contents)) if *last == role => contents.append(&mut content),
-            _ if content.is_empty() => {}
-            _ => turns.push((role, content)),
-        }
-    }
-    turns
 }

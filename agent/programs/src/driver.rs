@@ -18,16 +18,16 @@ use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::command;
 use crate::config::{CliConfig, InputFormat, TerminalRule};
+use crate::control::{ControlRequest, OpenApprovals};
 use crate::dialogue;
 use crate::environment::{Environment, Secrets};
-use crate::event::{Answer, ErrorKind, Failure, NoticeCode, ProgramEvent};
+use crate::event::{Answer, ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
 use crate::lines::Lines;
 use crate::parser::Parser;
 use crate::process::{self, Process};
-use crate::program;
 use crate::prompt::Prompt;
-use crate::run::{ControlRequest, Line, OpenApprovals};
 use crate::run_result::{RunFacts, StopReason, verdict};
 
 /// Maximum size of a read: the capacity of a Linux pipe.
@@ -112,7 +112,7 @@ impl Driver {
     ) -> Result<Self, Box<ProgramEvent>> {
         let environment = Environment::new(&config, std::env::vars_os());
         let refused = |failure| Box::new(ProgramEvent::Error(failure));
-        let command = program::command(&config).map_err(|why| {
+        let command = command::command(&config).map_err(|why| {
             let what = format!("cannot resume a session of this program: {why}");
             refused(Failure::new(ErrorKind::CapabilityUnsupported, what))
         })?;

@@ -305,3 +305,13 @@ impl fmt::Display for Exit {
         }
     }
 }
+
+/// A line of stdout and its events. Events without a line have no raw text: notices of the driver, and the terminal
+/// event. The terminal event is the last one, and has the exit status.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The line without its newline, with invalid UTF-8 replaced.
+    pub raw: Option<String>,
+    /// The events in order; empty if the line is not recognized.
+    pub events: Vec<ProgramEvent>,
+}

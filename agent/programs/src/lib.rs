@@ -5,8 +5,8 @@
 //! not depend on sessions, models, storage or other crates of Abide, and keeps no state. It needs Unix process
 //! groups.
 //!
-//! In reading order: `config` (the configuration), `program` (known programs), `event` (the events), `parser`
-//! (events from lines), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
+//! In reading order: `config` (the configuration), `program` (known programs), `command` (the complete
+//! command), `event` (the events), `parser` (events from lines), `control` (requests to a run), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};
@@ -27,7 +27,9 @@
 //! # }
 //! ```
 
+mod command;
 mod config;
+mod control;
 mod dialogue;
 mod driver;
 mod environment;
@@ -43,11 +45,11 @@ mod run_result;
 pub use config::{CliConfig, ENV_ALLOWLIST, InheritEnv, InputFormat, OutputFormat, TerminalRule};
 pub use dialogue::Decision;
 pub use event::{
-    Answer, Completeness, Denial, ErrorKind, Exit, Failure, NoticeCode, ProgramEvent, Usage,
+    Answer, Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, Usage,
 };
 pub use parser::{
     ClaudeParser, CodexParser, GeminiParser, GenericParser, OpenCodeParser, Parser, TextParser,
 };
 pub use program::Program;
 pub use prompt::Prompt;
-pub use run::{DecisionError, Handle, Line, Running, run};
+pub use run::{DecisionError, Handle, Running, run};

@@ -1,37 +1,24 @@
 //! The API of a run: a stream of lines that ends with one terminal event, and a handle to decide, interrupt and
 //! cancel. The driver does the work.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
+use crate::command;
 use crate::config::{CliConfig, InputFormat};
+use crate::control::{ControlRequest, OpenApprovals};
 use crate::dialogue::Decision;
 use crate::driver::Driver;
-use crate::event::{ErrorKind, Failure, ProgramEvent};
+use crate::event::{ErrorKind, Failure, Line, ProgramEvent};
 use crate::parser::Parser;
-use crate::program;
 use crate::prompt::Prompt;
 
 /// Capacity of the channel between the driver and its reader. A slow reader delays the program.
 const LINES_WAITING_MAX: usize = 16;
-
-/// A line of stdout and its events. Events without a line have no raw text: notices of the driver, and the terminal
-/// event. The terminal event is the last one, and has the exit status.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    /// The line without its newline, with invalid UTF-8 replaced.
-    pub raw: Option<String>,
-    /// The events in order; empty if the line is not recognized.
-    pub events: Vec<ProgramEvent>,
-}
 
 /// Starts a program with a prompt. It does not fail: errors are reported as the terminal event.
 ///
@@ -44,7 +31,7 @@ pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -
     let (asks, asked) = mpsc::unbounded_channel();
     let open = OpenApprovals::default();
     let handle = Handle { asks, open: open.clone(), input: config.input_format };
-    let parser = parser.unwrap_or_else(|| program::parser(&config));
+    let parser = parser.unwrap_or_else(|| command::parser(&config));
     match Driver::start(config, &prompt, parser, open, lines.clone(), asked) {
         Ok(driver) => drop(tokio::spawn(driver.drive())),
         Err(end) => {
@@ -106,33 +93,6 @@ impl Stream for Running {
         self.ended = line.events.last().is_some_and(ProgramEvent::is_terminal);
         Poll::Ready(Some(line))
     }
-}
-
-/// The pending approvals, with the requested arguments.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OpenApprovals(Arc<Mutex<BTreeMap<String, Value>>>);
-
-impl OpenApprovals {
-    pub(crate) fn asked(&self, request_id: String, input: Value) {
-        self.lock().insert(request_id, input);
-    }
-
-    /// Removes an approval. Only the caller that gets it may decide it.
-    pub(crate) fn take(&self, request_id: &str) -> Option<Value> {
-        self.lock().remove(request_id)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Value>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Requests to a driver.
-#[derive(Debug)]
-pub(crate) enum ControlRequest {
-    Decide { request_id: String, asked: Value, decision: Decision },
-    Interrupt,
-    Cancel,
 }
 
 /// A cloneable handle to control a run.

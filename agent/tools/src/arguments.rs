@@ -9,14 +9,18 @@
 
 mod messages;
 mod repair;
+mod validator;
 
 #[cfg(test)]
 mod tests;
 
 use abide_json_integers as integers;
 use abide_json_schema::Schema;
-use jsonschema::{PatternOptions, ValidationError, Validator};
+use jsonschema::PatternOptions;
 use serde_json::{Map, Value};
+
+use validator::BoundedValidator;
+pub use validator::CheckedArguments;
 
 /// Maximum number of errors to report; the model sees further ones in its next attempt.
 const TOLD_ERRORS: usize = 5;
@@ -25,37 +29,6 @@ const TOLD_ERRORS: usize = 5;
 pub struct Parameters {
     schema: Value,
     validator: BoundedValidator,
-}
-
-/// A validator that refuses values whose validation is too expensive.
-struct BoundedValidator {
-    validator: Validator,
-    costs: Schema,
-}
-
-impl BoundedValidator {
-    fn affords(&self, value: &Value) -> bool {
-        self.costs.cost(value, STEPS).is_ok()
-    }
-
-    /// Whether a value is valid. A value that is too expensive is not.
-    fn is_valid(&self, value: &Value) -> bool {
-        self.affords(value) && self.validator.is_valid(value)
-    }
-
-    /// The errors of a value; none if the validation is too expensive.
-    fn iter_errors<'a>(&'a self, value: &'a Value) -> impl Iterator<Item = ValidationError<'a>> {
-        self.affords(value).then(|| self.validator.iter_errors(value)).into_iter().flatten()
-    }
-}
-
-/// Valid arguments.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CheckedArguments {
-    /// The arguments to call the tool with.
-    pub arguments: Value,
-    /// Descriptions of the conversions, in order; empty if there are none.
-    pub repairs: Vec<String>,
 }
 
 /// Why arguments are invalid, as a text that helps a model to correct them: the errors, and the parameters with
@@ -134,10 +107,6 @@ impl Parameters {
         ArgumentsError(format!("invalid arguments: {wrong}. {takes}"))
     }
 }
-
-/// Maximum number of subschemas that may apply to arguments, with repetitions. In the worst case, each one stores
-/// an error.
-const STEPS: u64 = 300_000;
 
 /// Maximum number of backtracking steps of a pattern with lookaround: enough for patterns for names or dates.
 const BACKTRACKS: usize = 100_000;

@@ -8,6 +8,8 @@
 mod connection;
 mod lines;
 mod rendering;
+mod server;
+mod status;
 mod tool;
 
 use std::collections::BTreeMap;
@@ -18,22 +20,14 @@ use std::time::Duration;
 use abide_client::Effect;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, ConfigError};
 use crate::environment::{Environment, Inherit, Setting};
-use crate::registry::{Tools, ToolsError, matches_any};
-use crate::tool::Tool;
-use connection::{Connection, Endpoint};
-use tool::McpTool;
-
-/// Delay after the second consecutive failure; it doubles up to the maximum below.
-const BACKOFF: Duration = Duration::from_secs(1);
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
-
-/// Maximum number of tools per server. A longer list is not usable for a model.
-const TOOLS_MAX: usize = 1_000;
+use crate::registry::{Tools, ToolsError};
+use connection::Endpoint;
+use server::Server;
+pub use status::McpStatus;
 
 /// The definition of an MCP server: with `command` or `url`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -168,53 +162,9 @@ impl McpError {
     }
 }
 
-/// The status of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum McpStatus {
-    /// It is connected.
-    Up {
-        /// The protocol version.
-        protocol: String,
-        /// The server's own name and version.
-        server: String,
-    },
-    /// It is disconnected. The next call starts it.
-    Down {
-        /// The last error.
-        why: String,
-    },
-}
-
 /// An MCP server whose tools are in a registry. Dropping it removes the tools and stops the server.
 pub struct McpServer {
     server: Arc<Server>,
-}
-
-/// State that a server's tools share.
-struct Server {
-    name: String,
-    prefix: String,
-    endpoint: Endpoint,
-    only: Option<Vec<String>>,
-    needs_approval: Vec<String>,
-    effects: BTreeMap<String, Effect>,
-    timeout: Duration,
-    connect_timeout: Duration,
-    tools: Tools,
-    link: Mutex<ConnectionState>,
-    closing: CancellationToken,
-}
-
-/// The connection, if there is one.
-#[derive(Default)]
-struct ConnectionState {
-    connection: Option<Arc<Connection>>,
-    /// Number of consecutive failed attempts to connect.
-    failures: u32,
-    /// No further attempt before this time.
-    rests_until: Option<Instant>,
-    why: String,
 }
 
 impl McpServer {
@@ -306,126 +256,5 @@ impl Drop for McpServer {
         // The tools hold references to the server, so they are removed first.
         self.server.closing.cancel();
         self.server.tools.withdraw(&self.server.name);
-    }
-}
-
-impl ConnectionState {
-    fn open(&self) -> Option<&Arc<Connection>> {
-        self.connection.as_ref().filter(|connection| connection.is_open())
-    }
-}
-
-impl Server {
-    /// Returns the connection, and connects if there is none.
-    ///
-    /// # Errors
-    /// Why there is no connection. No request was sent.
-    async fn connection(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
-        // In a separate task, so that the cancellation of one call does not abort the attempt for others.
-        let server = Arc::clone(self);
-        let connecting = tokio::spawn(async move { server.connect().await });
-        connecting.await.unwrap_or_else(|_| Err("the attempt to connect panicked".to_owned()))
-    }
-
-    async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
-        let mut link = self.link.lock().await;
-        if let Some(connection) = link.open() {
-            return Ok(Arc::clone(connection));
-        }
-        if self.closing.is_cancelled() {
-            return Err("the server was closed".to_owned());
-        }
-        if let Some(until) = link.rests_until.filter(|until| Instant::now() < *until) {
-            let wait = until.duration_since(Instant::now()).as_secs_f64();
-            return Err(format!("{}; the next attempt is in {wait:.1} s", link.why));
-        }
-        link.connection = None;
-        match self.connect_and_list().await {
-            Ok(connection) => {
-                *link = ConnectionState {
-                    connection: Some(Arc::clone(&connection)),
-                    ..ConnectionState::default()
-                };
-                Ok(connection)
-            }
-            Err(why) => {
-                link.failures += 1;
-                let doublings = link.failures.saturating_sub(1).min(16);
-                let wait = BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX);
-                link.rests_until = Some(Instant::now() + wait);
-                tracing::warn!(server = self.name, why, ?wait, "an MCP server is unavailable");
-                link.why.clone_from(&why);
-                Err(why)
-            }
-        }
-    }
-
-    async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
-        let connection = Connection::open(&self.endpoint, self.connect_timeout).await?;
-        let listed = match tokio::time::timeout(self.connect_timeout, connection.list()).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(why)) => return Err(format!("it failed to list its tools: {why}")),
-            Err(_) => return Err("timeout while listing its tools".to_owned()),
-        };
-        self.publish(listed);
-        let connection = Arc::new(connection);
-        self.follow(&connection);
-        Ok(connection)
-    }
-
-    /// Lists the tools again after each change, while the connection is open.
-    fn follow(self: &Arc<Server>, connection: &Arc<Connection>) {
-        let server = Arc::downgrade(self);
-        let mut changes = connection.changes();
-        let connection = Arc::downgrade(connection);
-        tokio::spawn(async move {
-            while changes.changed().await.is_ok() {
-                let (Some(server), Some(connection)) = (server.upgrade(), connection.upgrade())
-                else {
-                    break;
-                };
-                match tokio::time::timeout(server.connect_timeout, connection.list()).await {
-                    Ok(Ok(listed)) => server.publish(listed),
-                    Ok(Err(why)) => {
-                        tracing::warn!(server = server.name, why, "tools could not be listed")
-                    }
-                    Err(_) => tracing::warn!(server = server.name, "timeout while listing tools"),
-                }
-            }
-        });
-    }
-
-    fn publish(self: &Arc<Server>, mut listed: Vec<rmcp::model::Tool>) {
-        if self.closing.is_cancelled() {
-            return;
-        }
-        listed.retain(|tool| self.only.as_ref().is_none_or(|only| matches_any(only, &tool.name)));
-        if listed.len() > TOOLS_MAX {
-            tracing::warn!(server = self.name, "only the first {TOOLS_MAX} tools are used");
-            listed.truncate(TOOLS_MAX);
-        }
-        let tools = listed
-            .into_iter()
-            .map(|tool| Arc::new(McpTool::of(Arc::clone(self), tool)) as Arc<dyn Tool>);
-        for problem in self.tools.replace(&self.name, tools.collect()) {
-            tracing::warn!(server = self.name, problem, "a tool is not used");
-        }
-    }
-
-    /// Retries until the first success, or until the server is closed.
-    fn keep_trying(self: &Arc<Server>) {
-        let server = Arc::clone(self);
-        tokio::spawn(async move {
-            loop {
-                let until = server.link.lock().await.rests_until.unwrap_or_else(Instant::now);
-                tokio::select! {
-                    () = tokio::time::sleep_until(until) => {}
-                    () = server.closing.cancelled() => return,
-                }
-                if server.connection().await.is_ok() {
-                    return;
-                }
-            }
-        });
     }
 }

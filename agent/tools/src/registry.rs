@@ -196,14 +196,6 @@ impl Tools {
         self.shared.revision.subscribe()
     }
 
-    /// The tools that an agent may use.
-    ///
-    /// # Errors
-    /// A name is unknown, and no source that has not listed its tools yet could provide it.
-    pub fn view(&self, selection: Selection) -> Result<ToolView, ToolsError> {
-        ToolView::of(self.clone(), selection)
-    }
-
     /// Announces a source and the prefix of its tools' names. Until it lists its tools, definitions may use any
     /// name with that prefix.
     ///

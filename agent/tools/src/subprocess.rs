@@ -6,6 +6,7 @@
 
 mod running;
 mod script;
+mod stdio;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use crate::process::Launch;
 use crate::template::{Template, as_text};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
 use running::Run;
+pub use stdio::{Output, Stdin};
 
 /// The definition of a program tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,28 +92,6 @@ pub struct SubprocessToolConfig {
     /// Rate and concurrency limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ToolLimits>,
-}
-
-/// The input on stdin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stdin {
-    /// The arguments as JSON, on one line.
-    #[default]
-    Arguments,
-    /// Nothing.
-    Empty,
-}
-
-/// The format of stdout.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Output {
-    /// Text.
-    #[default]
-    Text,
-    /// One JSON value; other output is an error.
-    Json,
 }
 
 fn zero() -> Vec<i32> {

@@ -26,7 +26,7 @@ pub(crate) struct Options {
 /// Answers of each run: two tool calls, and the final answer.
 const ANSWERS: usize = 3;
 
-pub(super) fn in_a_process(options: &super::Options, runs: usize) -> String {
+pub(super) fn in_a_process(options: &super::options::Options, runs: usize) -> String {
     let dir = options.dir.to_str().expect("the folder's name is UTF-8");
     let found = child::output(&["agents-crowd", "--runs", &runs.to_string(), "--dir", dir]);
     let number = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);

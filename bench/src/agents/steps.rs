@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::Options;
 use super::fixture::AgentFixture;
 use super::model::Pace;
+use super::options::Options;
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
 

@@ -11,9 +11,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::Options;
 use super::fixture::AgentFixture;
 use super::model::{Notes, Pace};
+use super::options::Options;
 use crate::live::report::{figure, table};
 use crate::statistics::{median, percentile};
 

@@ -12,8 +12,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::open_files::{open_files, raise_open_files};
 use super::report::{Section, count, figure, table};
-use super::{Scope, child, help_desk, open_files};
+use super::scope::Scope;
+use super::{child, help_desk};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot, QUIET};
 use crate::statistics::{median, percentile};
@@ -104,7 +106,7 @@ struct Server {
 /// Measures both.
 pub(crate) fn section(scope: &Scope) -> Section {
     let plan = if scope.quick { QUICK } else { FULL };
-    let may_open = super::raise_open_files();
+    let may_open = raise_open_files();
     let fits = |listeners: usize| listeners + OTHER_FILES + open_files() <= may_open;
     let (crowds, left_out): (Vec<_>, Vec<_>) =
         plan.crowds.iter().partition(|(listeners, _)| fits(*listeners));

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::raise_open_files;
+use super::open_files::raise_open_files;
 use super::socket::{self, Reader, Writer};
 
 /// Options of the listener process.

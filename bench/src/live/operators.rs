@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use abide_live::{Binding, Planner, Router};
 use serde_json::{Value as JsonValue, json};
 
-use super::Scope;
 use super::help_desk::{AGENT, HelpDesk, ROLE, TEAM};
 use super::report::{Section, count, figure, table};
+use super::scope::Scope;
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};
 

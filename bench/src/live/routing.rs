@@ -12,7 +12,8 @@ use serde_json::{Value as JsonValue, json};
 
 use super::help_desk::HelpDesk;
 use super::report::{Section, count, figure, table};
-use super::{Scope, child, memory, whole};
+use super::scope::Scope;
+use super::{child, memory, whole};
 use crate::cpu;
 use crate::plot::{Axis, Line, Panel, Plot};
 use crate::statistics::{median, percentile};

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::report::{count, figure, table};
-use super::{Scope, child, help_desk, memory};
+use super::scope::Scope;
+use super::{child, help_desk, memory};
 use crate::cpu;
 use crate::statistics::median;
 

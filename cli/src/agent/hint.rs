@@ -28,7 +28,7 @@ impl HintContext {
             None => format!(" --url {}", quoted(&options.url)),
         };
         let folder = match folder.to_str() {
-            Some(crate::agent::FOLDER) => String::new(),
+            Some(super::host::FOLDER) => String::new(),
             _ => format!(" --agents {}", quoted(&folder.display().to_string())),
         };
         // An input that starts with a dash is not an option.

@@ -13,8 +13,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::hint::{HintContext, asked};
+use super::host::{AgentHost, open};
 use super::view::View;
-use super::{AgentHost, open};
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;

@@ -14,7 +14,6 @@ use super::ledger::Acknowledged;
 use super::script::{Part, Script};
 use crate::failure::Failure;
 use crate::log_pages::LogPages;
-use crate::verify;
 
 /// The result of the audit.
 #[derive(Debug, Default)]
@@ -41,7 +40,7 @@ pub(crate) async fn audit(
     script: &Script,
     acknowledged: Vec<Acknowledged>,
 ) -> Result<Audit, Failure> {
-    let verified = verify_file(db, &mut |_| {}).map_err(verify::failure)?;
+    let verified = verify_file(db, &mut |_| {})?;
     let mut audit = Audit {
         events: verified.events.0.unsigned_abs(),
         head: hex::encode(verified.hash),

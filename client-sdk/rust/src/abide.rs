@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use abide_schema::Scope;
-use abide_schema::reducer::Arguments;
-use serde::Serialize;
 
 use crate::Error;
 use crate::backend::{
@@ -17,12 +15,8 @@ use crate::backend::{
 };
 #[cfg(feature = "embedded")]
 use crate::embedded::{Config, Embedded};
-use crate::explain::Explain;
 use crate::link::Link;
 use crate::remote::Remote;
-use crate::request::{Batch, Call, Request};
-use crate::sql::Sql;
-use crate::subscription::Subscribe;
 
 /// Default deadline of a call.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -151,38 +145,6 @@ impl Abide {
         self.inner.narrowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
-    /// calls `add_note`.
-    pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
-        Request::new(self, Call::of(arguments))
-    }
-
-    /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
-    /// object; the result is JSON unless [`Request::returning`] selects another type.
-    pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
-        Request::new(self, Call::new(reducer, arguments))
-    }
-
-    /// Calls several reducers in one transaction, all or nothing.
-    pub fn batch<C: Into<Call>>(&self, calls: impl IntoIterator<Item = C>) -> Batch {
-        Batch::new(self, calls.into_iter().map(Into::into).collect())
-    }
-
-    /// Runs a read-only statement once.
-    pub fn sql(&self, sql: impl Into<String>) -> Sql {
-        Sql::new(self, sql.into())
-    }
-
-    /// Subscribes to a query: its result and all later changes to it.
-    pub fn subscribe(&self, sql: impl Into<String>) -> Subscribe {
-        Subscribe::new(self, sql.into())
-    }
-
-    /// Explains how a query would be maintained live, and at what cost.
-    pub fn explain(&self, sql: impl Into<String>) -> Explain {
-        Explain::new(self, sql.into())
-    }
-
     /// Whether the client is connected; for an embedded engine, whether it is open. A server that
     /// disappears without closing the connection is detected after 30 seconds.
     #[must_use]
@@ -211,7 +173,7 @@ impl Abide {
     }
 
     /// Number of times that the rows of a subscription did not match the server's checksum and were
-    /// fetched again; see [`Subscribe::checksum`].
+    /// fetched again; see [`Subscribe::checksum`](crate::Subscribe::checksum).
     #[must_use]
     pub fn mismatches(&self) -> u64 {
         self.inner.mismatches.load(Ordering::Relaxed)

@@ -10,6 +10,13 @@ use crate::request::{RequestFuture, unexpected};
 use crate::sql::Params;
 use crate::{Abide, Error};
 
+impl Abide {
+    /// Explains how a query would be maintained live, and at what cost.
+    pub fn explain(&self, sql: impl Into<String>) -> Explain {
+        Explain::new(self, sql.into())
+    }
+}
+
 /// A query to be explained: await it.
 #[must_use = "a query is explained when it is awaited"]
 #[derive(Clone, Debug)]

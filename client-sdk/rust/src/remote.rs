@@ -4,15 +4,19 @@
 //! channel. The callers bound that channel: each waits for its own reply.
 
 mod actor;
+mod command;
 mod dial;
 mod frame;
+mod inbox;
 mod mailbox;
+mod shared;
+mod socket_connection;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use abide_schema::limits::MESSAGE_BYTES;
 use abide_schema::wire::BatchCall;
@@ -24,9 +28,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::backend::{Attempt, BackendRequest, Source, Start, SubscriptionQuery};
-use actor::{Actor, Command};
+use actor::Actor;
+use command::Command;
 use dial::{Address, Dial};
-use mailbox::{Inbox, Mailbox};
+use inbox::Inbox;
+use mailbox::Mailbox;
+use shared::Shared;
 
 /// The handle. Dropping the last handle and the last subscription closes the connection.
 #[derive(Debug)]
@@ -36,17 +43,6 @@ pub(crate) struct Remote {
     commands: UnboundedSender<Command>,
     shared: Arc<Shared>,
     next: AtomicU64,
-}
-
-/// State that the actor shares with its handles.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    reconnects: AtomicU64,
-    connected: watch::Sender<bool>,
-    /// Why there is no connection at the moment.
-    trouble: Mutex<Option<String>>,
-    /// Why the client has ended.
-    fate: OnceLock<Error>,
 }
 
 impl Remote {

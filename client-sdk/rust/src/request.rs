@@ -18,6 +18,25 @@ use uuid::Uuid;
 use crate::backend::{BackendReply, BackendRequest};
 use crate::{Abide, Error};
 
+impl Abide {
+    /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
+    /// calls `add_note`.
+    pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
+        Request::new(self, Call::of(arguments))
+    }
+
+    /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
+    /// object; the result is JSON unless [`Request::returning`] selects another type.
+    pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
+        Request::new(self, Call::new(reducer, arguments))
+    }
+
+    /// Calls several reducers in one transaction, all or nothing.
+    pub fn batch<C: Into<Call>>(&self, calls: impl IntoIterator<Item = C>) -> Batch {
+        Batch::new(self, calls.into_iter().map(Into::into).collect())
+    }
+}
+
 /// The future of an awaited builder.
 pub type RequestFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 

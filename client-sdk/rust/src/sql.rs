@@ -12,6 +12,13 @@ use crate::backend::{BackendReply, BackendRequest};
 use crate::request::unexpected;
 use crate::{Abide, Error, decode};
 
+impl Abide {
+    /// Runs a read-only statement once.
+    pub fn sql(&self, sql: impl Into<String>) -> Sql {
+        Sql::new(self, sql.into())
+    }
+}
+
 /// Parameters by name.
 #[derive(Clone, Default)]
 pub(crate) struct Params {

@@ -19,6 +19,13 @@ use crate::rows::{Changes, Mismatch, Positions, Rows};
 use crate::sql::{Params, Position};
 use crate::{Abide, Error, decode};
 
+impl Abide {
+    /// Subscribes to a query: its result and all later changes to it.
+    pub fn subscribe(&self, sql: impl Into<String>) -> Subscribe {
+        Subscribe::new(self, sql.into())
+    }
+}
+
 /// A subscription that begins when it is awaited.
 #[must_use = "a subscription begins when it is awaited"]
 #[derive(Clone, Debug)]

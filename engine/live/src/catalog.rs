@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use abide_schema::TableSpec;
 use abide_schema::table::Kind;
 
-use crate::plan::fragment::quoted;
+use crate::identifier::quoted;
 
 /// The image's number: twice the number of its change within the commit, plus one for the NEW
 /// image.

@@ -1,12 +1,18 @@
 //! The change of one query's result by one commit.
 
+pub(crate) mod accumulator;
 pub(crate) mod aggregates;
 pub(crate) mod changes;
 pub(crate) mod dependency;
+pub(crate) mod evaluation;
 pub(crate) mod exact;
+pub(crate) mod groups;
 pub(crate) mod meter;
+pub(crate) mod partitions;
 pub(crate) mod rule;
+pub(crate) mod rule_context;
 pub(crate) mod state;
+pub(crate) mod term;
 pub(crate) mod window;
 
 use std::collections::HashMap;

@@ -6,34 +6,44 @@
 //! evaluates every predicate and expression, over temporary tables that hold the changed rows of a
 //! commit.
 //!
-//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `lower`,
-//! `from`, `select_core`, `order` and `select` the query as resolved fragments of SQL, `expansion` limits
-//! on its size · `rule` the delta rules, `dependency_path` which outer rows a change affects · `template` the
-//! statements of a query, [`Scan`] the tables that they would scan · `route`, `interval` and
-//! `lookup` which changes can affect it · [`Router`] the index over all bindings · [`Changes`] in,
-//! [`Delta`] out.
+//! In reading order: [`Catalog`] the tables · [`Planner`] from a text to a [`Binding`] · `plan` the
+//! query as resolved fragments of SQL · `delta` the rules that compute the change of a result, and
+//! which outer rows a change affects · `route` the keys, intervals and lookups by which a changed
+//! row finds bindings · `template` the statements of a query, [`Scan`] the tables that they would
+//! scan · [`Router`] the index over all bindings · [`Changes`] in, [`Delta`] out.
+//!
+//! The files depend on each other in one direction: `plan` ← `delta` ← `route` ← `template` ←
+//! `planner`, `analysis` and `router`. In `plan`, the values come first (`fragment`, `conjunct`,
+//! `block`, `query`), then the state of the lowering of a statement (`lowering`), then the files
+//! that add methods to it, one for each part of a SELECT.
 //!
 //! *Invariant:* no SQL semantics are reimplemented here. The router's knowledge of affinity and
 //! collation only adds candidates; SQLite decides.
 
+mod analysis;
 mod catalog;
 mod delta;
+mod identifier;
 mod plan;
+mod planner;
 mod route;
+mod router;
 mod sql;
+mod template;
 
+pub use analysis::{Scan, StatementPurpose};
 pub use catalog::Catalog;
-pub use delta::aggregates::BackfilledGroup;
+pub use delta::accumulator::BackfilledGroup;
 pub use delta::changes::{Changes, RowChange};
 pub use delta::meter::{Budget, Cost, TemplateWork};
 pub use delta::{Delta, PositionedRow, WindowDelta};
-pub use plan::analysis::{Scan, StatementPurpose};
 pub use plan::condition::{Condition, OWN, check_condition};
 pub use plan::lex::{check_no_nul, names_main, operations};
-pub use plan::planner::Planner;
 pub use plan::principal::{
     AuthorizedViews, OwnerReference, PolicyVersion, QueryPrincipal, ScopeMembership, select_of,
 };
-pub use plan::template::{Binding, Explanation};
-pub use route::router::{BackfillRequest, BindingId, Router, WorkCounters};
+pub use planner::Planner;
+pub use route::binding_index::BindingId;
+pub use router::{BackfillRequest, Router, WorkCounters};
 pub use sql::{LiveError, Sql, SqlError, SqlErrorKind, StatementLimits};
+pub use template::{Binding, Explanation};

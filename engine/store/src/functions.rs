@@ -48,8 +48,10 @@ impl ToSql for Text {
     }
 }
 
-/// Installs the replacements on a connection.
-pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<()> {
+/// Installs the limits of caller statements on a connection, and the replacements of functions that
+/// could not be interrupted. `value_bytes` is the default limit of a value.
+pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result<Interrupt> {
+    let interrupt = Interrupt::install(connection, value_bytes)?;
     let work = FunctionContext { interrupt: interrupt.clone(), own: Arc::default() };
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
@@ -84,7 +86,7 @@ pub(crate) fn install(connection: &Connection, interrupt: &Interrupt) -> Result<
     });
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
-    Ok(())
+    Ok(interrupt)
 }
 
 /// The error of a statement that is interrupted in a function.

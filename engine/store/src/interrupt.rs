@@ -26,8 +26,6 @@ use rusqlite::Connection;
 use rusqlite::limits::Limit;
 
 use crate::error::StoreError;
-use crate::functions;
-use crate::reader::QueryLimits;
 
 /// Steps of SQLite's virtual machine between two checks. A few values of the maximum size may be
 /// created in between.
@@ -41,6 +39,27 @@ const BYTES_OF_A_STEP: u64 = 16;
 
 /// Work of one function, in bytes, between two checks of the clock.
 const BYTES_BETWEEN_LOOKS: u64 = 16 << 10;
+
+/// The limits of a query.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryLimits {
+    /// Columns of a row to return, the first ones.
+    pub columns: usize,
+    /// Rows of its result.
+    pub rows: usize,
+    /// Bytes of its result.
+    pub bytes: usize,
+    /// The maximum run time.
+    pub time: Duration,
+    /// Whether `time` is processor time of the thread instead of wall-clock time.
+    pub of_processor: bool,
+    /// Steps of SQLite's virtual machine.
+    pub steps: u64,
+    /// Bytes by which the process may grow during the query; `usize::MAX` for no limit.
+    pub memory_bytes: usize,
+    /// Bytes of one value.
+    pub value_bytes: usize,
+}
 
 /// Why a statement was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +106,8 @@ struct Budgets {
 }
 
 impl Interrupt {
-    /// Installs the limits on a connection, and the replacements of functions that could not be
-    /// interrupted. `value_bytes` is the default limit of a value.
+    /// Installs the limits on a connection. `value_bytes` is the default limit of a value. The replaced
+    /// functions use them too: `functions::install` does both.
     pub(crate) fn install(
         connection: &mut Connection,
         value_bytes: usize,
@@ -116,7 +135,6 @@ impl Interrupt {
         let looked_at = interrupt.clone();
         let look = move || looked_at.0.look(i64::from(STEPS_BETWEEN_LOOKS));
         connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(look))?;
-        functions::install(connection, &interrupt)?;
         Ok(interrupt)
     }
 

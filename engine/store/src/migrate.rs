@@ -8,7 +8,7 @@ use abide_schema::{Module, Seq, TableSpec};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::OpenError;
-use crate::open::{APPLICATION_ID, FORMAT_VERSION, Layout};
+use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::system;
 use crate::timelines::Timelines;
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_schema::seeded::{SeededBug, makes};
-use abide_schema::{Module, TableSpec, limits};
+use abide_schema::{TableSpec, limits};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::{Checkpointer, WalSync, leave_wal_on_close};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
+use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::lock::{Lock, lock};
 use crate::migrate;
 use crate::private::{self, beside};
@@ -19,39 +20,6 @@ use crate::reader::Reader;
 use crate::system;
 use crate::timelines::Timelines;
 use crate::writer::Writer;
-
-/// "ABID" in ASCII, in the file's header. It identifies our files, also to `file`.
-pub const APPLICATION_ID: i32 = 0x4142_4944;
-
-/// The version of the engine's own tables and encodings, in the header's `user_version`.
-pub const FORMAT_VERSION: i64 = 2;
-
-/// The tables of a file.
-#[derive(Clone, Debug, Default)]
-pub struct Layout {
-    /// The modules that declare tables.
-    pub modules: Vec<Module>,
-}
-
-impl Layout {
-    /// The modules' tables, in order.
-    pub fn tables(&self) -> impl Iterator<Item = &'static TableSpec> {
-        self.modules.iter().flat_map(|module| module.tables.iter().copied())
-    }
-
-    /// The tables that support live queries: those of the modules, and the log.
-    #[must_use]
-    pub fn live_tables(&self) -> Vec<&'static TableSpec> {
-        use abide_schema::Table as _;
-        self.tables().chain([system::EventRow::SPEC]).collect()
-    }
-
-    /// The modules' views: name and SELECT.
-    #[must_use]
-    pub fn views(&self) -> Vec<(&'static str, &'static str)> {
-        self.modules.iter().flat_map(|module| module.views.iter().copied()).collect()
-    }
-}
 
 /// An in-memory database with the tables and indexes of a layout and no rows: a plan over it
 /// depends only on the declarations, not on stored data. It is writable.

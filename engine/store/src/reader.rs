@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
 
 use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -12,34 +11,14 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 use crate::cell;
 use crate::change_log::{self, Image};
 use crate::error::StoreError;
-use crate::interrupt::{self, Interrupt, InterruptReason, RunningStatement};
+use crate::functions;
+use crate::interrupt::{self, Interrupt, InterruptReason, QueryLimits, RunningStatement};
 use crate::migrate;
 use crate::writer;
 
 /// Returns the value of a parameter, from its name with the sigil (`None` for a bare `?`) and its
 /// number.
 pub type Bind<'a> = dyn FnMut(Option<&str>, usize) -> Result<Value, Refusal> + 'a;
-
-/// The limits of a query.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryLimits {
-    /// Columns of a row to return, the first ones.
-    pub columns: usize,
-    /// Rows of its result.
-    pub rows: usize,
-    /// Bytes of its result.
-    pub bytes: usize,
-    /// The maximum run time.
-    pub time: Duration,
-    /// Whether `time` is processor time of the thread instead of wall-clock time.
-    pub of_processor: bool,
-    /// Steps of SQLite's virtual machine.
-    pub steps: u64,
-    /// Bytes by which the process may grow during the query; `usize::MAX` for no limit.
-    pub memory_bytes: usize,
-    /// Bytes of one value.
-    pub value_bytes: usize,
-}
 
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +69,7 @@ pub struct Reader {
 impl Reader {
     pub(crate) fn new(mut connection: Connection) -> Result<Reader, StoreError> {
         let interrupt =
-            Interrupt::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
+            functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
         let guard = Arc::new(AtomicU8::new(AuthorizerMode::Off as u8));
         let in_force = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| {

@@ -10,10 +10,10 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementSta
 
 use crate::cell;
 use crate::error::{self, StoreError};
-use crate::interrupt::Interrupt;
+use crate::functions;
+use crate::interrupt::{Interrupt, QueryLimits};
+use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
-use crate::open::Layout;
-use crate::reader::QueryLimits;
 use crate::system::{self, RequestIdRow, event_of};
 
 /// The SQL of one table, built once.
@@ -90,7 +90,7 @@ impl Writer {
         let tables = system::tables().into_iter().chain(layout.tables());
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // The undo images of one commit are one value, so the limit is SQLite's maximum.
-        let interrupt = Interrupt::install(&mut connection, usize::MAX)?;
+        let interrupt = functions::install(&mut connection, usize::MAX)?;
         Ok(Writer { connection, tables, interrupt, steps: Cell::new(0) })
     }
 

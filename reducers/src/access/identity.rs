@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_schema::caller::{CallLimits, Caller, RateLimit};
+use abide_schema::caller::{CallLimits, Caller};
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
-    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, limits, reducer, table,
+    Abort, Code, Context, Json, Micros, Module, Refusal, Scope, Seq, reducer, table,
 };
 use serde_json::json;
 
+use crate::access::call_limits::{check_limits, checked};
 use crate::access::role::{self, Role};
 use crate::{check, session};
 
@@ -76,16 +77,10 @@ pub fn module() -> Module {
 #[reducer]
 pub fn create_identity(
     ctx: &mut Context<'_>,
-    /// Its id, as it appears in the log.
-    #[id(new, Identity)]
-    id: String,
-    /// `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a custom role.
+    #[id(new, Identity)] id: String,
     role: String,
-    /// Its capabilities; `*` means all.
     capabilities: Option<BTreeSet<String>>,
-    /// Restricts the rows it can see, such as `tenant` = `acme`.
     scope: Option<BTreeMap<String, String>>,
-    /// Its rate limits and quotas.
     limits: Option<CallLimits>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     check_id(&id)?;
@@ -127,13 +122,9 @@ pub fn create_identity(
 pub fn change_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
-    /// The new role.
     role: Option<String>,
-    /// The new capabilities.
     capabilities: Option<BTreeSet<String>>,
-    /// The new scope.
     scope: Option<BTreeMap<String, String>>,
-    /// The new rate limits and quotas.
     limits: Option<CallLimits>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     let before = find(ctx, &id)?;
@@ -166,7 +157,6 @@ pub fn change_identity(
 pub fn disable_identity(
     ctx: &mut Context<'_>,
     #[id(Identity)] id: String,
-    /// Why it is disabled.
     reason: Option<String>,
 ) -> Result<ReducerResult<Identity>, Abort> {
     let mut identity = find(ctx, &id)?;
@@ -240,23 +230,6 @@ fn effective_limits(ctx: &mut Context<'_>, identity: &Identity) -> Result<CallLi
     Ok(role.and_then(|role| role.limits).as_ref().map(read).unwrap_or_default())
 }
 
-/// Checks that a caller with limits grants no higher ones. (A replay does not know limits: the log contains
-/// only calls that passed this check.)
-pub(crate) fn check_limits(caller: &Caller, what: &str, given: &CallLimits) -> Result<(), Abort> {
-    let own = caller.limits();
-    for (kind, own, given) in [("rate", own.rate, given.rate), ("quota", own.quota, given.quota)] {
-        let Some(own) = own else { continue };
-        if given.is_some_and(|given| given.is_within(own)) {
-            continue;
-        }
-        let RateLimit { calls, per_ms } = own;
-        let detail = format!("{what} would have a higher {kind} than you have");
-        let hint = format!("set --{kind} to at most {calls} calls in {per_ms} ms");
-        return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
-    }
-    Ok(())
-}
-
 fn confined(caller: &Caller, scope: Scope) -> Result<Scope, Refusal> {
     let mut scope = scope.into_iter().map(|(key, value)| (key, value.into())).collect();
     session::scope::confine(&mut scope, caller)?;
@@ -294,17 +267,6 @@ fn check_issued(caller: &Caller, id: &str) -> Result<(), Refusal> {
 /// the database: they would authenticate a different caller.
 pub(crate) fn is_issued(id: &str) -> bool {
     id.starts_with(Caller::ISSUED)
-}
-
-/// Limits in their stored form.
-pub(crate) fn checked(given: Option<CallLimits>) -> Result<Option<Json>, Refusal> {
-    let Some(given) = given else { return Ok(None) };
-    for (what, allowance) in [("rate", given.rate), ("quota", given.quota)] {
-        let Some(allowance) = allowance else { continue };
-        check::within(&format!("{what}.calls"), Some(allowance.calls), &limits::ALLOWED_CALLS)?;
-        check::within(&format!("{what}.per_ms"), Some(allowance.per_ms), &limits::ALLOWED_SPAN_MS)?;
-    }
-    Ok((given != CallLimits::default()).then(|| Json::from(json!(given))))
 }
 
 fn save(ctx: &mut Context<'_>, mut identity: Identity) -> Result<Identity, Abort> {

@@ -10,7 +10,8 @@ use abide_schema::{
 };
 use serde_json::json;
 
-use crate::{access::identity, check};
+use crate::access::call_limits;
+use crate::check;
 
 /// Every reducer except those that manage permissions.
 const ALL: &str = "*";
@@ -170,14 +171,14 @@ pub fn set_role(
         check::capability(ctx.caller, Some(capability), "giving this capability to a role")?;
     }
     // A role's limits apply to identities without their own, so they must not exceed the caller's.
-    identity::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
+    call_limits::check_limits(ctx.caller, &format!("role {name}"), &limits.unwrap_or_default())?;
     let before = ctx.get::<Role>(&name)?;
     let role = Role {
         name,
         description,
         reducers: Json::from(json!(reducers)),
         capabilities: Json::from(json!(capabilities)),
-        limits: identity::checked(limits)?,
+        limits: call_limits::checked(limits)?,
         created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
         updated_at: before.as_ref().map_or(ctx.now, |before| before.updated_at),
         seq: before.as_ref().map_or(ctx.seq, |before| before.seq),

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use regex::RegexBuilder;
 use serde_json::{Map, Number, Value};
 
+use crate::number;
+use crate::schema::{Id, Keyword, Pattern, Schema, Types};
 use crate::text::quote;
-use crate::{Id, Keyword, Pattern, Schema, Types, number};
 
 /// Maximum bytes of a compiled pattern, and the steps charged for each byte of text. In the worst case each byte
 /// is compared with each state of the automaton, and a state takes some thirty bytes.

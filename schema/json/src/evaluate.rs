@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Number, Value};
 
+use crate::number;
+use crate::schema::{DEPTH, Failure, Id, Keyword, Pattern, Schema, Types};
 use crate::text::quote;
-use crate::{DEPTH, Failure, Id, Keyword, Pattern, Schema, Types, number};
 
 /// Bytes of text processed in a step.
 const BYTES_PER_STEP: usize = 16;

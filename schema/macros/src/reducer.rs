@@ -7,7 +7,7 @@ use syn::spanned::Spanned as _;
 use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType};
 use syn::{Type, Visibility};
 
-use crate::doc_of;
+use crate::doc::doc_of;
 
 /// One argument of the call: a parameter after the context.
 struct Argument {

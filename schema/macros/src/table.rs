@@ -7,7 +7,7 @@ use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
 use syn::{Error, Expr, Field, Fields, Ident, ItemStruct, LitStr, Result};
 
-use crate::doc_of;
+use crate::doc::doc_of;
 
 #[derive(Default)]
 struct Declaration {

@@ -6,7 +6,6 @@
 //! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use abide_schema::id::is_control;
@@ -19,13 +18,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use percent_encoding::percent_decode_str;
 use serde_json::Value as JsonValue;
-use subtle::ConstantTimeEq as _;
 
+use crate::app_state::AppState;
+use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
-use crate::auth::jwt::{Jwt, UniqueObject};
+use crate::auth::jwt::UniqueObject;
 use crate::connections::pending::PendingConnection;
 use crate::problem::Problem;
-use crate::routes::AppState;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
 const OPEN: [&str; 3] = ["/", "/health", "/ready"];
@@ -37,94 +36,6 @@ const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
 fn may_stand_in_query(path: &str) -> bool {
     let run = path.strip_prefix("/v1/runs/").and_then(|rest| rest.strip_suffix("/events"));
     TOKEN_IN_QUERY.contains(&path) || run.is_some_and(|id| !id.contains('/'))
-}
-
-/// Who has access. See the module.
-#[derive(Clone)]
-pub struct AccessConfig {
-    token: Option<Arc<str>>,
-    jwt: Option<Jwt>,
-}
-
-impl std::fmt::Debug for AccessConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let token = if self.token.is_some() { "token" } else { "loopback" };
-        match &self.jwt {
-            None => write!(f, "Access({token})"),
-            Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
-        }
-    }
-}
-
-impl AccessConfig {
-    /// Accepts only credentials in the file: while there are none, every caller on this machine has access, with
-    /// the id `local`.
-    #[must_use]
-    pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None }
-    }
-
-    /// Additionally accepts this token: its bearer is an admin with the id `token`.
-    ///
-    /// # Errors
-    /// `bad_arguments` if the token cannot be sent in a header: it is empty, or contains a space or
-    /// anything outside visible ASCII.
-    pub fn bearer(token: impl Into<String>) -> Result<AccessConfig, Refusal> {
-        let token = token.into();
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let detail = "the token is empty or has characters that are not allowed in a header";
-            return Err(Refusal::new(Code::BadArguments, detail).hint(
-                "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
-            ));
-        }
-        Ok(AccessConfig { token: Some(token.into()), jwt: None })
-    }
-
-    /// Additionally accepts JSON Web Tokens of an issuer.
-    #[must_use]
-    pub fn with_jwt(mut self, jwt: Jwt) -> AccessConfig {
-        self.jwt = Some(jwt);
-        self
-    }
-
-    /// Whether credentials are required regardless of the file.
-    pub(crate) fn requires_credentials(&self) -> bool {
-        self.token.is_some() || self.jwt.is_some()
-    }
-
-    pub(crate) fn jwt(&self) -> Option<&Jwt> {
-        self.jwt.as_ref()
-    }
-
-    pub(crate) fn is_own_token(&self, shown: &str) -> bool {
-        let own = self.token.as_ref();
-        own.is_some_and(|own| bool::from(shown.as_bytes().ct_eq(own.as_bytes())))
-    }
-
-    /// Whether a server with this access may listen at an address, for a file without tokens or one that does not
-    /// exist yet.
-    ///
-    /// # Errors
-    /// As [`check_listens`](crate::check_listens).
-    pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
-        AccessConfig::check(listens, self.requires_credentials())
-    }
-
-    /// Whether a server may listen at an address; `required` says whether credentials are
-    /// required.
-    ///
-    /// # Errors
-    /// `denied` for a non-loopback address while no credentials exist.
-    pub(crate) fn check(listens: SocketAddr, required: bool) -> Result<(), Refusal> {
-        if required || is_loopback(listens.ip()) {
-            return Ok(());
-        }
-        let detail = format!(
-            "cannot listen on {listens}: without a token only loopback addresses are allowed"
-        );
-        Err(Refusal::new(Code::Denied, detail)
-            .hint("create a token with  abide token create  or listen on 127.0.0.1"))
-    }
 }
 
 /// Admits a request with the requested scope, or refuses it.
@@ -308,16 +219,13 @@ fn is_loopback_host(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
 }
 
-fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
 /// The supported subprotocols, of those that a WebSocket client offers.
 pub(crate) const SUBPROTOCOLS: [&str; 1] = [SUBPROTOCOL];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::access_config::AccessConfig;
 
     type Pairs = &'static [(&'static str, &'static str)];
 
@@ -405,17 +313,5 @@ mod tests {
             assert_eq!(door.name(path, pairs).await, expected, "{path} {pairs:?}");
         }
         assert!(AccessConfig::bearer("").is_err() && AccessConfig::bearer("two words").is_err());
-    }
-
-    #[test]
-    fn without_credentials_the_server_listens_only_on_loopback() {
-        let check = |address: &str| {
-            AccessConfig::check(address.parse().expect("an address"), false).map_err(|why| why.code)
-        };
-        assert_eq!(check("127.0.0.1:0"), Ok(()));
-        assert_eq!(check("[::1]:0"), Ok(()));
-        assert_eq!(check("0.0.0.0:0"), Err(Code::Denied));
-        assert_eq!(check("[::]:0"), Err(Code::Denied));
-        assert_eq!(AccessConfig::check("0.0.0.0:0".parse().expect("an address"), true), Ok(()));
     }
 }

@@ -3,12 +3,13 @@
 use abide_engine::Engine;
 use abide_engine::credentials::{RoleEntry, changed, claimed, disabled, expiry, required};
 use abide_schema::caller::{AdmittedCredential, Caller, Credential};
-use abide_schema::{Code, Micros, Refusal, Seq};
+use abide_schema::{Micros, Refusal, Seq};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::auth::access::AccessConfig;
+use crate::auth::access_config::AccessConfig;
 use crate::auth::credential_store::CredentialStore;
+use crate::auth::unknown;
 
 /// A caller that was admitted. A caller without a credential presented the server's own token.
 #[derive(Clone, Debug)]
@@ -184,10 +185,4 @@ fn token_parts(shown: &str) -> Option<(String, String)> {
         return None;
     }
     Some((id.to_owned(), hex::encode(Sha256::digest(shown.as_bytes()))))
-}
-
-/// One refusal for every unknown credential, so that attempts reveal nothing.
-pub(crate) fn unknown() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "the token is unknown")
-        .hint("check it for missing characters; an admin can create another:  abide token create")
 }

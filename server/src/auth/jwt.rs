@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::{Map, Value as JsonValue};
 
-use crate::auth::authenticator::unknown;
+use crate::auth::unknown;
 use crate::limits;
 
 /// The configuration file: trusted keys, and the mapping of claims.

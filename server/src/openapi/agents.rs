@@ -2,7 +2,7 @@
 
 use serde_json::{Value as JsonValue, json};
 
-use super::{answers, idempotency_key, object, schema_ref};
+use super::elements::{answers, idempotency_key, object, schema_ref};
 
 /// `/agents`, `/capabilities` and the routes of runs.
 pub(super) fn paths() -> [(&'static str, JsonValue); 7] {

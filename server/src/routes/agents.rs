@@ -12,9 +12,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value as JsonValue, json};
 
-use super::{AppState, CallerExtension, hidden, idempotency_key, json as as_json};
+use super::exchange::json as as_json;
+use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
+use crate::routes::exchange::{hidden, idempotency_key};
 
 /// Number of characters of a prompt that are shown.
 const PROMPT_CHARS: usize = 500;

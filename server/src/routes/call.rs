@@ -8,11 +8,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{AppState, CallerExtension, idempotency_key};
+use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::frames;
 use crate::problem::Problem;
+use crate::routes::exchange::idempotency_key;
 use crate::unsent;
 
 /// Runs one reducer.

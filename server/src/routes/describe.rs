@@ -5,9 +5,10 @@ use abide_schema::{Code, Refusal};
 use axum::extract::State;
 use axum::response::Response;
 
-use super::{AppState, CallerExtension, json};
+use crate::app_state::{AppState, CallerExtension};
 use crate::openapi;
 use crate::problem::Problem;
+use crate::routes::exchange::json;
 
 /// Tables, columns and reducers.
 pub(super) async fn schema(State(app): State<AppState>, by: CallerExtension) -> Response {

@@ -5,10 +5,11 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{AppState, CallerExtension, json};
+use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::frames;
 use crate::problem::Problem;
+use crate::routes::exchange::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,12 +4,12 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::json;
 
-use super::{AppState, SessionExtension};
+use crate::app_state::{AppState, SessionExtension};
 use crate::problem::Problem;
 
 /// The process is running. `/ready` says whether it accepts calls.
 pub(super) async fn health() -> Response {
-    super::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
+    super::exchange::json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
 /// Calls are accepted.
@@ -20,8 +20,8 @@ pub(super) async fn ready(
     app.engine.ready()?;
     if session.is_none() {
         // The length of the log is not public.
-        return Ok(super::json(json!({"status": "ready"}).to_string()));
+        return Ok(super::exchange::json(json!({"status": "ready"}).to_string()));
     }
     let seq = app.engine.durable_seq();
-    Ok(super::json(json!({"status": "ready", "seq": seq}).to_string()))
+    Ok(super::exchange::json(json!({"status": "ready", "seq": seq}).to_string()))
 }

@@ -15,10 +15,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{AppState, CallerExtension, hidden, idempotency_key, json as as_json};
+use super::exchange::json as as_json;
+use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::problem::Problem;
+use crate::routes::exchange::{hidden, idempotency_key};
 
 /// A request for a run.
 #[derive(Debug, Deserialize)]

@@ -16,9 +16,10 @@ use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue};
 
-use super::{AppState, CallerExtension, SessionExtension, json};
+use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
+use crate::routes::exchange::json;
 use crate::{frames, limits};
 
 #[derive(Deserialize)]

@@ -20,8 +20,8 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
-use super::writer::{Command, Subscribe};
-use super::{OutgoingMessage, SessionEnd, message};
+use super::message;
+use super::writer::{Command, OutgoingMessage, Subscribe};
 use crate::arrivals::Arrivals;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
@@ -30,6 +30,16 @@ use crate::{frames, limits, unsent};
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
+
+/// How a session ended.
+pub(super) enum SessionEnd {
+    /// The peer has disconnected.
+    Gone,
+    /// The peer closed.
+    Closed,
+    /// The server closes, with a code of RFC 6455 and a reason.
+    Close(u16, &'static str),
+}
 
 /// The reading half of a session.
 pub(super) struct Reader<'a> {

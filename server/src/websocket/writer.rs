@@ -3,17 +3,16 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abide_engine::buffers::Account;
+use abide_engine::buffers::{Account, Reservation};
 use abide_engine::{Connection, Start, SubscribeRequest, Update};
 use abide_schema::Refusal;
 use axum::extract::ws::{Message, WebSocket};
 use futures_util::stream::SplitSink;
 use futures_util::{FutureExt as _, SinkExt as _};
 use serde_json::{Map, Value as JsonValue};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::OutgoingMessage;
 use crate::{frames, limits, unsent};
 
 /// Commands from the reader. The writer executes them, because it owns the connection.
@@ -37,6 +36,14 @@ impl Subscribe {
         let Subscribe { id, sql, params, start, checksum, explain } = self;
         SubscribeRequest { id, sql, params, start: *start, checksum: *checksum, explain: *explain }
     }
+}
+
+/// A message to the client, and the resources that it holds until it is written.
+pub(super) struct OutgoingMessage {
+    pub(super) text: String,
+    pub(super) _room: Option<OwnedSemaphorePermit>,
+    /// Counts the text if it is large.
+    pub(super) _hold: Option<Reservation>,
 }
 
 /// The writing half of a session.

@@ -58,7 +58,7 @@ async fn a_stream_sends_a_snapshot_and_every_change() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}
+            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}
         "#]],
     );
     server.post("/v1/call/write_note", r#"{"book":"b","text":"elsewhere"}"#).await;
@@ -86,14 +86,14 @@ async fn a_reconnect_resumes_from_the_last_event() {
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-            event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+            event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
         "#]],
     );
     let mut stream = Stream::of(&server, &query, None).await;
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-            event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+            event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
         "#]],
     );
 }
@@ -112,7 +112,7 @@ async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"},"reset":true}
+            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"reset":true}
         "#]],
     );
 }
@@ -146,7 +146,7 @@ async fn a_stream_can_start_as_of_a_seq() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"},"checksum":"5f35e4fe2c7ea804"}
+        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"checksum":"5f35e4fe2c7ea804"}
     "#]],
     );
     check(
@@ -159,7 +159,7 @@ async fn a_stream_can_start_as_of_a_seq() {
     check(
         &stream.next().await.expect("nothing new"),
         expect![[r#"
-        event: delta id: 2 data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"images","cost":"the changed rows that match its keys","state":"none"}}]}
+        event: delta id: 2 data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
     "#]],
     );
     let both = server.get(&format!("/v1/subscribe?{query}&after_seq=1")).await;

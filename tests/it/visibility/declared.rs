@@ -9,13 +9,13 @@ use serde_json::{Map, json};
 use super::{ask, caller};
 use crate::world::World;
 
-/// What members of a group may see.
+/// What members of a team may see.
 #[table(name = "rules", without_rowid)]
 pub(crate) struct Rule {
     /// The table.
     #[column(key)]
     pub(crate) about: String,
-    /// The group.
+    /// The team.
     #[column(key)]
     pub(crate) team: String,
     /// The visible rows.
@@ -24,7 +24,7 @@ pub(crate) struct Rule {
     pub(crate) without: Json,
 }
 
-/// A group.
+/// A team.
 #[table(name = "teams", without_rowid)]
 pub(crate) struct Team {
     /// Its name.
@@ -50,7 +50,7 @@ pub(crate) struct Letter {
     pub(crate) author: String,
 }
 
-/// Adds a rule for all callers.
+/// Adds a rule for all teams.
 #[reducer]
 pub(crate) fn add_rule(
     ctx: &mut Context<'_>,
@@ -61,7 +61,7 @@ pub(crate) fn add_rule(
     ctx.insert(Rule { about, team: "*".to_owned(), only, without })
 }
 
-/// Adds a group.
+/// Adds a team.
 #[reducer]
 pub(crate) fn add_team(ctx: &mut Context<'_>, name: String) -> Result<Team, Abort> {
     ctx.insert(Team { name })
@@ -120,7 +120,7 @@ async fn resumes(engine: &Engine, from: Seq) -> bool {
     connection.subscribe(&request).await.unwrap();
     match connection.next().await {
         Update::Delta { .. } => true,
-        Update::Error { refusal, .. } if refusal.code == Code::ResyncRequired => false,
+        Update::Error { refusal, .. } if refusal.code == Code::Refetch => false,
         other => panic!("{other:?}"),
     }
 }

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    Decoder, Gathered, all_instructions, arguments_object, arguments_text, parse, set, take_turns,
-};
+use super::body::{all_instructions, arguments_object, set, take_turns};
+use super::decoder::{Decoder, Gathered, arguments_text, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 

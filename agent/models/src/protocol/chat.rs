@@ -4,7 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Decoder, Gathered, arguments_text, parse, set};
+use super::body::set;
+use super::decoder::{Decoder, Gathered, arguments_text, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 

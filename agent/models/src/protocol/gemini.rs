@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::body::{all_instructions, arguments_object, set, take_turns};
+use super::decoder::{Decoder, Gathered, parse};
 use super::partial::{Partial, Piece};
-use super::{Decoder, Gathered, all_instructions, arguments_object, parse, set, take_turns};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Decoder, Gathered, arguments_object, parse, set};
+use super::body::{arguments_object, set};
+use super::decoder::{Decoder, Gathered, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop};
 

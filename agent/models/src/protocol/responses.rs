@@ -5,7 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Decoder, Gathered, parse, set};
+use super::body::set;
+use super::decoder::{Decoder, Gathered, parse};
 use crate::classify;
 use crate::{ModelCall, ModelError, ModelMessage, ModelRequest, Stop, ToolSpec};
 

@@ -5,9 +5,12 @@ use std::path::Path;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
+use serde_json::json;
+
+use super::body::arguments_object;
 use super::*;
-use crate::ModelMessage;
 use crate::frames::Frames;
+use crate::{ModelError, ModelEvent, ModelMessage};
 
 type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 

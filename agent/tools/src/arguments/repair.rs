@@ -15,7 +15,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, JsonTypeSet, ValidationError};
 use serde_json::{Map, Number, Value};
 
-use super::{BoundedValidator, CheckedArguments};
+use super::validator::{BoundedValidator, CheckedArguments};
 
 /// A round converts all invalid values, so this limits the nesting of strings in strings.
 const ROUNDS: usize = 16;

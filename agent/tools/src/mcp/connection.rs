@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::McpStatus;
 use super::lines::{BoundedLines, StreamError};
+use super::status::McpStatus;
 use crate::config::ConfigError;
 use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
 

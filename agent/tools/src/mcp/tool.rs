@@ -14,10 +14,14 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::connection::Connection;
-use super::{Server, rendering};
+use super::rendering;
+use super::server::Server;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::registry::{NAME_CHARS, matches_any};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
+
+/// Maximum number of tools per server. A longer list is not usable for a model.
+const TOOLS_MAX: usize = 1_000;
 
 /// A tool of a server.
 pub(super) struct McpTool {
@@ -62,6 +66,26 @@ fn name_here(prefix: &str, name: &str) -> String {
     let hash = Sha256::digest(format!("{prefix}{name}"));
     let hash = hex::encode(&hash[..4]);
     format!("{}_{hash}", &whole[..NAME_CHARS - hash.len() - 1])
+}
+
+impl Server {
+    /// Replaces the tools of the registry by those that the server has listed.
+    pub(super) fn publish(self: &Arc<Server>, mut listed: Vec<rmcp::model::Tool>) {
+        if self.closing.is_cancelled() {
+            return;
+        }
+        listed.retain(|tool| self.only.as_ref().is_none_or(|only| matches_any(only, &tool.name)));
+        if listed.len() > TOOLS_MAX {
+            tracing::warn!(server = self.name, "only the first {TOOLS_MAX} tools are used");
+            listed.truncate(TOOLS_MAX);
+        }
+        let tools = listed
+            .into_iter()
+            .map(|tool| Arc::new(McpTool::of(Arc::clone(self), tool)) as Arc<dyn Tool>);
+        for problem in self.tools.replace(&self.name, tools.collect()) {
+            tracing::warn!(server = self.name, problem, "a tool is not used");
+        }
+    }
 }
 
 impl Tool for McpTool {

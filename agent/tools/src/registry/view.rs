@@ -35,6 +35,16 @@ pub struct ToolView {
     selection: Selection,
 }
 
+impl Tools {
+    /// The tools that an agent may use.
+    ///
+    /// # Errors
+    /// A name is unknown, and no source that has not listed its tools yet could provide it.
+    pub fn view(&self, selection: Selection) -> Result<ToolView, ToolsError> {
+        ToolView::of(self.clone(), selection)
+    }
+}
+
 /// A call that may be run.
 pub struct AdmittedCall {
     /// The tool.

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Output;
+use super::stdio::Output;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
 

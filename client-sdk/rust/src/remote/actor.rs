@@ -4,49 +4,31 @@
 //! A call is sent again, unchanged, on each new connection until it is answered or its caller gives
 //! up; its request id makes that safe. A subscription resumes from its seq.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Seq};
-use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_tungstenite::tungstenite::{Error as SocketError, Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::Shared;
+use super::command::Command;
 use super::dial::{Dial, Dialing, Socket};
 use super::frame::{Frame, Op};
-use super::mailbox::Mailbox;
+use super::shared::Shared;
+use super::socket_connection::SocketConnection;
 use super::subscriptions::Subscriptions;
 use crate::Error;
-use crate::backend::{Attempt, BackendReply, Backoff, RawResult, Start, SubscriptionQuery};
-
-/// Silence of the server after which the client sends a ping.
-const PING: Duration = Duration::from_secs(10);
-
-/// Silence after which the server counts as gone: two pings went unanswered. A server that
-/// reads a large result still answers.
-const SILENCE: Duration = Duration::from_secs(30);
+use crate::backend::{Attempt, BackendReply, Backoff, RawResult};
 
 /// How long to wait for the other side after a close frame.
 const CLOSING: Duration = Duration::from_secs(1);
-
-/// Commands of handles.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
-    Forget { id: u64 },
-    Subscribe { key: u64, query: SubscriptionQuery, start: Start, mailbox: Arc<Mailbox> },
-    Resume { key: u64, start: Start },
-    Unsubscribe { key: u64 },
-    Close { done: oneshot::Sender<()> },
-}
 
 /// A pending request.
 #[derive(Debug)]
@@ -328,88 +310,4 @@ impl PendingRequest {
 /// A retry would not help: the server rejected the credentials.
 fn is_final(error: &Error) -> bool {
     matches!(error.code(), Some(Code::Unauthenticated | Code::Denied))
-}
-
-/// One connection, read and written concurrently: it is read even while the server does not read.
-pub(crate) struct SocketConnection<'a> {
-    socket: &'a mut Socket,
-    to_send: VecDeque<Utf8Bytes>,
-    unflushed: bool,
-    heard_at: Instant,
-    pinged: bool,
-}
-
-impl SocketConnection<'_> {
-    fn new(socket: &mut Socket) -> SocketConnection<'_> {
-        let heard_at = Instant::now();
-        let to_send = VecDeque::new();
-        SocketConnection { socket, to_send, unflushed: false, heard_at, pinged: false }
-    }
-
-    /// Queues a message. Callers that wait for the replies bound the queue.
-    pub(crate) fn send(&mut self, text: impl Into<Utf8Bytes>) {
-        self.to_send.push_back(text.into());
-    }
-
-    /// When to [`check`](Line::check).
-    fn wake_at(&self) -> Instant {
-        self.heard_at + if self.pinged { SILENCE } else { PING }
-    }
-
-    /// Pings a silent server; an error when it does not answer.
-    fn check(&mut self) -> Result<(), String> {
-        let silence = self.heard_at.elapsed();
-        if silence >= SILENCE {
-            return Err(format!("the server was silent for {} s", silence.as_secs()));
-        }
-        if silence >= PING && !self.pinged {
-            self.pinged = true;
-            self.send(r#"{"op":"ping"}"#);
-        }
-        Ok(())
-    }
-
-    /// Writes what can be written, and reads: the next text, `None` for other messages, or an error.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Utf8Bytes>, String>> {
-        if let Err(why) = self.poll_send(context) {
-            return Poll::Ready(Err(why.to_string()));
-        }
-        let Poll::Ready(message) = self.socket.poll_next_unpin(context) else {
-            return Poll::Pending;
-        };
-        self.heard_at = Instant::now();
-        self.pinged = false;
-        Poll::Ready(match message {
-            Some(Ok(Message::Text(text))) => Ok(Some(text)),
-            Some(Ok(Message::Close(Some(frame)))) if !frame.reason.is_empty() => {
-                Err(frame.reason.to_string())
-            }
-            Some(Ok(Message::Close(_))) | None => {
-                Err("the server closed the connection".to_owned())
-            }
-            Some(Ok(_)) => {
-                // The answer to a ping is written with the next flush.
-                self.unflushed = true;
-                Ok(None)
-            }
-            Some(Err(why)) => Err(why.to_string()),
-        })
-    }
-
-    fn poll_send(&mut self, context: &mut Context<'_>) -> Result<(), SocketError> {
-        while !self.to_send.is_empty() {
-            match self.socket.poll_ready_unpin(context)? {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(()) => {
-                    let text = self.to_send.pop_front().unwrap_or_default();
-                    self.socket.start_send_unpin(Message::Text(text))?;
-                    self.unflushed = true;
-                }
-            }
-        }
-        if self.unflushed && self.socket.poll_flush_unpin(context)?.is_ready() {
-            self.unflushed = false;
-        }
-        Ok(())
-    }
 }

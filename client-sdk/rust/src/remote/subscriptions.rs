@@ -18,9 +18,9 @@ use abide_schema::wire::ClientMessage;
 use abide_schema::{Code, Refusal, Row, Seq};
 use tokio::time::Instant;
 
-use super::actor::SocketConnection;
 use super::frame::{Change, Frame};
 use super::mailbox::Mailbox;
+use super::socket_connection::SocketConnection;
 use crate::backend::{Backoff, Event, Start, SubscriptionQuery};
 
 /// The id of one start of a subscription: each start has a new id, so that frames of an earlier one

@@ -12,13 +12,15 @@ use abide_schema::table::Kind;
 use abide_schema::{Row, Value};
 
 use crate::catalog::Catalog;
+use crate::delta::accumulator::{Accumulator, BackfilledGroup, Group, GroupState};
+use crate::delta::evaluation::{EvaluationExtent, restricted_to_group};
 use crate::delta::exact::{self, ExactRow};
-use crate::delta::rule::{EvaluationExtent, RuleContext, Show, Term, restricted_to_group, terms};
-use crate::delta::state::{RuleState, row_bytes};
+use crate::delta::rule_context::RuleContext;
+use crate::delta::state::RuleState;
+use crate::delta::term::{Show, Term, terms};
 use crate::delta::{Delta, Weights};
 use crate::plan::fragment::{Aggregate, Fragment, Mark, Piece, PlainExpr, Renderer, Statement};
-use crate::plan::select::Query;
-use crate::plan::select_core::{ExtraConditions, SelectCore};
+use crate::plan::query::{ExtraConditions, Query, SelectCore};
 use crate::sql::LiveError;
 
 /// How a query's groups are maintained as accumulators.
@@ -55,48 +57,8 @@ enum GroupOutput {
     Evaluated(Statement),
 }
 
-/// The accumulators of a group, filled by a reader.
-#[derive(Debug)]
-pub struct BackfilledGroup(pub(crate) Group);
-
-/// The cached state of a group.
-#[derive(Debug)]
-pub(crate) enum GroupState {
-    /// Its accumulators.
-    Group(Group),
-    /// They are too expensive to fill here; a reader is about to fill them.
-    AwaitingBackfill,
-}
-
-/// The accumulators of one group.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    /// The number of rows.
-    rows: i64,
-    sums: Vec<Accumulator>,
-    /// The output row; `None` if HAVING does not hold or there are no rows.
-    shown: Option<Row>,
-}
-
-/// The accumulator of one aggregate.
-#[derive(Clone, Debug, Default)]
-struct Accumulator {
-    /// The number of non-NULL arguments.
-    count: i64,
-    /// The sum of the integer arguments.
-    sum: i128,
-    /// A bound on the sum of their magnitudes, in units of 2³². While it fits, no partial sum
-    /// overflows, in any order.
-    reach: i128,
-    /// The number of arguments that are neither integers nor NULL.
-    odd: i64,
-    extremum: Option<Value>,
-    /// Whether the extremum was removed.
-    lost: bool,
-}
-
 impl AggregateRule {
-    /// A tally for an aggregation of plain joins that is grouped by plain columns and outputs only
+    /// A rule for an aggregation of plain joins that is grouped by plain columns and outputs only
     /// these and aggregates that can be added up.
     pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> Option<AggregateRule> {
         let groups = core.group.clone().unwrap_or_default();
@@ -134,7 +96,7 @@ impl AggregateRule {
         Some(AggregateRule { aggregates: aggregates.collect(), terms, fill, shown, grouped })
     }
 
-    /// All statements of the tally.
+    /// All statements of the rule.
     pub(crate) fn statements(&self) -> Vec<Statement> {
         let mut statements: Vec<Statement> = self.terms().cloned().collect();
         statements.push(self.fill.clone());
@@ -291,8 +253,11 @@ impl AggregateRule {
             let mut cells = row.iter();
             let mut next = || cells.next().expect("the statement shows every accumulator");
             filled.rows = crate::delta::integer(next());
-            filled.sums =
-                self.aggregates.iter().map(|call| Accumulator::read(call, &mut next)).collect();
+            filled.sums = self
+                .aggregates
+                .iter()
+                .map(|call| Accumulator::read(call.aggregate, &mut next))
+                .collect();
         })?;
         Ok(filled)
     }
@@ -326,122 +291,6 @@ impl AggregateRule {
             }
         }
     }
-}
-
-impl GroupState {
-    /// Its approximate size in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            GroupState::Group(group) => group.bytes(),
-            GroupState::AwaitingBackfill => 0,
-        }
-    }
-}
-
-impl Group {
-    /// Its approximate size in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        let extrema = self.sums.iter().filter_map(|sum| sum.extremum.as_ref());
-        self.sums.len() * size_of::<Accumulator>()
-            + extrema.map(Value::size).sum::<usize>()
-            + self.shown.as_ref().map_or(0, |row| row_bytes(row))
-    }
-}
-
-impl Accumulator {
-    /// Reads the output of [`AggregateTerm::filled`].
-    fn read<'v>(call: &AggregateCall, next: &mut dyn FnMut() -> &'v Value) -> Accumulator {
-        let number = crate::delta::integer;
-        let mut sum = Accumulator::default();
-        match call.aggregate {
-            Aggregate::Rows | Aggregate::Other => {}
-            Aggregate::Count => sum.count = number(next()),
-            Aggregate::Sum | Aggregate::Total | Aggregate::Average => {
-                sum.count = number(next());
-                sum.sum = i128::from(number(next())) << 32;
-                sum.sum += i128::from(number(next()));
-                sum.reach = i128::from(number(next()));
-                sum.odd = number(next());
-            }
-            Aggregate::Min | Aggregate::Max => {
-                sum.extremum = Some(next().clone()).filter(|value| *value != Value::Null);
-            }
-        }
-        sum
-    }
-
-    fn add(&mut self, aggregate: Aggregate, value: &Value, weight: i64) {
-        if *value == Value::Null {
-            return;
-        }
-        self.count += weight;
-        match aggregate {
-            Aggregate::Min | Aggregate::Max => self.compare(aggregate, value, weight),
-            Aggregate::Sum | Aggregate::Total | Aggregate::Average => match value {
-                Value::Integer(n) => {
-                    self.sum += i128::from(*n) * i128::from(weight);
-                    self.reach += reach(*n) * i128::from(weight);
-                }
-                _ => self.odd += weight,
-            },
-            Aggregate::Rows | Aggregate::Count | Aggregate::Other => {}
-        }
-    }
-
-    /// Compares values of one column, and so of one type.
-    fn compare(&mut self, aggregate: Aggregate, value: &Value, weight: i64) {
-        let Some(extremum) = &self.extremum else {
-            // NULL so far, or lost: only added rows can set it.
-            self.lost |= weight < 0;
-            self.extremum = Some(value.clone()).filter(|_| weight > 0);
-            return;
-        };
-        if weight < 0 {
-            self.lost |= exact::same(std::slice::from_ref(extremum), std::slice::from_ref(value));
-            return;
-        }
-        let order = match (value, extremum) {
-            (Value::Integer(value), Value::Integer(known)) => value.cmp(known),
-            (Value::Real(value), Value::Real(known)) => value.total_cmp(known),
-            (Value::Text(value), Value::Text(known)) => value.as_bytes().cmp(known.as_bytes()),
-            (Value::Blob(value), Value::Blob(known)) => value.cmp(known),
-            _ => {
-                self.lost = true;
-                return;
-            }
-        };
-        let better = if aggregate == Aggregate::Min { order.is_lt() } else { order.is_gt() };
-        if better {
-            self.extremum = Some(value.clone());
-        }
-    }
-
-    /// The value that SQLite would compute; `None` if not certain.
-    fn value(&self, aggregate: Aggregate, rows: i64) -> Option<Value> {
-        // As in SQLite: the sum as the nearest double, then the division.
-        #[expect(clippy::cast_precision_loss, reason = "SQLite rounds here too")]
-        let real = |n: i64| n as f64;
-        let sum = || {
-            let small = self.odd == 0 && self.reach < 1 << 31;
-            i64::try_from(self.sum).ok().filter(|_| small)
-        };
-        Some(match aggregate {
-            Aggregate::Rows => Value::Integer(rows),
-            Aggregate::Count => Value::Integer(self.count),
-            Aggregate::Sum if self.count == 0 => Value::Null,
-            Aggregate::Sum => Value::Integer(sum()?),
-            Aggregate::Total => Value::Real(real(sum()?)),
-            Aggregate::Average if self.count == 0 => Value::Null,
-            Aggregate::Average => Value::Real(real(sum()?) / real(self.count)),
-            Aggregate::Min | Aggregate::Max => self.extremum.clone().unwrap_or(Value::Null),
-            Aggregate::Other => return None,
-        })
-    }
-}
-
-/// The magnitude of an integer in units of 2³², rounded up.
-fn reach(n: i64) -> i128 {
-    i128::from((n >> 32).abs() + 1)
 }
 
 /// An aggregate found in a fragment.

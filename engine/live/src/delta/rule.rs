@@ -1,99 +1,56 @@
 //! The delta rules: how the change of a query's result follows from the changes of its tables.
 //!
-//! `ChangeImages`: filter and project the old and new images of the changed rows. `Join`: with R' the
+//! `RowFilter`: filter and project the old and new images of the changed rows. `Join`: with R' the
 //! tables after the commit, ΔV = Σ over non-empty S of (−1)^(|S|+1) · ⋈_{i∈S} ΔR_i ⋈_{j∉S} R'_j
-//! (DBSP's rule, over the later state only). `Groups`: find the touched groups by the same terms,
-//! and evaluate each of them over the tables after and before. `Touched`: find the rows of the
-//! outermost inner tables that a change may affect, and evaluate the query for each of them, after
-//! and before. `Whole`: evaluate the whole query over both states.
-
-mod groups;
-mod partitions;
+//! (DBSP's rule, over the later state only). `GroupReevaluation`: find the affected groups by the
+//! same terms, and evaluate each of them over the tables after and before. `RowReevaluation`: find
+//! the rows of the outermost inner tables that a change may affect, and evaluate the query for each
+//! of them, after and before. `FullReevaluation`: evaluate the whole query over both states.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use abide_schema::{Row, TableSpec, Value};
 use sqlite3_parser::ast::CompoundOperator;
 
-use crate::catalog::{Catalog, IMAGE, WEIGHT};
-use crate::delta::aggregates::{AggregateRule, BackfilledGroup};
-use crate::delta::changes::{Changes, NEW, OLD, RowChange, image_number};
-use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
+use crate::catalog::{Catalog, IMAGE};
+use crate::delta::accumulator::BackfilledGroup;
+use crate::delta::aggregates::AggregateRule;
+use crate::delta::changes::{NEW, OLD, RowChange, image_number};
+use crate::delta::dependency::{SourcePath, source_path};
+use crate::delta::evaluation::{EvaluationExtent, evaluate};
 use crate::delta::exact::{self, ExactRow};
-use crate::delta::meter::Cost;
+use crate::delta::groups::groups_of;
+use crate::delta::partitions::Partitions;
+use crate::delta::rule_context::{PARTS, RuleContext};
 use crate::delta::state::RuleState;
+use crate::delta::term::{JOINED, Show, Term, terms, write_conditions};
 use crate::delta::window::WindowRule;
 use crate::delta::{Delta, Weights, integer, key_of};
-use crate::plan::fragment::{Arg, Fragment, Piece, PlainExpr, Renderer, SourceForm, Statement};
-use crate::plan::select::Query;
-use crate::plan::select_core::SelectCore;
-use crate::sql::{LiveError, Sql};
-
-use groups::groups_of;
-pub(crate) use partitions::Partitions;
-
-/// The maximum number of joined tables. Beyond it the 2^n − 1 terms are too many.
-pub(crate) const JOINED: usize = 5;
-
-/// The maximum number of groups or rows evaluated one by one. Beyond it the whole query is
-/// evaluated: a resume over a long span touches most of a result anyway.
-const PARTS: usize = 1_000;
+use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, SourceForm, Statement};
+use crate::plan::query::{Query, SelectCore};
+use crate::sql::LiveError;
 
 /// How a query's result is maintained.
 #[derive(Debug)]
 pub(crate) enum DeltaRule {
     /// One table, filtered and projected.
-    Images(Statement),
+    RowFilter(Statement),
     /// An inner join.
     Join(Vec<Term>),
     /// Aggregates maintained as accumulators.
-    Aggregates(Box<AggregateRule>, Vec<Term>),
+    IncrementalAggregate(Box<AggregateRule>, Vec<Term>),
     /// Other aggregates: the terms return the group of every changed row.
-    Groups(Vec<Term>),
+    GroupReevaluation(Vec<Term>),
     /// Outer joins and subqueries: the terms return the rows that a change may affect.
-    Touched(Vec<Term>),
+    RowReevaluation(Vec<Term>),
     /// LIMIT of plain joins.
     Window(WindowRule),
     /// The terms check whether any changed row matters; if so, the whole query is evaluated.
     OnAnyChange(Vec<Term>),
-    /// A partitioned result: the terms return the touched parts.
-    Partitions(Partitions),
+    /// A partitioned result: the terms return the affected partitions.
+    PartitionReevaluation(Partitions),
     /// Any query: evaluated over both states.
-    Whole,
-}
-
-/// One summand of a join's delta: some sources stand for their changes.
-#[derive(Debug)]
-pub(crate) struct Term {
-    /// The tables (catalog positions) whose changes it reads.
-    changed: Vec<usize>,
-    sign: i64,
-    pub(crate) statement: Statement,
-}
-
-impl Term {
-    /// The statement of the term.
-    pub(crate) fn statement(&self) -> &Statement {
-        &self.statement
-    }
-}
-
-/// The inputs of a rule.
-pub(crate) struct RuleContext<'a> {
-    pub(crate) catalog: &'a Catalog,
-    pub(crate) query: &'a Query,
-    pub(crate) params: &'a [Value],
-    pub(crate) changes: &'a Changes,
-    pub(crate) sql: &'a mut dyn Sql,
-    pub(crate) evaluations: &'a Evaluations,
-    /// The cached state of the result before the changes, updated by the rule; `None` if the
-    /// changes are not those of the next commit.
-    pub(crate) state: Option<&'a mut RuleState>,
-    /// Receives the groups that are too expensive to fill here, if a reader may fill them.
-    pub(crate) dear: Option<&'a mut Vec<Row>>,
-    /// The cost so far.
-    pub(crate) spent: &'a mut Cost,
+    FullReevaluation,
 }
 
 impl DeltaRule {
@@ -125,13 +82,13 @@ impl DeltaRule {
             let groups = core.group.clone().unwrap_or_default();
             let terms = terms(catalog, query, &dependency, None, &groups, Show::Distinct);
             return match AggregateRule::of(catalog, query, core) {
-                Some(tally) => DeltaRule::Aggregates(Box::new(tally), terms),
-                None => DeltaRule::Groups(terms),
+                Some(rule) => DeltaRule::IncrementalAggregate(Box::new(rule), terms),
+                None => DeltaRule::GroupReevaluation(terms),
             };
         }
         let shown = core.shown();
         if core.from.len() == 1 {
-            return DeltaRule::Images(images(catalog, query, core, &shown));
+            return DeltaRule::RowFilter(images(catalog, query, core, &shown));
         }
         DeltaRule::Join(terms(catalog, query, &dependency, None, &shown, Show::Weighted))
     }
@@ -139,28 +96,28 @@ impl DeltaRule {
     /// The name of the rule.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            DeltaRule::Images(_) => "images",
+            DeltaRule::RowFilter(_) => "row_filter",
             DeltaRule::Join(_) => "join",
-            DeltaRule::Aggregates(..) => "tally",
-            DeltaRule::Groups(_) => "groups",
-            DeltaRule::Touched(_) => "touched",
+            DeltaRule::IncrementalAggregate(..) => "incremental_aggregate",
+            DeltaRule::GroupReevaluation(_) => "group_reevaluation",
+            DeltaRule::RowReevaluation(_) => "row_reevaluation",
             DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) => "window",
-            DeltaRule::Partitions(_) => "parts",
-            DeltaRule::Whole => "whole",
+            DeltaRule::PartitionReevaluation(_) => "partition_reevaluation",
+            DeltaRule::FullReevaluation => "full_reevaluation",
         }
     }
 
     /// The terms that join changed rows with other tables.
     pub(crate) fn terms(&self) -> Vec<&Term> {
         match self {
-            DeltaRule::Images(_) | DeltaRule::Whole => Vec::new(),
+            DeltaRule::RowFilter(_) | DeltaRule::FullReevaluation => Vec::new(),
             DeltaRule::Join(terms)
-            | DeltaRule::Aggregates(_, terms)
-            | DeltaRule::Groups(terms)
-            | DeltaRule::Touched(terms)
+            | DeltaRule::IncrementalAggregate(_, terms)
+            | DeltaRule::GroupReevaluation(terms)
+            | DeltaRule::RowReevaluation(terms)
             | DeltaRule::OnAnyChange(terms) => terms.iter().collect(),
             DeltaRule::Window(cut) => cut.terms.iter().collect(),
-            DeltaRule::Partitions(parts) => parts.terms().collect(),
+            DeltaRule::PartitionReevaluation(parts) => parts.terms().collect(),
         }
     }
 
@@ -168,38 +125,39 @@ impl DeltaRule {
     fn choose_else(catalog: &Catalog, query: &Query) -> DeltaRule {
         if query.limit.is_some() {
             return Partitions::gate(catalog, query)
-                .map_or(DeltaRule::Whole, DeltaRule::OnAnyChange);
+                .map_or(DeltaRule::FullReevaluation, DeltaRule::OnAnyChange);
         }
         if let [(_, core)] = query.cores.as_slice()
             && !core.distinct
             && !core.windows()
         {
             if let Some(parts) = Partitions::of_full_join(catalog, query, core) {
-                return DeltaRule::Partitions(parts);
+                return DeltaRule::PartitionReevaluation(parts);
             }
             if let Some(terms) = touched(catalog, query, core) {
-                return DeltaRule::Touched(terms);
+                return DeltaRule::RowReevaluation(terms);
             }
         }
-        Partitions::by_values(catalog, query).map_or(DeltaRule::Whole, DeltaRule::Partitions)
+        Partitions::by_values(catalog, query)
+            .map_or(DeltaRule::FullReevaluation, DeltaRule::PartitionReevaluation)
     }
 
     /// All statements of the rule.
     pub(crate) fn statements(&self, catalog: &Catalog, query: &Query) -> Vec<Statement> {
         let (terms, extent) = match self {
-            DeltaRule::Images(statement) => return vec![statement.clone()],
+            DeltaRule::RowFilter(statement) => return vec![statement.clone()],
             DeltaRule::Join(terms) => (terms.as_slice(), None),
-            DeltaRule::Aggregates(_, terms) | DeltaRule::Groups(terms) => {
+            DeltaRule::IncrementalAggregate(_, terms) | DeltaRule::GroupReevaluation(terms) => {
                 (terms.as_slice(), Some(EvaluationExtent::Group))
             }
-            DeltaRule::Touched(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
+            DeltaRule::RowReevaluation(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
             DeltaRule::Window(cut) => (cut.terms.as_slice(), Some(EvaluationExtent::Whole)),
             DeltaRule::OnAnyChange(terms) => (terms.as_slice(), Some(EvaluationExtent::Whole)),
-            DeltaRule::Partitions(parts) => return parts.statements(catalog, query),
-            DeltaRule::Whole => (&[][..], Some(EvaluationExtent::Whole)),
+            DeltaRule::PartitionReevaluation(parts) => return parts.statements(catalog, query),
+            DeltaRule::FullReevaluation => (&[][..], Some(EvaluationExtent::Whole)),
         };
         let mut statements = match self {
-            DeltaRule::Aggregates(tally, _) => tally.statements(),
+            DeltaRule::IncrementalAggregate(rule, _) => rule.statements(),
             _ => Vec::new(),
         };
         statements.extend(terms.iter().map(|term| term.statement.clone()));
@@ -217,7 +175,9 @@ impl DeltaRule {
         group: &Row,
     ) -> Result<Option<BackfilledGroup>, LiveError> {
         match self {
-            DeltaRule::Aggregates(tally, _) => Ok(Some(BackfilledGroup(tally.fill(run, group)?))),
+            DeltaRule::IncrementalAggregate(rule, _) => {
+                Ok(Some(BackfilledGroup(rule.fill(run, group)?)))
+            }
             _ => Ok(None),
         }
     }
@@ -231,7 +191,9 @@ impl DeltaRule {
         filled: Option<BackfilledGroup>,
     ) -> Result<(), LiveError> {
         match self {
-            DeltaRule::Aggregates(tally, _) => tally.apply_backfill(run, state, group, filled),
+            DeltaRule::IncrementalAggregate(rule, _) => {
+                rule.apply_backfill(run, state, group, filled)
+            }
             _ => Ok(()),
         }
     }
@@ -243,8 +205,8 @@ impl DeltaRule {
             _ => None,
         };
         match self {
-            DeltaRule::Partitions(parts) => parts.values().filter_map(own).collect(),
-            DeltaRule::Aggregates(..) | DeltaRule::Groups(_) => {
+            DeltaRule::PartitionReevaluation(parts) => parts.values().filter_map(own).collect(),
+            DeltaRule::IncrementalAggregate(..) | DeltaRule::GroupReevaluation(_) => {
                 query.cores[0].1.group.iter().flatten().filter_map(own).collect()
             }
             _ => Vec::new(),
@@ -259,26 +221,26 @@ impl DeltaRule {
         numbers: Option<&[usize]>,
     ) -> Result<Delta, LiveError> {
         match self {
-            DeltaRule::Images(statement) => run.images(statement, numbers),
+            DeltaRule::RowFilter(statement) => run.images(statement, numbers),
             DeltaRule::Join(terms) => {
                 let mut weights = Weights::default();
                 run.terms(terms, &mut |row, weight| weights.add(row, weight))?;
                 Ok(Delta::of_weights(&run.query.key, weights))
             }
-            DeltaRule::Aggregates(tally, terms) => match run.state.take() {
-                Some(state) => tally.delta(run, state),
+            DeltaRule::IncrementalAggregate(rule, terms) => match run.state.take() {
+                Some(state) => rule.delta(run, state),
                 None => run.groups(terms),
             },
-            DeltaRule::Groups(terms) => run.groups(terms),
-            DeltaRule::Touched(terms) => run.touched(terms),
+            DeltaRule::GroupReevaluation(terms) => run.groups(terms),
+            DeltaRule::RowReevaluation(terms) => run.touched(terms),
             DeltaRule::Window(cut) => cut.delta(run),
-            DeltaRule::Partitions(parts) => run.parts(parts),
+            DeltaRule::PartitionReevaluation(parts) => run.parts(parts),
             DeltaRule::OnAnyChange(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
                 if met { run.whole() } else { Ok(Delta::default()) }
             }
-            DeltaRule::Whole => run.whole(),
+            DeltaRule::FullReevaluation => run.whole(),
         }
     }
 }
@@ -323,36 +285,6 @@ impl RuleContext<'_> {
         Ok(delta)
     }
 
-    /// Calls `each` with the rows and weights of every term whose tables changed.
-    pub(crate) fn terms(
-        &mut self,
-        terms: &[Term],
-        each: &mut dyn FnMut(Row, i64),
-    ) -> Result<(), LiveError> {
-        self.terms_given(terms, &[], each)
-    }
-
-    /// The same for terms with given values.
-    pub(crate) fn terms_given(
-        &mut self,
-        terms: &[Term],
-        given: &[Value],
-        each: &mut dyn FnMut(Row, i64),
-    ) -> Result<(), LiveError> {
-        for term in terms {
-            let changed =
-                |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
-            if !term.changed.iter().all(changed) {
-                continue;
-            }
-            self.rows(&term.statement, given, &mut |row| {
-                let (weight, row) = row.split_first().expect("a term shows its weight first");
-                each(row.into(), term.sign * integer(weight));
-            })?;
-        }
-        Ok(())
-    }
-
     fn groups(&mut self, terms: &[Term]) -> Result<Delta, LiveError> {
         let mut touched = Weights::default();
         self.terms(terms, &mut |group, _| touched.add(group, 1))?;
@@ -393,165 +325,13 @@ impl RuleContext<'_> {
         }
         Ok(Delta::of_weights(&self.query.key, weights))
     }
-
-    /// Adds the rows after the changes and subtracts those before.
-    fn add_difference(
-        &mut self,
-        extent: EvaluationExtent,
-        given: &[Value],
-        (was, is): (bool, bool),
-        weights: &mut Weights,
-    ) -> Result<(), LiveError> {
-        if was {
-            self.evaluate(extent, given, true, &mut |row| weights.add(row, -1))?;
-        }
-        if is {
-            self.evaluate(extent, given, false, &mut |row| weights.add(row, 1))?;
-        }
-        Ok(())
-    }
-
-    /// Evaluates the whole query and compares it with the previous result, which is cached or
-    /// evaluated too.
-    pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
-        let remembered = self.state.as_mut().and_then(|state| state.take_rows());
-        let old = match remembered {
-            Some(rows) => rows,
-            None => self.evaluated(true)?,
-        };
-        let new = self.evaluated(false)?;
-        let delta = Delta::between(self.query.limit.is_some(), &self.query.key, &old, &new);
-        if let Some(state) = &mut self.state {
-            state.keep_rows(new);
-        }
-        Ok(delta)
-    }
-
-    fn evaluated(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
-        let mut rows = Vec::new();
-        self.evaluate(EvaluationExtent::Whole, &[], before, &mut |row| rows.push(row))?;
-        Ok(rows)
-    }
-
-    /// Calls `each` with the rows before or after the changes.
-    pub(crate) fn evaluate(
-        &mut self,
-        extent: EvaluationExtent,
-        given: &[Value],
-        before: bool,
-        each: &mut dyn FnMut(Row),
-    ) -> Result<(), LiveError> {
-        let changed = self.query.sources.iter().map(|source| {
-            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
-        });
-        let before = changed.collect();
-        let statement = self.evaluations.get(self.catalog, self.query, extent, before);
-        self.rows(&statement, given, &mut |row| each(row.into()))
-    }
-
-    /// Runs a statement.
-    pub(crate) fn rows(
-        &mut self,
-        statement: &Statement,
-        given: &[Value],
-        each: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), LiveError> {
-        let value = |arg: &Arg| match arg {
-            Arg::Slot(slot) => self.params[*slot].clone(),
-            Arg::Given(at) => given[*at].clone(),
-        };
-        let params: Vec<Value> = statement.args.iter().map(value).collect();
-        self.spent.statements += 1;
-        self.spent.steps += self.sql.run(&statement.sql, &params, each)?;
-        Ok(())
-    }
 }
 
 impl SelectCore {
-    /// All its sources and conditions.
-    pub(crate) fn dependency_path(&self) -> DependencyPath {
-        let conditions = self.filter.iter().map(|conjunct| conjunct.condition.clone());
-        DependencyPath {
-            sources: self.sources().unwrap_or_default(),
-            conditions: conditions.collect(),
-        }
-    }
-
     /// Its outputs.
     fn shown(&self) -> Vec<Fragment> {
         self.outputs.iter().map(|output| output.value.clone()).collect()
     }
-}
-
-/// The part of a query to evaluate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum EvaluationExtent {
-    /// All of it.
-    Whole,
-    /// One group, given by the values of its expressions.
-    Group,
-    /// One row of each of the outermost inner tables, given by their cells. A condition between
-    /// tables becomes one with a constant, for which SQLite uses an index even when it reads a
-    /// table as it was before.
-    Row,
-}
-
-/// Statements that evaluate a query, by extent and by which sources are read as they were before.
-/// Rendered on first use.
-#[derive(Debug, Default)]
-pub(crate) struct Evaluations(Mutex<HashMap<Evaluation, Arc<Statement>>>);
-
-/// An extent, and which sources are read as they were before.
-type Evaluation = (EvaluationExtent, Vec<bool>);
-
-impl Evaluations {
-    fn get(
-        &self,
-        catalog: &Catalog,
-        query: &Query,
-        extent: EvaluationExtent,
-        before: Vec<bool>,
-    ) -> Arc<Statement> {
-        // Rendering again after a panic in another thread is harmless.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let statement = known
-            .entry((extent, before))
-            .or_insert_with_key(|(_, before)| Arc::new(evaluate(catalog, query, extent, before)));
-        Arc::clone(statement)
-    }
-}
-
-fn evaluate(
-    catalog: &Catalog,
-    query: &Query,
-    extent: EvaluationExtent,
-    before: &[bool],
-) -> Statement {
-    let mut out = Renderer::new(catalog, &query.sources);
-    for (form, before) in out.forms.iter_mut().zip(before) {
-        *form = if *before { SourceForm::Before } else { SourceForm::After };
-    }
-    match extent {
-        EvaluationExtent::Whole if query.limit.is_some() => out.fragment(&query.text()),
-        EvaluationExtent::Whole => out.fragment(&query.body(&[])),
-        EvaluationExtent::Group => out.fragment(&query.body(&restricted_to_group(query))),
-        EvaluationExtent::Row => {
-            let mut first = 0;
-            for source in query.blocks[0].inner() {
-                out.forms[source] = SourceForm::Given(first);
-                first += catalog.table(query.sources[source].table).columns.len();
-            }
-            out.fragment(&query.body(&[]));
-        }
-    }
-    out.finish()
-}
-
-/// The conditions that fix each group expression to a given value.
-pub(crate) fn restricted_to_group(query: &Query) -> Vec<Fragment> {
-    let (_, core) = &query.cores[0];
-    let groups = core.group.iter().flatten();
-    groups.enumerate().map(|(at, by)| core.shielded(by, by.is_given(at))).collect()
 }
 
 /// The images of changed rows in the query's result, between two numbers.
@@ -644,15 +424,6 @@ fn all_joined(catalog: &Catalog, query: &Query) -> Option<Vec<Term>> {
     Some(all)
 }
 
-/// The rows of a term.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Show {
-    /// Summands of a Z-set.
-    Weighted,
-    /// Only whether there are any rows.
-    Distinct,
-}
-
 /// The old and new images of one table's changes, by primary key.
 struct ChangeImages<'a> {
     width: usize,
@@ -675,79 +446,6 @@ impl<'a> ChangeImages<'a> {
         let Some(change) = self.changes.get(&ExactRow(key)) else { return (true, true) };
         let is = |image: &Option<Row>| image.as_ref().is_some_and(|image| exact::same(image, row));
         (is(&change.old), is(&change.new))
-    }
-}
-
-/// The summands of a join's delta, with these outputs: one for each set of its sources that may
-/// have changed, or of those sets that contain one source.
-pub(crate) fn terms(
-    catalog: &Catalog,
-    query: &Query,
-    dependency: &DependencyPath,
-    always: Option<usize>,
-    shown: &[Fragment],
-    show: Show,
-) -> Vec<Term> {
-    let mut terms = Vec::new();
-    for subset in 1_usize..1 << dependency.sources.len() {
-        let (mut changed, mut rest) = (Vec::new(), Vec::new());
-        for (at, source) in dependency.sources.iter().enumerate() {
-            if subset & (1 << at) == 0 { rest.push(*source) } else { changed.push(*source) }
-        }
-        if always.is_some_and(|source| !changed.contains(&source)) {
-            continue;
-        }
-        let mut out = Renderer::new(catalog, &query.sources);
-        changed.iter().for_each(|source| out.forms[*source] = SourceForm::Changed);
-        let weights: Vec<String> =
-            changed.iter().map(|source| format!("{}.{WEIGHT}", out.alias(*source))).collect();
-        match show {
-            Show::Weighted => out.text(&format!("SELECT {}", weights.join(" * "))),
-            Show::Distinct => out.text("SELECT DISTINCT 1"),
-        }
-        for value in shown {
-            out.text(",");
-            out.fragment(value);
-        }
-        for (at, source) in join_order(dependency, &changed, &rest).into_iter().enumerate() {
-            out.text(if at == 0 { "FROM" } else { "CROSS JOIN" });
-            out.source(source);
-        }
-        write_conditions(&mut out, dependency.conditions.iter());
-        terms.push(Term {
-            changed: changed.iter().map(|source| query.sources[*source].table).collect(),
-            sign: if changed.len() % 2 == 1 { 1 } else { -1 },
-            statement: out.finish(),
-        });
-    }
-    terms
-}
-
-/// The join order: the changes first, then always a table connected with the preceding ones. CROSS
-/// JOIN makes SQLite keep that order; its planner does not know how small the changes are.
-fn join_order(dependency: &DependencyPath, changed: &[usize], rest: &[usize]) -> Vec<usize> {
-    let connects = |placed: &[usize], source: usize| {
-        dependency.conditions.iter().any(|condition| {
-            let named: Vec<usize> = condition.columns().map(|(source, _)| source).collect();
-            named.contains(&source)
-                && named.iter().any(|other| placed.contains(other))
-                && named.iter().all(|other| *other == source || placed.contains(other))
-        })
-    };
-    let mut order: Vec<usize> = changed[..1].to_vec();
-    let mut left: Vec<usize> = changed[1..].iter().chain(rest).copied().collect();
-    while !left.is_empty() {
-        let next = left.iter().position(|source| connects(&order, *source)).unwrap_or(0);
-        order.push(left.remove(next));
-    }
-    order
-}
-
-fn write_conditions<'f>(out: &mut Renderer, conditions: impl Iterator<Item = &'f Fragment>) {
-    for (at, condition) in conditions.enumerate() {
-        out.text(if at > 0 { "AND (" } else { "WHERE (" });
-        out.fragment(condition);
-        out.text(")");
     }
 }
 

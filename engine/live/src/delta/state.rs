@@ -3,17 +3,15 @@
 
 use std::collections::HashMap;
 
-use abide_schema::{Row, Value};
+use abide_schema::Row;
 
-use crate::delta::aggregates::GroupState;
+use crate::delta::accumulator::{GroupState, row_bytes};
 use crate::delta::exact::ExactRow;
 
 /// Cached rows or groups of one binding.
 const ENTRIES: usize = 10_000;
 /// Cached bytes of one binding.
 const BYTES: usize = 1 << 20;
-/// Bytes of an entry in addition to its cells: the map's slot, the row's header, the counters.
-const ENTRY_BYTES: usize = 128;
 
 /// The cached state.
 #[derive(Debug, Default)]
@@ -87,9 +85,4 @@ impl RuleState {
             self.bytes += bytes;
         }
     }
-}
-
-/// The approximate size of a cached row in bytes.
-pub(crate) fn row_bytes(row: &[Value]) -> usize {
-    ENTRY_BYTES + row.iter().map(|cell| size_of::<Value>() + cell.size()).sum::<usize>()
 }

@@ -9,11 +9,11 @@ use abide_schema::{Row, Value};
 use crate::catalog::Catalog;
 use crate::delta::Delta;
 use crate::delta::dependency::DependencyPath;
-use crate::delta::rule::{RuleContext, Show, Term, terms};
+use crate::delta::rule_context::RuleContext;
 use crate::delta::state::RememberedRows;
+use crate::delta::term::{Show, Term, terms};
 use crate::plan::fragment::{Fragment, Piece, PlainExpr};
-use crate::plan::select::Query;
-use crate::plan::select_core::SelectCore;
+use crate::plan::query::{Order, Query, SelectCore};
 use crate::sql::LiveError;
 
 /// How a window is maintained.
@@ -98,7 +98,7 @@ impl WindowSize {
 
 /// The condition that a row sorts before a given one or equal to it: `a < ?1 OR a IS ?1 AND (b < ?2
 /// OR …)`.
-fn not_after(query: &Query, total: &[crate::plan::order::Order]) -> Fragment {
+fn not_after(query: &Query, total: &[Order]) -> Fragment {
     let mut out = Fragment::new();
     for (at, term) in total.iter().enumerate() {
         let value = &query.outputs()[term.output].value;

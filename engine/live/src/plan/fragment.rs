@@ -7,6 +7,8 @@ use std::sync::Arc;
 use abide_schema::table::Kind;
 
 use crate::catalog::{Catalog, WEIGHT, delta_name};
+use crate::identifier::quoted;
+use crate::plan::collation::Collation;
 
 /// A table in one FROM clause.
 #[derive(Clone, Debug)]
@@ -28,34 +30,6 @@ pub(crate) enum SourceForm {
     Changed,
     /// One given row; its cells are given values from this number on.
     Given(usize),
-}
-
-/// The built-in collations of SQLite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Collation {
-    /// Byte by byte.
-    Binary,
-    /// ASCII letters without case.
-    NoCase,
-    /// Trailing spaces ignored.
-    RightTrim,
-}
-
-impl Collation {
-    /// Parses the name of a collation.
-    pub(crate) fn parse(name: &str) -> Option<Collation> {
-        let all = [Collation::Binary, Collation::NoCase, Collation::RightTrim];
-        all.into_iter().find(|collation| collation.sql().eq_ignore_ascii_case(name))
-    }
-
-    /// The name in SQL.
-    pub(crate) fn sql(self) -> &'static str {
-        match self {
-            Collation::Binary => "BINARY",
-            Collation::NoCase => "NOCASE",
-            Collation::RightTrim => "RTRIM",
-        }
-    }
 }
 
 /// A part of a fragment.
@@ -614,7 +588,17 @@ fn append(out: &mut String, text: &str) {
     out.push_str(text);
 }
 
-/// An identifier in double quotes.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
+/// Appends a list of fragments.
+pub(crate) fn push_list(out: &mut Fragment, list: &[Fragment]) {
+    for (at, item) in list.iter().enumerate() {
+        if at > 0 {
+            out.push_text(",");
+        }
+        out.push(item);
+    }
+}
+
+/// Whether all of these are harmless.
+pub(crate) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
+    all.into_iter().all(|fragment| fragment.harmless)
 }

@@ -6,117 +6,26 @@ use abide_schema::table::IndexSpec;
 use abide_schema::{Code, Refusal, TableSpec};
 use sqlite3_parser::ast::fmt::ToTokens;
 use sqlite3_parser::ast::{
-    As, Cmd, FromClause, JoinConstraint, JoinOperator, JoinType, JoinedSelectTable, Name, Select,
-    SelectTable, Stmt, With,
+    As, Cmd, FromClause, JoinConstraint, JoinedSelectTable, Name, Select, SelectTable, Stmt, With,
 };
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use crate::delta::dependency::ShownColumns;
-use crate::plan::fragment::{Affinity, Fragment, Piece, PlainExpr, Source, quoted};
+use crate::identifier::{require_main, unquote};
+use crate::plan::block::ShownColumns;
+use crate::plan::conjunct::Conjunct;
+use crate::plan::fragment::{Affinity, Fragment, PlainExpr, Source};
+use crate::plan::guard::VisibilityGuard;
+use crate::plan::join::{Join, JoinKind, join_kind};
 use crate::plan::kind::common;
 use crate::plan::lex;
-use crate::plan::lower::{Conjunct, Entry, Lowering, Scope, require_main, unquote, unsupported};
-use crate::plan::principal::VisibilityGuard;
-use crate::plan::select::Query;
-use crate::plan::select_core::{ExprContext, ExtraConditions, Output, SelectCore};
+use crate::plan::lowering::Lowering;
+use crate::plan::query::{Derived, ExprContext, FromTerm, Output, Query, SelectCore};
+use crate::plan::scope::{Entry, NamedQuery, Scope};
+use crate::plan::syntax::unsupported;
 
 /// Tables that one statement may read. Each mention counts, because views of views multiply.
 const SOURCES: usize = 60;
-
-/// How a term of FROM is joined to the preceding ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Join {
-    /// JOIN, CROSS JOIN, comma.
-    Inner,
-    /// LEFT JOIN: this term may be all NULL.
-    Left,
-    /// RIGHT JOIN: the preceding terms may be all NULL.
-    Right,
-    /// FULL JOIN: both.
-    Full,
-}
-
-/// A term of FROM.
-#[derive(Clone, Debug)]
-pub(crate) struct FromTerm {
-    /// The table, if it is a table.
-    pub(crate) source: Option<usize>,
-    /// The subquery, if it is a subquery.
-    pub(crate) derived: Option<Box<Derived>>,
-    /// The number that identifies its columns, if it is not a table.
-    pub(crate) number: Option<usize>,
-    /// The item as SQL, if it is not a subquery.
-    pub(crate) item: Fragment,
-    pub(crate) join: Join,
-    /// The condition of a join that is not inner.
-    pub(crate) on: Vec<Conjunct>,
-    /// The key of its rows, if they have one.
-    pub(crate) key: Option<Vec<Fragment>>,
-}
-
-/// A subquery in FROM that is not inlined.
-#[derive(Clone, Debug)]
-pub(crate) struct Derived {
-    /// The alias.
-    pub(crate) alias: String,
-    /// The number that identifies its columns.
-    pub(crate) number: usize,
-    /// The query. Its columns are named c1, c2, …
-    pub(crate) query: Query,
-    /// ORDER BY and LIMIT, if it has a LIMIT.
-    pub(crate) window: Fragment,
-}
-
-impl Join {
-    /// The keyword.
-    pub(crate) fn sql(self) -> &'static str {
-        match self {
-            Join::Inner => "JOIN",
-            Join::Left => "LEFT JOIN",
-            Join::Right => "RIGHT JOIN",
-            Join::Full => "FULL JOIN",
-        }
-    }
-
-    /// Whether rows of this term are kept if no preceding row matches.
-    pub(crate) fn keeps_right(self) -> bool {
-        matches!(self, Join::Right | Join::Full)
-    }
-}
-
-impl FromTerm {
-    /// All fragments.
-    pub(crate) fn fragments(&mut self) -> Box<dyn Iterator<Item = &mut Fragment> + '_> {
-        let on = self.on.iter_mut().map(|conjunct| &mut conjunct.condition);
-        let own = std::iter::once(&mut self.item).chain(on);
-        match &mut self.derived {
-            None => Box::new(own),
-            Some(derived) => {
-                let Derived { query, window, .. } = &mut **derived;
-                Box::new(own.chain(query.fragments()).chain([window]))
-            }
-        }
-    }
-
-    /// Whether a piece is one of its columns.
-    pub(crate) fn is_named(&self, piece: &Piece) -> bool {
-        match piece {
-            Piece::Column(source, _) => self.source == Some(*source),
-            Piece::Derived(_, number, _) => self.number == Some(*number),
-            _ => false,
-        }
-    }
-
-    /// Appends the term as SQL, with conditions added to SELECTs of subqueries.
-    pub(crate) fn write(&self, added: &ExtraConditions, out: &mut Fragment) {
-        let Some(derived) = &self.derived else { return out.push(&self.item) };
-        out.push_text("(");
-        out.push(&derived.query.body_with(added));
-        out.push(&derived.window);
-        out.push_text(&format!(") AS {}", quoted(&derived.alias)));
-    }
-}
 
 /// How to read an item of FROM.
 #[derive(Clone, Copy)]
@@ -125,14 +34,6 @@ pub(crate) struct FromContext<'a> {
     join: Join,
     /// Whether a simple query may be inlined.
     inline: bool,
-}
-
-/// A view or CTE: a text under a name.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedQuery {
-    name: String,
-    columns: Vec<String>,
-    sql: String,
 }
 
 impl Lowering<'_> {
@@ -734,25 +635,6 @@ fn is_indexed(table: &TableSpec, at: usize) -> bool {
         || column.unique
         || !column.one_of.is_empty()
         || table.indexes.iter().any(named)
-}
-
-#[derive(Clone, Copy)]
-struct JoinKind {
-    join: Join,
-    natural: bool,
-}
-
-fn join_kind(operator: JoinOperator) -> JoinKind {
-    let JoinOperator::TypedJoin(Some(kind)) = operator else {
-        return JoinKind { join: Join::Inner, natural: false };
-    };
-    let join = match (kind.contains(JoinType::LEFT), kind.contains(JoinType::RIGHT)) {
-        (true, true) => Join::Full,
-        (false, true) => Join::Right,
-        (true, false) => Join::Left,
-        (false, false) => Join::Inner,
-    };
-    JoinKind { join, natural: kind.contains(JoinType::NATURAL) }
 }
 
 /// An item of FROM and the items joined to it.

@@ -11,7 +11,7 @@ use sqlite3_parser::dialect::TokenType::{
 use sqlite3_parser::lexer::Scanner;
 use sqlite3_parser::lexer::sql::{Error, Tokenizer};
 
-use crate::plan::lower::unquote;
+use crate::identifier::unquote;
 
 /// The maximum nesting of parentheses and CASE. Every level takes stack here and in SQLite.
 pub(crate) const NESTING: usize = 100;

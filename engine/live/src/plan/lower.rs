@@ -1,25 +1,18 @@
 //! From the parser's tree to fragments: resolves names, numbers parameters, lifts literals, and
 //! refuses non-deterministic expressions.
 
-use std::collections::{BTreeMap, HashSet};
-
 use abide_schema::table::Kind;
-use abide_schema::{Code, Refusal, Value};
-use sqlite3_parser::ast::{
-    Expr, FunctionCallOrder, LikeOperator, Literal, Operator, UnaryOperator,
-};
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::ast::{Expr, FunctionCallOrder, LikeOperator, Literal, UnaryOperator};
 
-use crate::catalog::Catalog;
-use crate::delta::dependency::Block;
-use crate::plan::expansion::Expansion;
-use crate::plan::fragment::{Affinity, Collation, Fragment, PlainExpr, Source};
-use crate::plan::from::NamedQuery;
-use crate::plan::functions;
-use crate::plan::kind;
-use crate::plan::lex;
-use crate::plan::principal::QueryPrincipal;
-use crate::plan::select_core::ExprContext;
-use crate::route::Route;
+use crate::identifier::{require_main, unquote};
+use crate::plan::collation::Collation;
+use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::scope::Scope;
+use crate::plan::slot::Slot;
+use crate::plan::syntax::{collation_of, is_comparison, no_function, operator_sql};
+use crate::plan::{functions, kind};
 
 mod aggregate;
 mod call;
@@ -29,154 +22,7 @@ mod names;
 mod subquery;
 mod window;
 
-use condition::all_harmless;
-pub(crate) use literal::unquote;
-pub(crate) use names::require_main;
-pub(crate) use window::WindowSpec;
-
-/// The value of a parameter of a template.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Slot {
-    /// The caller's parameter of this name or number.
-    Caller(String),
-    /// A literal of the text.
-    Literal(Value),
-    /// The attribute of this name of a restricted caller.
-    Principal(String),
-}
-
-/// A table, view or subquery in a FROM clause.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
-    /// The name that qualifies its columns.
-    pub(crate) name: String,
-    /// Its columns and their values.
-    pub(crate) columns: Vec<(String, Fragment)>,
-    /// The value of `rowid`.
-    pub(crate) rowid: Option<Fragment>,
-    /// Columns that USING merged with those of an earlier table.
-    pub(crate) merged: Vec<String>,
-    /// The values of bare column names that USING merged with those of a later table, if they are
-    /// not the column itself.
-    pub(crate) bare: Vec<(String, Fragment)>,
-}
-
-impl Entry {
-    /// The column of a name.
-    pub(crate) fn find(&self, name: &str) -> Option<&(String, Fragment)> {
-        self.columns.iter().find(|(column, _)| column.eq_ignore_ascii_case(name))
-    }
-
-    /// The value of a bare column name.
-    pub(crate) fn named(&self, name: &str) -> Option<&Fragment> {
-        let bare = self.bare.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        bare.or_else(|| self.find(name)).map(|(_, value)| value)
-    }
-
-    /// Whether the bare name refers to an earlier table's column.
-    pub(crate) fn is_merged(&self, name: &str) -> bool {
-        self.merged.iter().any(|merged| merged.eq_ignore_ascii_case(name))
-    }
-}
-
-/// The names that are visible to an expression.
-#[derive(Clone, Default)]
-pub(crate) struct Scope<'s> {
-    pub(crate) entries: Vec<Entry>,
-    /// Names given with AS. Columns take precedence.
-    pub(crate) aliases: Vec<(String, Fragment)>,
-    /// The enclosing query's scope.
-    pub(crate) outer: Option<&'s Scope<'s>>,
-    /// The number of enclosing scopes.
-    pub(crate) depth: usize,
-}
-
-/// Two columns, each of a source.
-pub(crate) type EqualColumns = ((usize, usize), (usize, usize));
-
-/// A condition that must hold, and what it requires.
-#[derive(Clone, Debug)]
-pub(crate) struct Conjunct {
-    pub(crate) condition: Fragment,
-    pub(crate) route: Route,
-    /// The two columns that it equates, byte by byte.
-    pub(crate) equal: Option<EqualColumns>,
-    /// The two expressions that it equates.
-    pub(crate) sides: Option<Box<(Fragment, Fragment)>>,
-}
-
-impl Conjunct {
-    /// `left = right`, of two columns.
-    pub(crate) fn equal_columns(left: &Fragment, right: &Fragment) -> Conjunct {
-        let mut condition = left.clone();
-        condition.push_text("=");
-        condition.push(right);
-        condition.harmless = left.harmless && right.harmless;
-        let sides = Some(Box::new((left.clone(), right.clone())));
-        Conjunct { condition, route: Route::Any, equal: None, sides }
-    }
-}
-
-/// Lowers one statement.
-pub(crate) struct Lowering<'c> {
-    pub(crate) catalog: &'c Catalog,
-    /// All sources of the statement, from all its FROM clauses.
-    pub(crate) sources: Vec<Source>,
-    /// Its parameters.
-    pub(crate) slots: Vec<Slot>,
-    /// The slot of each of the caller's parameters, by SQLite's number and by name.
-    numbered: BTreeMap<u32, usize>,
-    named: BTreeMap<String, usize>,
-    /// The aliases in use.
-    pub(crate) aliases_taken: HashSet<String>,
-    /// The number of subqueries in FROM.
-    pub(crate) subqueries: usize,
-    /// All SELECTs, and the current one.
-    pub(crate) blocks: Vec<Block>,
-    pub(crate) block: Option<usize>,
-    /// The visible CTEs.
-    pub(crate) named_queries: Vec<NamedQuery>,
-    /// What the enclosing SELECT allows and records.
-    pub(crate) frame: ExprContext,
-    /// Whether compared literals become parameters.
-    pub(crate) lifting: bool,
-    /// The caller, if its visibility is restricted.
-    pub(crate) principal: Option<&'c QueryPrincipal>,
-    /// Whether the text is trusted, as a policy is, and sees everything.
-    pub(crate) trusted: bool,
-    /// Whether the query runs only once, so that non-deterministic expressions are allowed.
-    pub(crate) once: bool,
-    /// The size of the expanded text so far.
-    pub(crate) expansion: Expansion,
-    depth: usize,
-}
-
-type Lowered<T = Fragment> = Result<T, Refusal>;
-
-impl<'c> Lowering<'c> {
-    /// An empty state.
-    pub(crate) fn new(catalog: &'c Catalog) -> Lowering<'c> {
-        Lowering {
-            catalog,
-            sources: Vec::new(),
-            slots: Vec::new(),
-            numbered: BTreeMap::new(),
-            named: BTreeMap::new(),
-            aliases_taken: HashSet::new(),
-            subqueries: 0,
-            blocks: Vec::new(),
-            block: None,
-            named_queries: Vec::new(),
-            frame: ExprContext::default(),
-            lifting: false,
-            principal: None,
-            trusted: false,
-            once: false,
-            expansion: Expansion::default(),
-            depth: 0,
-        }
-    }
-
+impl Lowering<'_> {
     /// Any expression.
     pub(crate) fn expr(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
         let (bare, derived) = (self.frame.bare.len(), self.frame.bare_derived.len());
@@ -195,38 +41,6 @@ impl<'c> Lowering<'c> {
         self.frame.bare.truncate(bare);
         self.frame.bare_derived.truncate(derived);
         Ok(self.representative(&lowered))
-    }
-
-    /// The value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A' by
-    /// NOCASE), it picks one independently of the order of rows.
-    pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
-        if by.fixed || self.form_of(by).is_some() {
-            return by.clone();
-        }
-        // A function result has no affinity; a CAST to the type restores it without changing the
-        // values.
-        let affinity = self.affinity_of(by);
-        let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
-        // 0.0 + -0.0 is 0.0, whichever of the two min() returns.
-        for text in [
-            "CASE WHEN min(typeof(",
-            ")) <> max(typeof(",
-            ")) THEN CAST(min(",
-            ") AS INTEGER) WHEN min(typeof(",
-            ")) = 'real' THEN min(",
-            ") + 0.0 ELSE min((",
-        ] {
-            out.push_text(text);
-            out.push(by);
-        }
-        out.push_text(") COLLATE BINARY) END");
-        if let Affinity::To(name) = affinity {
-            out.push_text(&format!("AS {name})"));
-        }
-        out.aggregates = true;
-        out.collation = by.collation;
-        out.affinity = affinity;
-        out.of_kind(self.kind_of(by))
     }
 
     fn expr_at(&mut self, expr: &Expr, scope: &Scope) -> Lowered {
@@ -486,156 +300,4 @@ impl<'c> Lowering<'c> {
         out.push_text("END");
         Ok(out.of_kind(kind::common(kinds)))
     }
-
-    /// The kind of a fragment.
-    pub(crate) fn kind_of(&self, fragment: &Fragment) -> Option<Kind> {
-        kind::kind_of(self.catalog, &self.sources, fragment)
-    }
-
-    /// The affinity of a fragment.
-    pub(crate) fn affinity_of(&self, fragment: &Fragment) -> Affinity {
-        kind::affinity_of(self.catalog, &self.sources, fragment)
-    }
-
-    /// Checks that SQLite's comparison of two values is well defined.
-    pub(crate) fn require_comparable(
-        &self,
-        left: &Fragment,
-        right: &Fragment,
-    ) -> Result<(), Refusal> {
-        if ![left, right].iter().any(|side| self.affinity_of(side) == Affinity::Open) {
-            return Ok(());
-        }
-        let kind = |side: &Fragment| match side.plain {
-            PlainExpr::Param(slot) => literal::kind_of(&self.slots[slot]),
-            _ => self.kind_of(side),
-        };
-        let number = |side| matches!(kind(side), Some(Kind::Integer | Kind::Real));
-        if (number(left) && number(right)) || kind::common([kind(left), kind(right)]).is_some() {
-            return Ok(());
-        }
-        let what =
-            "a comparison of a column that the SELECTs of a compound make of different types";
-        Err(unsupported(what).hint("wrap the operands in CAST(… AS …)"))
-    }
-
-    /// The kind of a fragment whose equal values are identical.
-    pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
-        kind::form_of(self.catalog, &self.sources, fragment)
-    }
-
-    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
-        if self.depth >= lex::NESTING {
-            return Err(lex::too_deep());
-        }
-        self.depth += 1;
-        let result = work(self);
-        self.depth -= 1;
-        result
-    }
-}
-
-/// The operands of a chain of one operator, in text order.
-fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
-    let (mut first, mut operands) = (expr, Vec::new());
-    while let Expr::Binary(left, found, right) = first
-        && *found == operator
-    {
-        operands.push(*right);
-        first = left;
-    }
-    operands.push(first);
-    operands.reverse();
-    operands
-}
-
-/// Appends a list of fragments.
-pub(crate) fn push_list(out: &mut Fragment, list: &[Fragment]) {
-    for (at, item) in list.iter().enumerate() {
-        if at > 0 {
-            out.push_text(",");
-        }
-        out.push(item);
-    }
-}
-
-fn is_comparison(operator: Operator) -> bool {
-    matches!(
-        operator,
-        Operator::Equals
-            | Operator::NotEquals
-            | Operator::Is
-            | Operator::IsNot
-            | Operator::Less
-            | Operator::LessEquals
-            | Operator::Greater
-            | Operator::GreaterEquals
-    )
-}
-
-fn operator_sql(operator: Operator) -> &'static str {
-    match operator {
-        Operator::Add => "+",
-        Operator::And => "AND",
-        Operator::ArrowRight => "->",
-        Operator::ArrowRightShift => "->>",
-        Operator::BitwiseAnd => "&",
-        Operator::BitwiseOr => "|",
-        Operator::Concat => "||",
-        Operator::Equals => "=",
-        Operator::Divide => "/",
-        Operator::Greater => ">",
-        Operator::GreaterEquals => ">=",
-        Operator::Is => "IS",
-        Operator::IsNot => "IS NOT",
-        Operator::LeftShift => "<<",
-        Operator::Less => "<",
-        Operator::LessEquals => "<=",
-        Operator::Modulus => "%",
-        Operator::Multiply => "*",
-        Operator::NotEquals => "<>",
-        Operator::Or => "OR",
-        Operator::RightShift => ">>",
-        Operator::Subtract => "-",
-    }
-}
-
-/// The position that a number in ORDER BY or GROUP BY means. SQLite accepts only 32-bit positions.
-pub(crate) fn position(expr: &Expr) -> Option<i64> {
-    expr.is_integer().filter(|number| i32::try_from(*number).is_ok())
-}
-
-/// An expression in ORDER BY or GROUP BY without its parentheses and its trailing COLLATE.
-pub(crate) fn without_collation<'e, 'b>(
-    expr: &'e Expr<'b>,
-) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
-    let (mut bare, mut collation) = (expr, None);
-    loop {
-        match bare {
-            Expr::Collate(inner, name) => {
-                collation = collation.or(Some(collation_of(name)?));
-                bare = inner;
-            }
-            Expr::Parenthesized(items) if items.len() == 1 => bare = &items[0],
-            _ => return Ok((bare, collation)),
-        }
-    }
-}
-
-fn collation_of(name: &str) -> Result<Collation, Refusal> {
-    let name = unquote(name);
-    Collation::parse(&name).ok_or_else(|| {
-        Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
-            .hint("use BINARY, NOCASE or RTRIM")
-    })
-}
-
-/// The refusal of a query form without a delta rule.
-pub(crate) fn unsupported(what: &str) -> Refusal {
-    Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
-        .hint("run it once with  abide sql")
-}
-
-fn no_function(name: &str) -> Refusal {
-    Refusal::new(Code::BadSql, format!("no such function: {name}"))
 }

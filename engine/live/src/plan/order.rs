@@ -4,19 +4,13 @@ use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, NullsOrder, SortOrder, SortedColumn};
 
-use crate::plan::fragment::{Collation, Fragment};
-use crate::plan::lower::{Lowering, Scope, position, unquote, unsupported, without_collation};
-use crate::plan::select::Query;
-use crate::plan::select_core::Output;
-
-/// A term of the order, as an output position.
-#[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub(crate) output: usize,
-    pub(crate) desc: bool,
-    pub(crate) nulls_last: bool,
-    pub(crate) collation: Collation,
-}
+use crate::identifier::unquote;
+use crate::plan::collation::Collation;
+use crate::plan::fragment::Fragment;
+use crate::plan::lowering::Lowering;
+use crate::plan::query::{Order, Output, Query};
+use crate::plan::scope::Scope;
+use crate::plan::syntax::{position, unsupported, without_collation};
 
 impl Lowering<'_> {
     /// Resolves ORDER BY as SQLite does: a number is a position, a name first an alias, and an

@@ -4,7 +4,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::route::router::BindingId;
+/// A binding that is attached to a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BindingId(pub(crate) u64);
 
 /// A map with numeric keys that a client cannot choose: counters and keyed hashes. Keys that a
 /// client chooses could be made to collide.

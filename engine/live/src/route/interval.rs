@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use abide_schema::Value;
 
-use crate::route::router::BindingId;
+use crate::route::binding_index::BindingId;
 
 /// A cell as a point in SQLite's value order: numbers, then texts, then blobs.
 #[derive(Clone, Debug)]

@@ -6,10 +6,11 @@ use abide_schema::Value;
 
 use crate::catalog::Catalog;
 use crate::delta::dependency::{DependencyPath, source_path};
-use crate::delta::rule::{JOINED, Show, Term, terms};
-use crate::plan::fragment::{Collation, Fragment, Piece};
-use crate::plan::select::Query;
-use crate::route::{Comparison, Equality, canonical};
+use crate::delta::term::{JOINED, Show, Term, terms};
+use crate::plan::collation::{Collation, canonical};
+use crate::plan::conjunct::{Comparison, Equality};
+use crate::plan::fragment::{Fragment, Piece};
+use crate::plan::query::Query;
 
 /// The join path from the changes of one source to the parameters on another.
 #[derive(Debug)]

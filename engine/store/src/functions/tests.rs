@@ -8,13 +8,12 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::interrupt::{Interrupt, InterruptReason};
-use crate::reader::QueryLimits;
+use crate::interrupt::{Interrupt, InterruptReason, QueryLimits};
 
 /// A connection with the replacements.
 fn replaced() -> (Connection, Interrupt) {
     let mut connection = Connection::open_in_memory().unwrap();
-    let interrupt = Interrupt::install(&mut connection, limits::QUERY_VALUE_BYTES).unwrap();
+    let interrupt = super::install(&mut connection, limits::QUERY_VALUE_BYTES).unwrap();
     (connection, interrupt)
 }
 

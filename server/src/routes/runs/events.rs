@@ -21,9 +21,10 @@ use serde_json::{Map, json};
 use tokio::time::timeout;
 
 use super::{find, path};
+use crate::app_state::{AppState, SessionExtension};
 use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::problem::{Problem, note};
-use crate::routes::{AppState, SessionExtension, hidden};
+use crate::routes::exchange::hidden;
 use crate::{limits, unsent};
 
 const SQL: &str = "SELECT id, number, turn, kind, data FROM run_events \

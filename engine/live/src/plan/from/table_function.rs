@@ -5,11 +5,15 @@ use abide_schema::table::Kind;
 use abide_schema::{Code, Refusal};
 use sqlite3_parser::ast::{Expr, QualifiedName};
 
-use super::{FromContext, FromTerm, Join};
-use crate::plan::fragment::{Fragment, Piece, quoted};
+use crate::identifier::{quoted, unquote};
+use crate::plan::fragment::{Fragment, Piece, push_list};
+use crate::plan::from::FromContext;
+use crate::plan::join::Join;
 use crate::plan::kind::common;
-use crate::plan::lower::{Entry, Lowering, Scope, push_list, unquote, unsupported};
-use crate::plan::select_core::{Output, SelectCore};
+use crate::plan::lowering::Lowering;
+use crate::plan::query::{FromTerm, Output, SelectCore};
+use crate::plan::scope::{Entry, Scope};
+use crate::plan::syntax::unsupported;
 
 /// The columns of json_each() and json_tree().
 const JSON_COLUMNS: [(&str, Option<Kind>); 8] = [

@@ -7,9 +7,12 @@ use abide_schema::Refusal;
 use abide_schema::table::Kind;
 use sqlite3_parser::ast::{NullsOrder, SortOrder, SortedColumn};
 
-use super::call::{Call, misuse, open};
-use super::{Lowered, Lowering, Scope, push_list, unsupported};
-use crate::plan::fragment::{Aggregate, Fragment, Mark, PlainExpr};
+use crate::plan::fragment::{Aggregate, Fragment, Mark, PlainExpr, push_list};
+use crate::plan::lower::call::{Call, misuse, open};
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::scope::Scope;
+use crate::plan::syntax::unsupported;
+use crate::plan::window_spec::order_by;
 
 impl Lowering<'_> {
     /// One value for a group of rows. `sequence`: the value depends on the order of rows.
@@ -196,15 +199,4 @@ pub(super) fn direction(term: &SortedColumn) -> String {
         None => "",
     };
     format!("{order}{nulls}").trim().to_owned()
-}
-
-/// ORDER BY these terms.
-pub(super) fn order_by(terms: &[(Fragment, String)]) -> Fragment {
-    let mut out = Fragment::new();
-    for (at, (value, direction)) in terms.iter().enumerate() {
-        out.push_text(if at > 0 { "," } else { "ORDER BY" });
-        out.push(value);
-        out.push_text(direction);
-    }
-    out
 }

@@ -6,10 +6,12 @@ use sqlite3_parser::ast::{
     Expr, FunctionTail, Literal, Operator, SortedColumn, Type, TypeSize, UnaryOperator,
 };
 
-use super::{Lowered, Lowering, Scope, push_list, unquote};
-use crate::plan::fragment::{Affinity, Fragment};
+use crate::identifier::unquote;
+use crate::plan::fragment::{Affinity, Fragment, push_list};
 use crate::plan::functions::{self, Function};
 use crate::plan::kind;
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::scope::Scope;
 
 /// A function call in the text.
 pub(super) struct Call<'e, 'b> {

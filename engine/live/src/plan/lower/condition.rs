@@ -3,12 +3,13 @@
 use abide_schema::table::IndexSpec;
 use sqlite3_parser::ast::{Expr, LikeOperator, Operator};
 
-use super::{
-    Conjunct, EqualColumns, Lowered, Lowering, Scope, is_comparison, literal, operator_sql,
-    push_list, spine, subquery,
-};
-use crate::plan::fragment::{Collation, Fragment, PlainExpr};
-use crate::route::{Comparison, Equality, Route};
+use crate::plan::collation::Collation;
+use crate::plan::conjunct::{Comparison, Conjunct, EqualColumns, Equality, Route};
+use crate::plan::fragment::{Fragment, PlainExpr, all_harmless, push_list};
+use crate::plan::lower::{literal, subquery};
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::scope::Scope;
+use crate::plan::syntax::{is_comparison, operator_sql, spine};
 
 impl Lowering<'_> {
     /// Splits a condition into its conjuncts. Compared literals become parameters.
@@ -269,9 +270,4 @@ impl Lowering<'_> {
         let demands = columns.into_iter().map(|(source, column)| demand(source, column));
         Route::Alternatives(vec![demands.collect()])
     }
-}
-
-/// Whether all of these are harmless.
-pub(super) fn all_harmless<'f>(all: impl IntoIterator<Item = &'f Fragment>) -> bool {
-    all.into_iter().all(|fragment| fragment.harmless)
 }

@@ -2,10 +2,13 @@
 
 use abide_schema::{Code, Refusal};
 
-use super::{Entry, Lowered, Lowering, Scope, Slot, unquote};
+use crate::identifier::unquote;
 use crate::plan::condition::is_of_caller;
 use crate::plan::fragment::Fragment;
 use crate::plan::lex::{self, Parameter};
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::scope::{Entry, Scope};
+use crate::plan::slot::Slot;
 
 impl Lowering<'_> {
     /// Declares the parameters of the text, in text order.
@@ -129,13 +132,4 @@ fn in_scope(table: Option<&str>, column: &str, scope: &Scope) -> Lowered<Option<
         return Ok(Some(rowid.clone()));
     }
     Ok(None)
-}
-
-/// The only schema name allowed is that of the main database.
-pub(crate) fn require_main(schema: &str) -> Result<(), Refusal> {
-    let schema = unquote(schema);
-    if schema.eq_ignore_ascii_case("main") {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::BadSql, format!("unknown database {schema}")))
 }

@@ -6,13 +6,15 @@ use sqlite3_parser::ast::{Cmd, Expr, QualifiedName, Select, Stmt};
 use sqlite3_parser::lexer::sql::Parser;
 use sqlite3_parser::{Bump, FallibleIterator as _};
 
-use super::{Conjunct, Lowered, Lowering, Scope, all_harmless, unquote, unsupported};
-use crate::plan::fragment::{Affinity, Fragment, quoted};
+use crate::identifier::{quoted, unquote};
+use crate::plan::conjunct::{Conjunct, Route};
+use crate::plan::fragment::{Affinity, Fragment, all_harmless};
 use crate::plan::kind::common;
 use crate::plan::lex;
-use crate::plan::select::Query;
-use crate::plan::select_core::{ExtraConditions, SelectCore};
-use crate::route::Route;
+use crate::plan::lowering::{Lowered, Lowering};
+use crate::plan::query::{ExtraConditions, Query, SelectCore};
+use crate::plan::scope::Scope;
+use crate::plan::syntax::unsupported;
 
 impl Lowering<'_> {
     pub(super) fn with_subquery(&mut self, expr: &Expr, scope: &Scope) -> Lowered {

@@ -3,25 +3,26 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use abide_schema::wire::Shape;
+use abide_schema::wire::{Shape, SubscriptionInfo};
 use abide_schema::{Refusal, Row, TableSpec, Value, limits};
 
 use crate::catalog::Catalog;
-use crate::delta::Delta;
-use crate::delta::aggregates::BackfilledGroup;
+use crate::delta::accumulator::BackfilledGroup;
 use crate::delta::changes::Changes;
-use crate::delta::exact;
+use crate::delta::evaluation::Evaluations;
 use crate::delta::meter::{Budget, Cost};
-use crate::delta::rule::{DeltaRule, Evaluations, RuleContext, Term};
-use crate::plan::analysis::TemplateAnalysis;
+use crate::delta::rule::DeltaRule;
+use crate::delta::rule_context::RuleContext;
+use crate::delta::term::Term;
+use crate::delta::{Delta, exact};
 use crate::plan::expansion::check_text;
 use crate::plan::fragment::{Arg, Renderer, SourceForm, Statement};
 use crate::plan::lex;
-use crate::plan::lower::Slot;
 use crate::plan::principal::{PolicyVersion, PrincipalKey};
-use crate::plan::select::Query;
+use crate::plan::query::Query;
+use crate::plan::slot::Slot;
 use crate::route::lookup::Lookup;
 use crate::sql::{LiveError, Sql, StatementLimits};
 
@@ -44,6 +45,13 @@ pub(crate) struct Template {
     reads: BTreeMap<usize, BTreeSet<usize>>,
     /// Cached index advice.
     pub(crate) advice: TemplateAnalysis,
+}
+
+/// What is known about a template, computed once.
+#[derive(Debug, Default)]
+pub(crate) struct TemplateAnalysis {
+    pub(crate) info: OnceLock<Arc<SubscriptionInfo>>,
+    pub(crate) verdict: OnceLock<Result<(), Refusal>>,
 }
 
 /// The cost of a live query and how it is maintained.
@@ -128,10 +136,10 @@ impl Template {
     pub(crate) fn remembers(&self) -> bool {
         matches!(
             self.rule,
-            DeltaRule::Aggregates(..)
+            DeltaRule::IncrementalAggregate(..)
                 | DeltaRule::Window(_)
                 | DeltaRule::OnAnyChange(_)
-                | DeltaRule::Whole
+                | DeltaRule::FullReevaluation
         )
     }
 
@@ -361,27 +369,27 @@ impl Binding {
         Explanation {
             rule: template.rule.name(),
             cost: match &template.rule {
-                DeltaRule::Images(_) => "the changed rows that match its keys",
+                DeltaRule::RowFilter(_) => "the changed rows that match its keys",
                 DeltaRule::Join(_) => "the joined rows of the changed rows",
-                DeltaRule::Aggregates(..) => {
+                DeltaRule::IncrementalAggregate(..) => {
                     "the joined rows of the changed rows; a touched group on first use"
                 }
-                DeltaRule::Groups(_) => "the rows of the touched groups, twice",
-                DeltaRule::Touched(_) => "the rows that the changed rows reach, twice",
+                DeltaRule::GroupReevaluation(_) => "the rows of the touched groups, twice",
+                DeltaRule::RowReevaluation(_) => "the rows that the changed rows reach, twice",
                 DeltaRule::Window(_) => "the window, if a changed row sorts before its end",
                 DeltaRule::OnAnyChange(_) => "the whole query, if a changed row matches",
-                DeltaRule::Partitions(parts) => parts.cost,
-                DeltaRule::Whole => "the whole query",
+                DeltaRule::PartitionReevaluation(parts) => parts.cost,
+                DeltaRule::FullReevaluation => "the whole query",
             },
             statements: template.statements().into_iter().map(|statement| statement.sql).collect(),
             state: match &template.rule {
-                DeltaRule::Images(_)
+                DeltaRule::RowFilter(_)
                 | DeltaRule::Join(_)
-                | DeltaRule::Groups(_)
-                | DeltaRule::Touched(_)
-                | DeltaRule::Partitions(_) => "none",
-                DeltaRule::Aggregates(..) => "accumulators of the touched groups",
-                DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) | DeltaRule::Whole => {
+                | DeltaRule::GroupReevaluation(_)
+                | DeltaRule::RowReevaluation(_)
+                | DeltaRule::PartitionReevaluation(_) => "none",
+                DeltaRule::IncrementalAggregate(..) => "accumulators of the touched groups",
+                DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) | DeltaRule::FullReevaluation => {
                     "the last result"
                 }
             },

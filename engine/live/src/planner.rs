@@ -12,10 +12,11 @@ use sqlite3_parser::{Bump, FallibleIterator as _};
 
 use crate::catalog::Catalog;
 use crate::plan::lex;
-use crate::plan::lower::{Lowering, Slot};
+use crate::plan::lowering::Lowering;
 use crate::plan::principal::QueryPrincipal;
-use crate::plan::select::Query;
-use crate::plan::template::{Binding, Template};
+use crate::plan::query::Query;
+use crate::plan::slot::Slot;
+use crate::template::{Binding, Template};
 
 /// Entries of one generation of a cache. Two generations are kept, so texts in use survive any
 /// number of texts that are bound only once.

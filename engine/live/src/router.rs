@@ -11,25 +11,23 @@ use abide_schema::{Code, Refusal, Row, Value};
 
 use crate::catalog::Catalog;
 use crate::delta::Delta;
-use crate::delta::aggregates::BackfilledGroup;
+use crate::delta::accumulator::BackfilledGroup;
 use crate::delta::changes::{Changes, RowChange};
 use crate::delta::meter::{Budget, Cost, Meters, TemplateWork};
 use crate::delta::state::RuleState;
-use crate::plan::template::{Binding, Template};
-use crate::route::binding_index::{BindingIndex, IdMap};
+use crate::plan::collation::canonical;
+use crate::plan::conjunct::{Comparison, Equality};
+use crate::route::binding_index::{BindingId, BindingIndex, IdMap};
 use crate::route::interval::{Interval, Intervals, Point};
-use crate::route::{Comparison, Equality, KeyColumn, canonical, hash_key, interval};
+use crate::route::{KeyColumn, hash_key, interval_of};
 use crate::sql::{LiveError, Sql};
+use crate::template::{Binding, Template};
 
 /// Sets of columns by which one table is probed. Each costs every change a probe.
 const KEY_SETS: usize = 64;
 /// Templates that look up through one table. Each costs every commit that changes the table a
 /// statement.
 const LOOKUPS: usize = 64;
-
-/// A binding that is attached to a router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BindingId(pub(crate) u64);
 
 /// Counted work, for tests and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -559,7 +557,7 @@ impl Router {
         for equalities in alternatives {
             if let Some(first) = equalities.first().filter(|first| first.test != Comparison::Among)
             {
-                let interval = interval(spec.columns[first.column].kind, equalities, params)?;
+                let interval = interval_of(spec.columns[first.column].kind, equalities, params)?;
                 let column = (first.column, first.collation);
                 places.extend(interval.map(|interval| RouteEntry::Range {
                     table,

@@ -7,13 +7,12 @@ use abide_schema::Row;
 
 use crate::delta::Weights;
 use crate::delta::exact::ExactRow;
-use crate::plan::fragment::Collation;
-use crate::plan::select::Query;
-use crate::route::canonical;
+use crate::plan::collation::{Collation, canonical};
+use crate::plan::query::Query;
 
 /// Each touched group once. `None` if a collation inside an expression makes the identity of groups
 /// uncertain.
-pub(super) fn groups_of(query: &Query, touched: Weights) -> Option<Vec<Row>> {
+pub(crate) fn groups_of(query: &Query, touched: Weights) -> Option<Vec<Row>> {
     let by = query.cores[0].1.group.as_deref().unwrap_or(&[]);
     let uncertain = by.iter().any(|by| by.collation.is_none() && by.collates_within);
     if uncertain && touched.len() > 1 {

@@ -6,23 +6,17 @@
 //! helps.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use abide_schema::wire::{Plan, SubscriptionInfo};
 use abide_schema::{Code, Refusal, TableSpec, Value};
 
-use crate::plan::fragment::{Statement, quoted};
-use crate::plan::select::Query;
-use crate::plan::template::{Binding, Template};
-use crate::route::Comparison;
+use crate::identifier::quoted;
+use crate::plan::conjunct::Comparison;
+use crate::plan::fragment::Statement;
+use crate::plan::query::Query;
 use crate::sql::{Sql, SqlError};
-
-/// What is known about a template, computed once.
-#[derive(Debug, Default)]
-pub(crate) struct TemplateAnalysis {
-    info: OnceLock<Arc<SubscriptionInfo>>,
-    verdict: OnceLock<Result<(), Refusal>>,
-}
+use crate::template::{Binding, Template};
 
 /// The purpose of a statement of a live query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

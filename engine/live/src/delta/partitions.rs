@@ -1,7 +1,7 @@
-//! The rule of parts. Some expressions partition a result: the columns of a compound, the partition
-//! of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects only its own
-//! parts. The touched parts are found as groups are, and each is evaluated after and before.
-//! Without such expressions the whole result is one part, evaluated when a changed row matters.
+//! Partition re-evaluation. Some expressions partition a result: the columns of a compound, the
+//! partition of windows, the groups of a subquery, the key of a FULL JOIN. A changed row affects
+//! only its own partitions. They are found as groups are, and each is evaluated after and before.
+//! Without such expressions the whole result is one partition, evaluated when a changed row matters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use abide_schema::Value;
 use abide_schema::table::Kind;
 use sqlite3_parser::ast::CompoundOperator;
 
-use super::{JOINED, PARTS, RuleContext, Show, Term, terms};
 use crate::catalog::Catalog;
 use crate::delta::dependency::{DependencyPath, SourcePath, source_path};
+use crate::delta::evaluation::EvaluationExtent;
+use crate::delta::rule_context::{PARTS, RuleContext};
+use crate::delta::term::{JOINED, Show, Term, terms};
 use crate::delta::{Delta, Weights};
-use crate::plan::fragment::{
-    Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement, quoted,
-};
-use crate::plan::from::{FromTerm, Join};
+use crate::identifier::quoted;
+use crate::plan::conjunct::EqualColumns;
+use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, Source, SourceForm, Statement};
+use crate::plan::join::Join;
 use crate::plan::kind::{common, form_of};
-use crate::plan::lower::EqualColumns;
-use crate::plan::select::Query;
-use crate::plan::select_core::{ExtraConditions, SelectCore};
+use crate::plan::query::{ExtraConditions, FromTerm, Query, SelectCore};
 use crate::sql::LiveError;
 
 /// How a result is partitioned.
@@ -258,7 +258,7 @@ impl RuleContext<'_> {
         }
         let mut weights = Weights::default();
         if touched.iter().map(Weights::len).sum::<usize>() > PARTS {
-            self.add_difference(super::EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
+            self.add_difference(EvaluationExtent::Whole, &[], (true, true), &mut weights)?;
             return Ok(Delta::of_weights(&self.query.key, weights));
         }
         let changed = self

@@ -1,0 +1,35 @@
+//! What a handle and a driver share: the requests to the driver, and the pending approvals.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use crate::dialogue::Decision;
+
+/// The pending approvals, with the requested arguments.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenApprovals(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl OpenApprovals {
+    pub(crate) fn asked(&self, request_id: String, input: Value) {
+        self.lock().insert(request_id, input);
+    }
+
+    /// Removes an approval. Only the caller that gets it may decide it.
+    pub(crate) fn take(&self, request_id: &str) -> Option<Value> {
+        self.lock().remove(request_id)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Value>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Requests to a driver.
+#[derive(Debug)]
+pub(crate) enum ControlRequest {
+    Decide { request_id: String, asked: Value, decision: Decision },
+    Interrupt,
+    Cancel,
+}

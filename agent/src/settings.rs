@@ -1,0 +1,40 @@
+//! The settings of a runtime.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use abide_models::Retry;
+
+/// Settings of a runtime.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The driver name under which the runtime claims runs. A runtime with the same name takes over the runs of its
+    /// predecessor immediately, so two runtimes must not use one name at the same time.
+    pub driver: String,
+    /// Duration of leases of runs and calls. After a crash, another driver takes over after this time, and a call
+    /// that must not run twice becomes `unknown`.
+    pub lease: Duration,
+    /// When model requests are retried.
+    pub retry: Retry,
+    /// How long to wait for a tool that was asked to stop. After that, the tool is abandoned, and its call is
+    /// treated as if its worker had crashed.
+    pub grace: Duration,
+}
+
+impl Settings {
+    /// Settings with a lease of ten seconds and a grace period of five seconds.
+    #[must_use]
+    pub fn named(driver: impl Into<String>) -> Settings {
+        Settings {
+            driver: driver.into(),
+            lease: Duration::from_secs(10),
+            retry: Retry::default(),
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    /// Microseconds since 1970.
+    pub(crate) fn now(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
+}

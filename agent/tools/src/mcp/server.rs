@@ -1,0 +1,147 @@
+//! A server as its tools share it: its definition, and its connection, which is opened again after failures.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::Effect;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Connection, Endpoint};
+use crate::registry::Tools;
+
+/// Delay after the second consecutive failure; it doubles up to the maximum below.
+const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// State that a server's tools share.
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) prefix: String,
+    pub(super) endpoint: Endpoint,
+    pub(super) only: Option<Vec<String>>,
+    pub(super) needs_approval: Vec<String>,
+    pub(super) effects: BTreeMap<String, Effect>,
+    pub(super) timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) tools: Tools,
+    pub(super) link: Mutex<ConnectionState>,
+    pub(super) closing: CancellationToken,
+}
+
+/// The connection, if there is one.
+#[derive(Default)]
+pub(super) struct ConnectionState {
+    pub(super) connection: Option<Arc<Connection>>,
+    /// Number of consecutive failed attempts to connect.
+    pub(super) failures: u32,
+    /// No further attempt before this time.
+    pub(super) rests_until: Option<Instant>,
+    pub(super) why: String,
+}
+
+impl ConnectionState {
+    pub(super) fn open(&self) -> Option<&Arc<Connection>> {
+        self.connection.as_ref().filter(|connection| connection.is_open())
+    }
+}
+
+impl Server {
+    /// Returns the connection, and connects if there is none.
+    ///
+    /// # Errors
+    /// Why there is no connection. No request was sent.
+    pub(super) async fn connection(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+        // In a separate task, so that the cancellation of one call does not abort the attempt for others.
+        let server = Arc::clone(self);
+        let connecting = tokio::spawn(async move { server.connect().await });
+        connecting.await.unwrap_or_else(|_| Err("the attempt to connect panicked".to_owned()))
+    }
+
+    async fn connect(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+        let mut link = self.link.lock().await;
+        if let Some(connection) = link.open() {
+            return Ok(Arc::clone(connection));
+        }
+        if self.closing.is_cancelled() {
+            return Err("the server was closed".to_owned());
+        }
+        if let Some(until) = link.rests_until.filter(|until| Instant::now() < *until) {
+            let wait = until.duration_since(Instant::now()).as_secs_f64();
+            return Err(format!("{}; the next attempt is in {wait:.1} s", link.why));
+        }
+        link.connection = None;
+        match self.connect_and_list().await {
+            Ok(connection) => {
+                *link = ConnectionState {
+                    connection: Some(Arc::clone(&connection)),
+                    ..ConnectionState::default()
+                };
+                Ok(connection)
+            }
+            Err(why) => {
+                link.failures += 1;
+                let doublings = link.failures.saturating_sub(1).min(16);
+                let wait = BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX);
+                link.rests_until = Some(Instant::now() + wait);
+                tracing::warn!(server = self.name, why, ?wait, "an MCP server is unavailable");
+                link.why.clone_from(&why);
+                Err(why)
+            }
+        }
+    }
+
+    async fn connect_and_list(self: &Arc<Server>) -> Result<Arc<Connection>, String> {
+        let connection = Connection::open(&self.endpoint, self.connect_timeout).await?;
+        let listed = match tokio::time::timeout(self.connect_timeout, connection.list()).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(why)) => return Err(format!("it failed to list its tools: {why}")),
+            Err(_) => return Err("timeout while listing its tools".to_owned()),
+        };
+        self.publish(listed);
+        let connection = Arc::new(connection);
+        self.follow(&connection);
+        Ok(connection)
+    }
+
+    /// Lists the tools again after each change, while the connection is open.
+    fn follow(self: &Arc<Server>, connection: &Arc<Connection>) {
+        let server = Arc::downgrade(self);
+        let mut changes = connection.changes();
+        let connection = Arc::downgrade(connection);
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let (Some(server), Some(connection)) = (server.upgrade(), connection.upgrade())
+                else {
+                    break;
+                };
+                match tokio::time::timeout(server.connect_timeout, connection.list()).await {
+                    Ok(Ok(listed)) => server.publish(listed),
+                    Ok(Err(why)) => {
+                        tracing::warn!(server = server.name, why, "tools could not be listed")
+                    }
+                    Err(_) => tracing::warn!(server = server.name, "timeout while listing tools"),
+                }
+            }
+        });
+    }
+
+    /// Retries until the first success, or until the server is closed.
+    pub(super) fn keep_trying(self: &Arc<Server>) {
+        let server = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                let until = server.link.lock().await.rests_until.unwrap_or_else(Instant::now);
+                tokio::select! {
+                    () = tokio::time::sleep_until(until) => {}
+                    () = server.closing.cancelled() => return,
+                }
+                if server.connection().await.is_ok() {
+                    return;
+                }
+            }
+        });
+    }
+}

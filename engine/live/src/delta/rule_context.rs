@@ -1,0 +1,139 @@
+//! The inputs of a delta rule, and the statements that every rule runs on them.
+
+use abide_schema::{Row, Value};
+
+use crate::catalog::Catalog;
+use crate::delta::changes::Changes;
+use crate::delta::evaluation::{EvaluationExtent, Evaluations};
+use crate::delta::meter::Cost;
+use crate::delta::state::RuleState;
+use crate::delta::term::Term;
+use crate::delta::{Delta, Weights, integer};
+use crate::plan::fragment::{Arg, Statement};
+use crate::plan::query::Query;
+use crate::sql::{LiveError, Sql};
+
+/// The maximum number of groups or rows evaluated one by one. Beyond it the whole query is
+/// evaluated: a resume over a long span touches most of a result anyway.
+pub(crate) const PARTS: usize = 1_000;
+
+/// The inputs of a rule.
+pub(crate) struct RuleContext<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) query: &'a Query,
+    pub(crate) params: &'a [Value],
+    pub(crate) changes: &'a Changes,
+    pub(crate) sql: &'a mut dyn Sql,
+    pub(crate) evaluations: &'a Evaluations,
+    /// The cached state of the result before the changes, updated by the rule; `None` if the
+    /// changes are not those of the next commit.
+    pub(crate) state: Option<&'a mut RuleState>,
+    /// Receives the groups that are too expensive to fill here, if a reader may fill them.
+    pub(crate) dear: Option<&'a mut Vec<Row>>,
+    /// The cost so far.
+    pub(crate) spent: &'a mut Cost,
+}
+
+impl RuleContext<'_> {
+    /// Calls `each` with the rows and weights of every term whose tables changed.
+    pub(crate) fn terms(
+        &mut self,
+        terms: &[Term],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
+        self.terms_given(terms, &[], each)
+    }
+
+    /// The same for terms with given values.
+    pub(crate) fn terms_given(
+        &mut self,
+        terms: &[Term],
+        given: &[Value],
+        each: &mut dyn FnMut(Row, i64),
+    ) -> Result<(), LiveError> {
+        for term in terms {
+            let changed =
+                |table: &usize| !self.changes.of(self.catalog.table(*table).name).is_empty();
+            if !term.changed.iter().all(changed) {
+                continue;
+            }
+            self.rows(&term.statement, given, &mut |row| {
+                let (weight, row) = row.split_first().expect("a term shows its weight first");
+                each(row.into(), term.sign * integer(weight));
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Adds the rows after the changes and subtracts those before.
+    pub(crate) fn add_difference(
+        &mut self,
+        extent: EvaluationExtent,
+        given: &[Value],
+        (was, is): (bool, bool),
+        weights: &mut Weights,
+    ) -> Result<(), LiveError> {
+        if was {
+            self.evaluate(extent, given, true, &mut |row| weights.add(row, -1))?;
+        }
+        if is {
+            self.evaluate(extent, given, false, &mut |row| weights.add(row, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates the whole query and compares it with the previous result, which is cached or
+    /// evaluated too.
+    pub(crate) fn whole(&mut self) -> Result<Delta, LiveError> {
+        let remembered = self.state.as_mut().and_then(|state| state.take_rows());
+        let old = match remembered {
+            Some(rows) => rows,
+            None => self.evaluated(true)?,
+        };
+        let new = self.evaluated(false)?;
+        let delta = Delta::between(self.query.limit.is_some(), &self.query.key, &old, &new);
+        if let Some(state) = &mut self.state {
+            state.keep_rows(new);
+        }
+        Ok(delta)
+    }
+
+    fn evaluated(&mut self, before: bool) -> Result<Vec<Row>, LiveError> {
+        let mut rows = Vec::new();
+        self.evaluate(EvaluationExtent::Whole, &[], before, &mut |row| rows.push(row))?;
+        Ok(rows)
+    }
+
+    /// Calls `each` with the rows before or after the changes.
+    pub(crate) fn evaluate(
+        &mut self,
+        extent: EvaluationExtent,
+        given: &[Value],
+        before: bool,
+        each: &mut dyn FnMut(Row),
+    ) -> Result<(), LiveError> {
+        let changed = self.query.sources.iter().map(|source| {
+            before && !self.changes.of(self.catalog.table(source.table).name).is_empty()
+        });
+        let before = changed.collect();
+        let statement = self.evaluations.get(self.catalog, self.query, extent, before);
+        self.rows(&statement, given, &mut |row| each(row.into()))
+    }
+
+    /// Runs a statement.
+    pub(crate) fn rows(
+        &mut self,
+        statement: &Statement,
+        given: &[Value],
+        each: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), LiveError> {
+        let value = |arg: &Arg| match arg {
+            Arg::Slot(slot) => self.params[*slot].clone(),
+            Arg::Given(at) => given[*at].clone(),
+        };
+        let params: Vec<Value> = statement.args.iter().map(value).collect();
+        self.spent.statements += 1;
+        self.spent.steps += self.sql.run(&statement.sql, &params, each)?;
+        Ok(())
+    }
+}

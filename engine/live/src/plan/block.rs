@@ -1,0 +1,106 @@
+//! The SELECTs of a statement and how they nest: the terms that each joins, its conditions, and the
+//! columns that it shows to the enclosing one.
+
+use crate::plan::conjunct::{Conjunct, EqualColumns};
+use crate::plan::fragment::Fragment;
+use crate::plan::join::Join;
+
+/// One SELECT of a statement, with its sources.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Block {
+    /// The enclosing SELECT.
+    pub(crate) parent: Option<usize>,
+    /// The terms that its FROM joins.
+    pub(crate) terms: Vec<JoinTerm>,
+    /// The conditions on its inner sources.
+    pub(crate) filter: Vec<Conjunct>,
+    /// The condition that connects its rows with the enclosing ones: `x = column` for `x IN (SELECT
+    /// column …)`.
+    pub(crate) link: Option<Conjunct>,
+    /// Its outputs for the enclosing SELECT, if it is (an arm of) a subquery in FROM.
+    pub(crate) shown: Option<ShownColumns>,
+}
+
+/// The outputs of one SELECT of a subquery in FROM.
+#[derive(Clone, Debug)]
+pub(crate) struct ShownColumns {
+    /// The number of the subquery.
+    pub(crate) subquery: usize,
+    /// For each output column the plain column behind it, if a changed row can affect only those
+    /// rows of the subquery that have its own value of that column.
+    pub(crate) columns: Vec<Option<Fragment>>,
+}
+
+/// A term of a FROM.
+#[derive(Clone, Debug)]
+pub(crate) struct JoinTerm {
+    pub(crate) of: Item,
+    pub(crate) join: Join,
+    /// The condition of an outer join.
+    pub(crate) on: Vec<Conjunct>,
+}
+
+/// What a term of a FROM refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A table.
+    Source(usize),
+    /// A subquery, by its number.
+    Subquery(usize),
+}
+
+impl Block {
+    /// Its conditions.
+    pub(crate) fn conjuncts(&mut self) -> impl Iterator<Item = &mut Conjunct> {
+        let on = self.terms.iter_mut().flat_map(|term| &mut term.on);
+        on.chain(&mut self.filter).chain(&mut self.link)
+    }
+
+    /// All fragments.
+    pub(crate) fn fragments(&mut self) -> impl Iterator<Item = &mut Fragment> {
+        self.conjuncts().map(|conjunct| &mut conjunct.condition)
+    }
+
+    /// Drops the conditions that name one of these parameters.
+    pub(crate) fn forget(&mut self, lost: &dyn Fn(usize) -> bool) {
+        let kept = |conjunct: &Conjunct| !conjunct.condition.params().any(lost);
+        self.terms.iter_mut().for_each(|term| term.on.retain(kept));
+        self.filter.retain(kept);
+        self.link = self.link.take().filter(kept);
+    }
+
+    /// The column equalities that it requires.
+    pub(crate) fn equal(&self) -> impl Iterator<Item = EqualColumns> {
+        let on = self.terms.iter().flat_map(|term| &term.on);
+        on.chain(&self.filter).chain(&self.link).filter_map(|conjunct| conjunct.equal)
+    }
+
+    /// Whether its FROM joins a source.
+    pub(crate) fn has(&self, source: usize) -> bool {
+        self.terms.iter().any(|term| term.of == Item::Source(source))
+    }
+
+    /// Whether one of its joins keeps rows of the right side without a match.
+    pub(crate) fn keeps_right(&self) -> bool {
+        self.terms.iter().any(|term| term.join.keeps_right())
+    }
+
+    /// The condition of the LEFT JOIN that may make an item all NULL.
+    pub(crate) fn left_join(&self, of: Item) -> Option<&Vec<Conjunct>> {
+        let mut terms = self.terms.iter();
+        terms.find(|term| term.of == of && term.join == Join::Left).map(|term| &term.on)
+    }
+
+    /// The sources that have a row in every one of its rows.
+    pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
+        self.terms.iter().filter_map(|term| match term.of {
+            Item::Source(source) if term.join == Join::Inner => Some(source),
+            _ => None,
+        })
+    }
+}
+
+/// A block and its enclosing blocks, from the inside out.
+pub(crate) fn path(blocks: &[Block], home: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(home), |at| blocks[*at].parent)
+}

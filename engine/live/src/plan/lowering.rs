@@ -1,0 +1,158 @@
+//! The state of the lowering of one statement: its sources, parameters and SELECTs so far, and the
+//! types of its fragments. The files that lower a part of the statement add their methods.
+
+use std::collections::{BTreeMap, HashSet};
+
+use abide_schema::Refusal;
+use abide_schema::table::Kind;
+
+use crate::catalog::Catalog;
+use crate::plan::block::Block;
+use crate::plan::expansion::Expansion;
+use crate::plan::fragment::{Affinity, Fragment, PlainExpr, Source};
+use crate::plan::principal::QueryPrincipal;
+use crate::plan::query::ExprContext;
+use crate::plan::scope::NamedQuery;
+use crate::plan::slot::Slot;
+use crate::plan::syntax::unsupported;
+use crate::plan::{kind, lex};
+
+/// Lowers one statement.
+pub(crate) struct Lowering<'c> {
+    pub(crate) catalog: &'c Catalog,
+    /// All sources of the statement, from all its FROM clauses.
+    pub(crate) sources: Vec<Source>,
+    /// Its parameters.
+    pub(crate) slots: Vec<Slot>,
+    /// The slot of each of the caller's parameters, by SQLite's number and by name.
+    pub(super) numbered: BTreeMap<u32, usize>,
+    pub(super) named: BTreeMap<String, usize>,
+    /// The aliases in use.
+    pub(crate) aliases_taken: HashSet<String>,
+    /// The number of subqueries in FROM.
+    pub(crate) subqueries: usize,
+    /// All SELECTs, and the current one.
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) block: Option<usize>,
+    /// The visible CTEs.
+    pub(crate) named_queries: Vec<NamedQuery>,
+    /// What the enclosing SELECT allows and records.
+    pub(crate) frame: ExprContext,
+    /// Whether compared literals become parameters.
+    pub(crate) lifting: bool,
+    /// The caller, if its visibility is restricted.
+    pub(crate) principal: Option<&'c QueryPrincipal>,
+    /// Whether the text is trusted, as a policy is, and sees everything.
+    pub(crate) trusted: bool,
+    /// Whether the query runs only once, so that non-deterministic expressions are allowed.
+    pub(crate) once: bool,
+    /// The size of the expanded text so far.
+    pub(crate) expansion: Expansion,
+    depth: usize,
+}
+
+pub(crate) type Lowered<T = Fragment> = Result<T, Refusal>;
+
+impl<'c> Lowering<'c> {
+    /// An empty state.
+    pub(crate) fn new(catalog: &'c Catalog) -> Lowering<'c> {
+        Lowering {
+            catalog,
+            sources: Vec::new(),
+            slots: Vec::new(),
+            numbered: BTreeMap::new(),
+            named: BTreeMap::new(),
+            aliases_taken: HashSet::new(),
+            subqueries: 0,
+            blocks: Vec::new(),
+            block: None,
+            named_queries: Vec::new(),
+            frame: ExprContext::default(),
+            lifting: false,
+            principal: None,
+            trusted: false,
+            once: false,
+            expansion: Expansion::default(),
+            depth: 0,
+        }
+    }
+
+    /// The value of a group expression. If equal values can differ (1 and 1.0, 'a' and 'A' by
+    /// NOCASE), it picks one independently of the order of rows.
+    pub(crate) fn representative(&self, by: &Fragment) -> Fragment {
+        if by.fixed || self.form_of(by).is_some() {
+            return by.clone();
+        }
+        // A function result has no affinity; a CAST to the type restores it without changing the
+        // values.
+        let affinity = self.affinity_of(by);
+        let mut out = Fragment::text(if let Affinity::To(_) = affinity { "CAST(" } else { "" });
+        // 0.0 + -0.0 is 0.0, whichever of the two min() returns.
+        for text in [
+            "CASE WHEN min(typeof(",
+            ")) <> max(typeof(",
+            ")) THEN CAST(min(",
+            ") AS INTEGER) WHEN min(typeof(",
+            ")) = 'real' THEN min(",
+            ") + 0.0 ELSE min((",
+        ] {
+            out.push_text(text);
+            out.push(by);
+        }
+        out.push_text(") COLLATE BINARY) END");
+        if let Affinity::To(name) = affinity {
+            out.push_text(&format!("AS {name})"));
+        }
+        out.aggregates = true;
+        out.collation = by.collation;
+        out.affinity = affinity;
+        out.of_kind(self.kind_of(by))
+    }
+
+    /// The kind of a fragment.
+    pub(crate) fn kind_of(&self, fragment: &Fragment) -> Option<Kind> {
+        kind::kind_of(self.catalog, &self.sources, fragment)
+    }
+
+    /// The affinity of a fragment.
+    pub(crate) fn affinity_of(&self, fragment: &Fragment) -> Affinity {
+        kind::affinity_of(self.catalog, &self.sources, fragment)
+    }
+
+    /// Checks that SQLite's comparison of two values is well defined.
+    pub(crate) fn require_comparable(
+        &self,
+        left: &Fragment,
+        right: &Fragment,
+    ) -> Result<(), Refusal> {
+        if ![left, right].iter().any(|side| self.affinity_of(side) == Affinity::Open) {
+            return Ok(());
+        }
+        let kind = |side: &Fragment| match side.plain {
+            PlainExpr::Param(slot) => self.slots[slot].literal_kind(),
+            _ => self.kind_of(side),
+        };
+        let number = |side| matches!(kind(side), Some(Kind::Integer | Kind::Real));
+        if (number(left) && number(right)) || kind::common([kind(left), kind(right)]).is_some() {
+            return Ok(());
+        }
+        let what =
+            "a comparison of a column that the SELECTs of a compound make of different types";
+        Err(unsupported(what).hint("wrap the operands in CAST(… AS …)"))
+    }
+
+    /// The kind of a fragment whose equal values are identical.
+    pub(crate) fn form_of(&self, fragment: &Fragment) -> Option<Kind> {
+        kind::form_of(self.catalog, &self.sources, fragment)
+    }
+
+    pub(crate) fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Lowered<T>) -> Lowered<T> {
+        if self.depth >= lex::NESTING {
+            return Err(lex::too_deep());
+        }
+        self.depth += 1;
+        let result = work(self);
+        self.depth -= 1;
+        result
+    }
+}

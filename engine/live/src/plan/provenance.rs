@@ -1,0 +1,108 @@
+//! Where the columns of a statement come from, and what its conditions require of each source.
+
+use crate::plan::block::{Block, Item, JoinTerm, path};
+use crate::plan::conjunct::{Conjunct, EqualColumns, Equality, Route};
+use crate::plan::fragment::{Fragment, PlainExpr};
+use crate::plan::lowering::Lowering;
+use crate::plan::query::SelectCore;
+
+impl Lowering<'_> {
+    /// Opens a nested SELECT.
+    pub(crate) fn open_block(&mut self) -> (usize, Option<usize>) {
+        let block = self.blocks.len();
+        self.blocks.push(Block { parent: self.block, ..Block::default() });
+        (block, self.block.replace(block))
+    }
+
+    /// Closes it.
+    pub(crate) fn close_block(
+        &mut self,
+        (block, around): (usize, Option<usize>),
+        core: &SelectCore,
+    ) {
+        self.block = around;
+        let known = &mut self.blocks[block];
+        let joined = core.from.iter().filter_map(|term| {
+            let subquery = || term.number.map(Item::Subquery);
+            let of = term.source.map(Item::Source).or_else(subquery)?;
+            Some(JoinTerm { of, join: term.join, on: term.on.clone() })
+        });
+        known.terms = joined.collect();
+        known.filter.clone_from(&core.filter);
+    }
+
+    /// The conditions that a row of a source must meet to matter: those of its SELECT and of the
+    /// enclosing ones, carried over equal columns. `session_id = sessions.id AND sessions.id = :id`
+    /// is a key of both tables.
+    pub(crate) fn route_of(&self, source: usize) -> Route {
+        let Some(home) = self.blocks.iter().position(|block| block.has(source)) else {
+            return Route::Any;
+        };
+        let (mut conjuncts, mut own): (Vec<&Conjunct>, Vec<&Conjunct>) = (Vec::new(), Vec::new());
+        // Whether a row of the source may be all NULL in the conditions from here on.
+        let mut padded = false;
+        let mut from = Some(Item::Source(source));
+        for at in path(&self.blocks, home) {
+            let block = &self.blocks[at];
+            if block.keeps_right() {
+                return Route::Any;
+            }
+            if let Some(on) = from.and_then(|of| block.left_join(of)) {
+                conjuncts.extend(on);
+                own.extend(on.iter().filter(|_| !padded));
+                padded = true;
+            }
+            let demanded = || block.filter.iter().chain(&block.link);
+            conjuncts.extend(demanded());
+            own.extend(demanded().filter(|_| !padded));
+            from = block.shown.as_ref().map(|shown| Item::Subquery(shown.subquery));
+        }
+        let certain = |other: usize| {
+            let mut blocks = self.blocks.iter();
+            blocks.any(|block| block.inner().any(|inner| inner == other))
+        };
+        let demands = conjuncts.iter().fold(Route::Any, |route, conjunct| {
+            let speaks = |equality: &Equality| {
+                if equality.source == source {
+                    own.iter().any(|own| std::ptr::eq(*own, *conjunct))
+                } else {
+                    certain(equality.source)
+                }
+            };
+            route.and(conjunct.route.only(&speaks))
+        });
+        let kind = |(source, column): (usize, usize)| {
+            self.catalog.table(self.sources[source].table).columns[column].kind
+        };
+        let equal = conjuncts.iter().filter_map(|conjunct| conjunct.equal);
+        let equal: Vec<EqualColumns> =
+            equal.filter(|(left, right)| kind(*left) == kind(*right)).collect();
+        demands.carried(&equal)
+    }
+
+    /// The table columns that a fragment stands for: one, or, for a column of a compound subquery
+    /// in FROM, the known ones of its SELECTs.
+    pub(crate) fn origins(&self, fragment: &Fragment) -> Vec<(usize, usize)> {
+        match fragment.plain {
+            PlainExpr::Column(source, column) => vec![(source, column)],
+            PlainExpr::Derived(subquery, column) => {
+                let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
+                let shown = shown.filter(|shown| shown.subquery == subquery);
+                let columns = shown.filter_map(|shown| shown.columns.get(column)?.as_ref());
+                columns.flat_map(|value| self.origins(value)).collect()
+            }
+            PlainExpr::Param(_) | PlainExpr::Other => Vec::new(),
+        }
+    }
+
+    /// The single table column that a fragment stands for.
+    pub(crate) fn origin(&self, fragment: &Fragment) -> Option<(usize, usize)> {
+        if let PlainExpr::Derived(subquery, _) = fragment.plain {
+            let shown = self.blocks.iter().filter_map(|block| block.shown.as_ref());
+            if shown.filter(|shown| shown.subquery == subquery).count() > 1 {
+                return None;
+            }
+        }
+        self.origins(fragment).first().copied()
+    }
+}

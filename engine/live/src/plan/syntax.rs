@@ -1,0 +1,103 @@
+//! What the parser's tree means apart from any scope: chains of operators, collations, positions,
+//! and the refusal of forms that cannot be live.
+
+use abide_schema::{Code, Refusal};
+use sqlite3_parser::ast::{Expr, Operator};
+
+use crate::identifier::unquote;
+use crate::plan::collation::Collation;
+
+/// The operands of a chain of one operator, in text order.
+pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e Expr<'b>> {
+    let (mut first, mut operands) = (expr, Vec::new());
+    while let Expr::Binary(left, found, right) = first
+        && *found == operator
+    {
+        operands.push(*right);
+        first = left;
+    }
+    operands.push(first);
+    operands.reverse();
+    operands
+}
+
+pub(crate) fn is_comparison(operator: Operator) -> bool {
+    matches!(
+        operator,
+        Operator::Equals
+            | Operator::NotEquals
+            | Operator::Is
+            | Operator::IsNot
+            | Operator::Less
+            | Operator::LessEquals
+            | Operator::Greater
+            | Operator::GreaterEquals
+    )
+}
+
+pub(crate) fn operator_sql(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Add => "+",
+        Operator::And => "AND",
+        Operator::ArrowRight => "->",
+        Operator::ArrowRightShift => "->>",
+        Operator::BitwiseAnd => "&",
+        Operator::BitwiseOr => "|",
+        Operator::Concat => "||",
+        Operator::Equals => "=",
+        Operator::Divide => "/",
+        Operator::Greater => ">",
+        Operator::GreaterEquals => ">=",
+        Operator::Is => "IS",
+        Operator::IsNot => "IS NOT",
+        Operator::LeftShift => "<<",
+        Operator::Less => "<",
+        Operator::LessEquals => "<=",
+        Operator::Modulus => "%",
+        Operator::Multiply => "*",
+        Operator::NotEquals => "<>",
+        Operator::Or => "OR",
+        Operator::RightShift => ">>",
+        Operator::Subtract => "-",
+    }
+}
+
+/// The position that a number in ORDER BY or GROUP BY means. SQLite accepts only 32-bit positions.
+pub(crate) fn position(expr: &Expr) -> Option<i64> {
+    expr.is_integer().filter(|number| i32::try_from(*number).is_ok())
+}
+
+/// An expression in ORDER BY or GROUP BY without its parentheses and its trailing COLLATE.
+pub(crate) fn without_collation<'e, 'b>(
+    expr: &'e Expr<'b>,
+) -> Result<(&'e Expr<'b>, Option<Collation>), Refusal> {
+    let (mut bare, mut collation) = (expr, None);
+    loop {
+        match bare {
+            Expr::Collate(inner, name) => {
+                collation = collation.or(Some(collation_of(name)?));
+                bare = inner;
+            }
+            Expr::Parenthesized(items) if items.len() == 1 => bare = &items[0],
+            _ => return Ok((bare, collation)),
+        }
+    }
+}
+
+pub(crate) fn collation_of(name: &str) -> Result<Collation, Refusal> {
+    let name = unquote(name);
+    Collation::parse(&name).ok_or_else(|| {
+        Refusal::new(Code::BadSql, format!("no such collation sequence: {name}"))
+            .hint("use BINARY, NOCASE or RTRIM")
+    })
+}
+
+/// The refusal of a query form without a delta rule.
+pub(crate) fn unsupported(what: &str) -> Refusal {
+    Refusal::new(Code::UnsupportedSql, format!("{what} cannot be live"))
+        .hint("run it once with  abide sql")
+}
+
+pub(crate) fn no_function(name: &str) -> Refusal {
+    Refusal::new(Code::BadSql, format!("no such function: {name}"))
+}

@@ -1,0 +1,26 @@
+//! What all routes share, and what the authentication of a request leaves for them.
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use axum::extract::Extension;
+
+use crate::agents::AgentRegistryHandle;
+use crate::auth::authenticator::{AuthSession, Authenticator};
+use crate::connections::lifecycle::Lifecycle;
+use crate::connections::read_limiter::ReadLimiter;
+
+/// State shared by all routes.
+#[derive(Clone, Debug)]
+pub(crate) struct AppState {
+    pub(crate) engine: Engine,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) read_limiter: ReadLimiter,
+    pub(crate) agents: AgentRegistryHandle,
+}
+
+/// The credential with which a request was admitted.
+pub(crate) type SessionExtension = Extension<AuthSession>;
+
+/// The caller, as determined by [`guard`](crate::auth::access::guard).
+pub(crate) type CallerExtension = Extension<Caller>;
