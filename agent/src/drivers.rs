@@ -173,7 +173,7 @@ async fn drive(
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
-            let failed = run_lease.failed("malformed_definition", &unreadable.to_string());
+            let failed = run_lease.failed("malformed_definition", unreadable.to_string());
             return end(&shared.abide, failed).await;
         }
     };
