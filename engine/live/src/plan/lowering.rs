@@ -51,6 +51,7 @@ pub(crate) struct Lowering<'c> {
     depth: usize,
 }
 
+/// A lowered part of the statement, or why it is refused.
 pub(crate) type Lowered<T = Fragment> = Result<T, Refusal>;
 
 impl<'c> Lowering<'c> {

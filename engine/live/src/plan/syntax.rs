@@ -21,6 +21,7 @@ pub(crate) fn spine<'e, 'b>(expr: &'e Expr<'b>, operator: Operator) -> Vec<&'e E
     operands
 }
 
+/// Whether an operator compares its operands.
 pub(crate) fn is_comparison(operator: Operator) -> bool {
     matches!(
         operator,
@@ -35,6 +36,7 @@ pub(crate) fn is_comparison(operator: Operator) -> bool {
     )
 }
 
+/// The operator as SQL.
 pub(crate) fn operator_sql(operator: Operator) -> &'static str {
     match operator {
         Operator::Add => "+",
@@ -84,6 +86,7 @@ pub(crate) fn without_collation<'e, 'b>(
     }
 }
 
+/// The collation of a name as written.
 pub(crate) fn collation_of(name: &str) -> Result<Collation, Refusal> {
     let name = unquote(name);
     Collation::parse(&name).ok_or_else(|| {
@@ -98,6 +101,7 @@ pub(crate) fn unsupported(what: &str) -> Refusal {
         .hint("run it once with  abide sql")
 }
 
+/// The refusal of a function that does not exist.
 pub(crate) fn no_function(name: &str) -> Refusal {
     Refusal::new(Code::BadSql, format!("no such function: {name}"))
 }
