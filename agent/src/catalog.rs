@@ -117,10 +117,10 @@ impl Catalog {
         for definition in Delegations::of(definitions).sorted(definitions) {
             for subagent in &definition.subagents {
                 if let Subagent::Inline(inline) = subagent {
-                    abide.register_agent(inline.to_register()).await?;
+                    abide.call(inline.to_register()).await?;
                 }
             }
-            abide.register_agent(definition.to_register()).await?;
+            abide.call(definition.to_register()).await?;
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 
+use abide_client::arguments::{AbortRun, CreateSession, StartRun};
 use abide_client::{
-    Abide, AgentState, Code, Error, NewRun, NewSession, Refusal, Run, RunEvent, RunEventKind,
-    RunStatus, Seq, Session, Subscription,
+    Abide, AgentState, Code, Error, Refusal, Run, RunEvent, RunEventKind, RunStatus, Seq, Session,
+    Subscription,
 };
 use serde_json::Value;
 
@@ -133,8 +134,8 @@ impl Events {
 /// # Errors
 /// [`Error`] of the calls.
 pub async fn begin(abide: &Abide, agent: &str, input: &str) -> Result<Run, Error> {
-    let session = abide.create_session(NewSession::of(agent)).await?;
-    Ok(abide.start_run(NewRun::of(&session.id).input(input)).await?.into_inner())
+    let session = abide.call(CreateSession::new(agent)).await?;
+    Ok(abide.call(StartRun::new(&session.id).input(input)).await?.into_inner())
 }
 
 /// Starts a run as [`begin`] does and waits for the event that ends its first turn.
@@ -169,7 +170,7 @@ pub async fn abort(abide: &Abide, session_id: &str) -> Result<bool, Error> {
     let sql = "SELECT id FROM runs WHERE session_id = :id AND status IN ('running', 'waiting')";
     let runs: Vec<(String,)> = abide.sql(sql).param("id", session_id).fetch().await?;
     let Some((id,)) = runs.into_iter().next() else { return Ok(false) };
-    match abide.abort_run(&id).await {
+    match abide.call(AbortRun::new(id)).await {
         Ok(_) => Ok(true),
         // The run ended between the query and the call.
         Err(error) if error.code() == Some(Code::BadTransition) => Ok(false),

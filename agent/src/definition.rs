@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use abide_client::{AgentMode, NewAgent};
+use abide_client::AgentMode;
+use abide_client::arguments::RegisterAgent;
 use abide_programs::CliConfig;
 use abide_tools::{Parameters, Selection, Tools};
 use serde::{Deserialize, Serialize};
@@ -376,17 +377,17 @@ impl AgentDefinition {
 
     /// The arguments of `register_agent`.
     #[must_use]
-    pub fn to_register(&self) -> NewAgent {
+    pub fn to_register(&self) -> RegisterAgent {
         let definition = match serde_json::to_value(self) {
             Ok(Value::Object(definition)) => definition,
             _ => Map::new(),
         };
-        NewAgent {
-            mode: Some(self.mode.into()),
+        RegisterAgent {
             description: self.description.clone(),
-            hidden: self.hidden,
-            native: self.native,
-            ..NewAgent::of(&self.name, definition)
+            ..RegisterAgent::new(&self.name, definition)
+                .mode(self.mode)
+                .hidden(self.hidden)
+                .native(self.native)
         }
     }
 }

@@ -4,13 +4,16 @@
 //! The reducer `start_child_run` derives session and run from the call, so a driver that takes over the call finds
 //! the same run. It counts depth and descendants; when a limit is reached, the model gets the error.
 
+use abide_client::arguments::{AbortRun, StartChildRun};
 use abide_client::{Error, Run, RunStatus, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use serde_json::{Value, json};
+
 use tokio_util::sync::CancellationToken;
 
 use crate::driver::Driver;
+use crate::run_lease::fencing_token;
 
 /// The name of the tool.
 pub(crate) const TOOL: &str = "task";
@@ -76,9 +79,9 @@ pub(crate) async fn run(
             Err(error) => ToolOutcome::failed(Failure::Unavailable, error.to_string()),
         },
         () = cancel.cancelled() => {
-            let stop = driver.abide.abort_run(&begun.id);
-            let stopped = stop.reason("the delegating run no longer needs the task").await;
-            let text = match stopped {
+            let reason = "the delegating run no longer needs the task";
+            let abort = AbortRun::new(&begun.id).reason(reason);
+            let text = match driver.abide.call(abort).await {
                 Ok(_) => "the task was cancelled".to_owned(),
                 Err(error) => format!("the task was cancelled: {error}"),
             };
@@ -91,7 +94,11 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let arguments = claimed.arguments.value();
     let (agent, task) = (text(&arguments["agent"]), text(&arguments["task"]));
     // A repeated call returns the same run, even if another driver held the call before.
-    Ok(driver.abide.start_child_run(claimed, &agent, &task).await?.into_inner())
+    Ok(driver
+        .abide
+        .call(StartChildRun::new(&claimed.call_id, fencing_token(claimed), agent, task))
+        .await?
+        .into_inner())
 }
 
 fn text(value: &Value) -> String {

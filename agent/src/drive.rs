@@ -20,16 +20,16 @@ impl Driver {
             Err(halted) => halted,
         };
         let ended = match halted {
-            StepError::Failed(Failure { code, message }) => self.run_lease.failed(&code, &message),
-            StepError::Aborted => self.run_lease.aborted(&self.why_aborted().await?),
+            StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
+            StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 // The same request would be refused again, so the run fails with that error.
-                Some(code) => self.run_lease.failed(code.as_str(), &error.to_string()),
+                Some(code) => self.run_lease.failed(code.as_str(), error.to_string()),
                 None => return Err(error.into()),
             },
         };
-        match self.abide.batch([ended]).await {
+        match self.abide.call(ended).await {
             Ok(_) => Ok(DriveResult::Ended),
             // `Denied` means that a runtime with another identity has claimed the run.
             Err(error) if matches!(error.code(), Some(Code::LeaseLost | Code::Denied)) => {
@@ -155,9 +155,8 @@ impl Driver {
     /// meantime.
     async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
         let interrupt = interrupt(&self.run.session_id, undecided, reason);
-        let told = self.abide.batch([self.run_lease.wait(&interrupt)]).await?;
-        let status = told.value.first().map(|it| it.result["status"].clone());
-        Ok(status == Some(json!(RunStatus::Waiting.as_str())))
+        let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
+        Ok(run.status == RunStatus::Waiting)
     }
 
     /// Waits until a call of the session changes.
@@ -206,7 +205,7 @@ impl Driver {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
             StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
         }
-        self.abide.batch([self.run_lease.done(&output)]).await?;
+        self.abide.call(self.run_lease.done(output)).await?;
         Ok(DriveResult::Ended)
     }
 

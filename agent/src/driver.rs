@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use abide_client::arguments::AppendMessage;
 use abide_client::{
-    Abide, AgentState, Call, Code, Error, Message, ModelUsage, Run, RunLease, Session, ToolCall,
+    Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Run, RunEventKind, Session,
+    ToolCall,
 };
 use abide_tools::ToolContext;
 use serde_json::{Map, Value, json};
@@ -13,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
 use crate::next_step;
+use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
 use crate::step::{Failure, Step, StepError};
 use crate::transcript::{self, RequestedCall};
@@ -110,21 +113,26 @@ impl Driver {
     /// Records events, usage and the given calls in one batch, under the run's lease.
     pub(crate) async fn record(
         &self,
-        events: &[Value],
+        events: &[NewRunEvent],
         spent: Option<&ModelUsage>,
         calls: Vec<Call>,
     ) -> Step {
         let lease = self.shared.settings.lease;
-        let mut batch = vec![self.run_lease.record(events, spent, lease)];
+        let mut batch = vec![Call::of(self.run_lease.record(events, spent, lease))];
         batch.extend(calls);
         self.abide.batch(batch).await?;
         Ok(())
     }
 
     /// The reducer call that appends a message to the session.
-    pub(crate) fn message(&self, message: Message, data: &impl serde::Serialize) -> Call {
+    pub(crate) fn message(
+        &self,
+        role: &str,
+        text: impl Into<String>,
+        data: &impl serde::Serialize,
+    ) -> AppendMessage {
         let data = serde_json::to_value(data).unwrap_or_default();
-        Call::from(self.abide.append_message(&self.run.session_id, message.data(data)))
+        AppendMessage::new(&self.run.session_id, role, text.into()).data(data)
     }
 
     /// The event and the message for the result of a call.
@@ -134,9 +142,8 @@ impl Driver {
         text: &str,
         is_error: bool,
         exit_code: i32,
-    ) -> (Value, Call) {
-        let event = json!({"kind": "tool_result", "data": {
-            "tool_call_id": asked.call_id, "output": text, "exit_code": exit_code}});
+    ) -> (NewRunEvent, Call) {
+        let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
         let result = transcript::ToolEntry {
             call_id: asked.call_id.clone(),
             provider_call_id: asked.provider_call_id.clone(),
@@ -144,7 +151,7 @@ impl Driver {
             is_error,
             exit_code,
         };
-        (event, self.message(Message::tool(text), &result))
+        (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
     }
 
     /// The context that tools are called with.
@@ -167,6 +174,8 @@ fn gone(what: &str) -> StepError {
 }
 
 fn lost(run_lease: &RunLease) -> abide_client::Refusal {
-    let detail = format!("another driver holds run {}", run_lease.run_id);
+    let detail =
+        format!("the lease of run {} expired, and another driver claimed it", run_lease.run_id);
     abide_client::Refusal::new(Code::LeaseLost, detail)
+        .hint("this driver stops; the run continues with the other one")
 }

@@ -6,7 +6,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use abide_client::{Abide, AgentRevision, Call, Code, Run, RunLease};
+use abide_client::arguments::{ClaimRun, FinishRun};
+use abide_client::{Abide, AgentRevision, Code, Run};
 use futures_util::FutureExt as _;
 use serde::Deserialize as _;
 use tokio::task::JoinSet;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definition::AgentDefinition;
 use crate::driver::Driver;
+use crate::run_lease::{RunLease, millis};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 
@@ -139,7 +141,8 @@ impl Drivers {
 /// Claims a run. Returns `None` if another driver was faster, or the run is over.
 async fn claim(shared: &RuntimeContext, id: &str) -> Result<Option<Run>, RuntimeError> {
     let settings = &shared.settings;
-    match shared.abide.claim_run(id, &settings.driver, settings.lease).await {
+    let claim = ClaimRun::new(id, &settings.driver, millis(settings.lease));
+    match shared.abide.call(claim).await {
         Ok(run) => Ok(Some(run.into_inner())),
         Err(error) => match error.code() {
             Some(Code::Conflict | Code::BadTransition | Code::NotFound) => Ok(None),
@@ -153,7 +156,7 @@ async fn give_up(shared: &RuntimeContext, id: &str) -> Result<(), RuntimeError> 
     let Some(run) = claim(shared, id).await? else { return Ok(()) };
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let why = format!("the run's driver panicked {PANICS} times; this is a bug in the runtime");
-    end(&shared.abide, run_lease.failed(BROKEN, &why)).await
+    end(&shared.abide, run_lease.failed(BROKEN, why)).await
 }
 
 /// Claims a run and drives it.
@@ -170,7 +173,7 @@ async fn drive(
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
-            let failed = run_lease.failed("malformed_definition", &unreadable.to_string());
+            let failed = run_lease.failed("malformed_definition", unreadable.to_string());
             return end(&shared.abide, failed).await;
         }
     };
@@ -194,8 +197,8 @@ async fn drive(
 }
 
 /// Ends a run, unless another driver holds it.
-async fn end(abide: &Abide, ended: Call) -> Result<(), RuntimeError> {
-    match abide.batch([ended]).await {
+async fn end(abide: &Abide, ended: FinishRun) -> Result<(), RuntimeError> {
+    match abide.call(ended).await {
         Err(error) if error.code() != Some(Code::LeaseLost) => Err(error.into()),
         _ => Ok(()),
     }

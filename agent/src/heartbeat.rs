@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use abide_client::{Abide, Call, Error, RunLease};
+use abide_client::{Abide, Call, Error};
+
+use crate::run_lease::RunLease;
 
 /// Runs in one batch: half of the permitted batch size, because a batch blocks all other writes.
 const TOGETHER: usize = 500;
@@ -20,8 +22,7 @@ pub(crate) async fn prolong(
 ) -> Result<(), Error> {
     let mut waiting: Vec<&[RunLease]> = run_leases.chunks(TOGETHER).rev().collect();
     while let Some(together) = waiting.pop() {
-        let calls =
-            together.iter().map(|run_lease| Call::from(abide.heartbeat_run(run_lease, lease)));
+        let calls = together.iter().map(|run_lease| Call::of(run_lease.heartbeat(lease)));
         match abide.batch(calls).await {
             Ok(_) => {}
             Err(Error::Refused(_)) => {

@@ -45,6 +45,7 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod run_lease;
 mod runtime;
 mod runtime_context;
 mod runtime_error;

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 
-use abide_client::{Call, Message, ModelUsage};
+use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
 use abide_models::{
     Chain, ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
     ModelResponse, ModelSelection, ToolSpec,
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::definition::ModelChoice;
 use crate::driver::Driver;
 use crate::guardrail::{GuardrailAt, denied};
+use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
 use crate::{delegate, next_step, plan, tool_calls};
@@ -28,7 +29,7 @@ const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what yo
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
     if let Some(message) = refused_request(driver) {
         let said = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
-        let call = driver.message(Message::assistant(message), &said);
+        let call = driver.message("assistant", message, &said).into();
         return driver.record(&[token(message)], None, vec![call]).await;
     }
     let left = driver.definition.limits.tool_calls() - driver.run.tool_calls;
@@ -100,14 +101,14 @@ fn chain(driver: &Driver) -> Step<Chain> {
 /// An answer, with the chunks that are not recorded yet.
 struct UnsavedResponse {
     answer: ModelResponse,
-    rest: Vec<Value>,
+    rest: Vec<NewRunEvent>,
 }
 
 type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 
 /// Records the chunks of an answer as they arrive, until the answer is complete.
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<UnsavedResponse> {
-    let (mut gathered, mut said): (Vec<Value>, String) = (Vec::new(), String::new());
+    let (mut gathered, mut said): (Vec<NewRunEvent>, String) = (Vec::new(), String::new());
     let mut writing: Option<Writing<'_>> = None;
     let answer = loop {
         tokio::select! {
@@ -137,7 +138,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
-                    return Err(StepError::Failed(Failure::new("broken", why)));
+                    return Err(StepError::Failed(Failure::new("invalid_response", why)));
                 }
             },
         }
@@ -153,30 +154,30 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
 }
 
 /// Adds an event of the model to the buffer. Consecutive chunks of the same kind are joined.
-fn gather(gathered: &mut Vec<Value>, event: ModelEvent) {
+fn gather(gathered: &mut Vec<NewRunEvent>, event: ModelEvent) {
     let (kind, text) = match event {
-        ModelEvent::Text(text) => ("token", text),
-        ModelEvent::Reasoning(text) => ("reasoning", text),
+        ModelEvent::Text(text) => (RunEventKind::Token, text),
+        ModelEvent::Reasoning(text) => (RunEventKind::Reasoning, text),
         ModelEvent::Restarted(restart) => {
             let data = json!({"error": restart.error.message, "code": restart.error.code(),
                 "provider": restart.provider, "model": restart.model, "attempt": restart.attempt});
-            gathered.push(json!({"kind": "restart", "data": data}));
+            gathered.push(run_event(RunEventKind::Restart, data));
             return;
         }
         // The call is published with the answer, when its arguments are recorded.
         ModelEvent::Call(_) | ModelEvent::Answer(_) => return,
     };
-    if let Some(last) = gathered.last_mut().filter(|last| last["kind"] == kind)
-        && let Some(content) = last["data"]["content"].as_str()
+    if let Some(last) = gathered.last_mut().filter(|last| last.kind == kind)
+        && let Some(Value::String(content)) = last.data.get_mut("content")
     {
-        last["data"]["content"] = json!(format!("{content}{text}"));
+        content.push_str(&text);
         return;
     }
-    gathered.push(json!({"kind": kind, "data": {"content": text}}));
+    gathered.push(run_event(kind, json!({"content": text})));
 }
 
-fn token(text: &str) -> Value {
-    json!({"kind": "token", "data": {"content": text}})
+fn token(text: &str) -> NewRunEvent {
+    run_event(RunEventKind::Token, json!({"content": text}))
 }
 
 fn failed(error: &ModelError) -> StepError {
@@ -184,7 +185,7 @@ fn failed(error: &ModelError) -> StepError {
 }
 
 /// Records the text of an interrupted answer, so that later runs see it. Text that a guardrail denies is dropped.
-async fn keep_partial(driver: &Driver, gathered: Vec<Value>, said: &str) {
+async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
     let mut calls = Vec::new();
     if !said.is_empty()
         && denied(&driver.definition.middleware, GuardrailAt::Response, said).is_none()
@@ -195,7 +196,7 @@ async fn keep_partial(driver: &Driver, gathered: Vec<Value>, said: &str) {
             iteration,
             ..AssistantEntry::default()
         };
-        calls.push(driver.message(Message::assistant(said).kind(PARTIAL), &whole));
+        calls.push(driver.message("assistant", said, &whole).kind(PARTIAL).into());
     }
     if !(gathered.is_empty() && calls.is_empty()) {
         // The run fails anyway, so an error while recording its last text is ignored.
@@ -219,8 +220,9 @@ async fn put_on_record(
     events.push(usage(&answer));
     let mut requests = Vec::new();
     for (at, asked) in calls.iter().enumerate() {
-        events.push(json!({"kind": "tool_call", "data": {"name": asked.name,
-            "args": tool_calls::arguments_or_text(&asked.arguments), "id": asked.call_id}}));
+        let arguments = tool_calls::arguments_or_text(&asked.arguments);
+        let data = json!({"name": asked.name, "args": arguments, "id": asked.call_id});
+        events.push(run_event(RunEventKind::ToolCall, data));
         let request = match at < allowed {
             true => tool_calls::to_request(driver, asked),
             false => {
@@ -248,7 +250,7 @@ async fn put_on_record(
         past_limit: past_limit(driver, allowed),
         original,
     };
-    let message = driver.message(Message::assistant(text), &said);
+    let message = Call::of(driver.message("assistant", text, &said));
     let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
     match driver.record(&events, Some(&spent), all).await {
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
@@ -281,13 +283,14 @@ fn asked(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<RequestedC
     named.collect()
 }
 
-fn usage(answer: &ModelResponse) -> Value {
+fn usage(answer: &ModelResponse) -> NewRunEvent {
     let usage = &answer.usage;
-    json!({"kind": "usage", "data": {
+    let data = json!({
         "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
         "completeness": usage.completeness, "estimated_cost": answer.cost_micros.map(dollars),
-        "provider": answer.provider, "model": answer.model}})
+        "provider": answer.provider, "model": answer.model});
+    run_event(RunEventKind::Usage, data)
 }
 
 /// Converts microdollars to dollars.

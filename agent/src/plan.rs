@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use abide_client::{Abide, Error, ToolCall};
+use abide_client::{Abide, Error, NewRunEvent, RunEventKind, ToolCall};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::run_lease::run_event;
 
 /// The name of the tool.
 pub(crate) const TOOL: &str = "manage_todo_list";
@@ -125,7 +127,7 @@ pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
 /// The outcome of a call, and the events to publish.
 pub(crate) struct PlanUpdate {
     pub(crate) outcome: ToolOutcome,
-    pub(crate) events: Vec<Value>,
+    pub(crate) events: Vec<NewRunEvent>,
 }
 
 /// Executes a call.
@@ -205,7 +207,7 @@ impl Plan {
     }
 
     /// The events for a change: the whole plan, and the steps that are now completed.
-    fn told(&self, before: &Plan, operation: Operation) -> Vec<Value> {
+    fn told(&self, before: &Plan, operation: Operation) -> Vec<NewRunEvent> {
         let was_done = |item: &PlanItem| {
             let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);
             // In a rewritten plan, the same number may belong to another step.
@@ -213,13 +215,19 @@ impl Plan {
             done.any(|it| it.id == item.id && same(it))
         };
         let titles: Vec<&str> = self.todos.iter().map(|it| it.title.as_str()).collect();
-        let mut told = vec![json!({"kind": "planning", "data": {
-            "todos": titles, "items": self.todos, "version": self.version}})];
+        let mut told = vec![run_event(
+            RunEventKind::Planning,
+            json!({
+            "todos": titles, "items": self.todos, "version": self.version}),
+        )];
         for (at, item) in self.todos.iter().enumerate() {
             if item.status == Status::Completed && !was_done(item) {
-                told.push(json!({"kind": "step_complete", "data": {
+                told.push(run_event(
+                    RunEventKind::StepComplete,
+                    json!({
                     "step_number": at + 1, "total_steps": self.todos.len(),
-                    "description": item.title}}));
+                    "description": item.title}),
+                ));
             }
         }
         told

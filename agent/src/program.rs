@@ -4,7 +4,7 @@
 //! A program cannot be continued in the middle. If its driver crashed, the program is resumed if it reported a
 //! session id. Otherwise the run fails: the program is not restarted, because its effects are unknown.
 
-use abide_client::{Error, Message, ModelUsage, RunEvent};
+use abide_client::{Error, ModelUsage, RunEvent, RunEventKind};
 use abide_programs::{
     Answer, CliConfig, Decision, InheritEnv, InputFormat, Prompt, Running, Usage, run,
 };
@@ -19,6 +19,7 @@ use abide_tools::Environment;
 use crate::driver::Driver;
 use crate::program_approvals::{self, OpenApprovals};
 use crate::program_output::ProgramOutput;
+use crate::run_lease::run_event;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{self, AssistantEntry};
@@ -97,7 +98,7 @@ async fn consent(
         if deaf {
             // Its stdin is closed, so the request cannot be answered. It is published as a status.
             let asks = json!({"status": "thinking", "asks": asked.tool, "input": asked.input});
-            driver.record(&[json!({"kind": "status", "data": asks})], None, Vec::new()).await?;
+            driver.record(&[run_event(RunEventKind::Status, asks)], None, Vec::new()).await?;
             continue;
         }
         let request_id = asked.request_id.clone();
@@ -148,7 +149,7 @@ async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
         .iter()
         .rev()
         .find_map(|event| event.data.value()["program_session"].as_str().map(str::to_owned));
-    let began = before.iter().any(|event| event.kind == abide_client::RunEventKind::Line);
+    let began = before.iter().any(|event| event.kind == RunEventKind::Line);
     match (began, session) {
         (false, _) => Ok(config),
         (true, Some(session)) => {
@@ -202,8 +203,8 @@ async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<DriveR
         provider: "cli".to_owned(),
         ..AssistantEntry::default()
     };
-    let message = driver.message(Message::assistant(&answer.text), &said);
-    let done = driver.run_lease.done(&output);
+    let message = driver.message("assistant", answer.text.as_str(), &said).into();
+    let done = driver.run_lease.done(output).into();
     driver.record(&[], Some(&spent), vec![message, done]).await?;
     Ok(DriveResult::Ended)
 }

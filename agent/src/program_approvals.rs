@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use abide_client::{Abide, Error, NewToolCall, ToolCall, ToolCallStatus};
+use abide_client::arguments::{CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall};
+use abide_client::{Abide, Error, RunEventKind, ToolCall, ToolCallStatus};
 use abide_programs::Decision;
 use abide_tools::{Effect, ToolDeclaration};
 use serde_json::{Value, json};
 
 use crate::driver::Driver;
 use crate::program_output::ApprovalRequest;
+use crate::run_lease::{fencing_token, millis, run_event};
 use crate::settings::Settings;
 use crate::step::{Step, StepError};
 use crate::tool_calls::is_for_the_model;
@@ -57,19 +59,15 @@ impl OpenApprovals {
             .run_lease
             .call_id(format_args!("{}.{}", driver.run_lease.fencing_token, self.asked));
         let arguments = json!({"tool": tool, "input": input});
-        let request = NewToolCall {
-            call_id: call_id.clone(),
-            session_id: driver.run.session_id.clone(),
-            tool_name: TOOL.to_owned(),
-            arguments: arguments.clone(),
-            provider_call_id: Some(request_id.clone()),
-            claim_lease_ms: None,
-            needs_approval: Some(true),
-        };
-        let told = json!({"kind": "status", "data": {"status": "waiting_for_approval",
-            "tool_call_id": call_id, "tool_name": TOOL, "args": arguments}});
-        let request = driver.run_lease.request(&request);
-        match driver.record(&[told], None, vec![request]).await {
+        let request =
+            RequestToolCall::new(&call_id, &driver.run.session_id, TOOL, arguments.clone())
+                .provider_call_id(&request_id)
+                .needs_approval(true);
+        let status = json!({"status": "waiting_for_approval", "tool_call_id": call_id,
+            "tool_name": TOOL, "args": arguments});
+        let events = [run_event(RunEventKind::Status, status)];
+        let request = driver.run_lease.request(request);
+        match driver.record(&events, None, vec![request.into()]).await {
             Ok(()) => {
                 self.calls.insert(request_id, call_id.clone());
                 Ok(Ok(call_id))
@@ -116,8 +114,8 @@ pub(crate) async fn take_back_all(driver: &Driver) -> Step {
 }
 
 async fn take_back(driver: &Driver, call_id: &str) -> Step {
-    let cancel = driver.abide.cancel_tool_call(call_id);
-    match cancel.reason("the program withdrew the request").await {
+    let cancel = CancelToolCall::new(call_id).reason("the program withdrew the request");
+    match driver.abide.call(cancel).await {
         // It was decided in the meantime.
         Err(error) if error.code().is_some() => Ok(()),
         cancelled => cancelled.map(drop).map_err(StepError::Refused),
@@ -148,10 +146,11 @@ pub(crate) async fn decision(
 
 /// Allows the request. This completes the call; the program itself reports the outcome.
 async fn allow(abide: &Abide, settings: &Settings, call_id: &str) -> Result<Decision, Error> {
-    let claim = abide.claim_tool_call(call_id).lease(settings.lease).worker(&settings.driver);
-    let claimed: ToolCall = claim.await?.into_inner();
+    let claim =
+        ClaimToolCall::new(call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
+    let claimed: ToolCall = abide.call(claim).await?.into_inner();
     let result = json!({"text": "permission granted", "exit_code": 0});
-    abide.complete_tool_call(&claimed, result).await?;
+    abide.call(CompleteToolCall::new(call_id, fencing_token(&claimed), result)).await?;
     let input = match claimed.arguments.value() {
         Value::Object(mut arguments) => arguments.remove("input"),
         _ => None,

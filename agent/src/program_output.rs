@@ -1,16 +1,18 @@
 //! Collects the output lines of a foreign program: the events to record, in order, and the requests to handle.
 
+use abide_client::{NewRunEvent, RunEventKind};
 use abide_programs::{Answer, Line, ProgramEvent};
 use serde_json::{Value, json};
 
 use crate::program_plan::ProgramPlan;
+use crate::run_lease::run_event;
 use crate::step::Failure;
 
 /// Output of a program that is not handled yet.
 #[derive(Default)]
 pub(crate) struct ProgramOutput {
     /// Events to record.
-    pub(crate) told: Vec<Value>,
+    pub(crate) told: Vec<NewRunEvent>,
     /// Permission requests.
     pub(crate) asked: Vec<ApprovalRequest>,
     /// The ids of withdrawn requests.
@@ -39,7 +41,7 @@ impl ProgramOutput {
     /// Adds a line of an agent's program.
     pub(crate) fn line(&mut self, agent: &str, line: Line) {
         if let Some(raw) = line.raw {
-            self.tell("line", json!({"raw": raw}));
+            self.tell(RunEventKind::Line, json!({"raw": raw}));
         }
         for event in line.events {
             self.event(agent, event);
@@ -49,15 +51,18 @@ impl ProgramOutput {
     fn event(&mut self, agent: &str, event: ProgramEvent) {
         match event {
             ProgramEvent::AssistantDelta { text, .. } => {
-                self.tell("token", json!({"content": text}))
+                self.tell(RunEventKind::Token, json!({"content": text}));
             }
             ProgramEvent::ThinkingDelta { text, .. } => {
-                self.tell("reasoning", json!({"content": text}));
+                self.tell(RunEventKind::Reasoning, json!({"content": text}));
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
                 self.tool_calls += 1;
                 let plan = self.program_plan.of_call(&name, &arguments);
-                self.tell("tool_call", json!({"name": name, "args": arguments, "id": id}));
+                self.tell(
+                    RunEventKind::ToolCall,
+                    json!({"name": name, "args": arguments, "id": id}),
+                );
                 self.told.extend(plan);
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
@@ -67,14 +72,17 @@ impl ProgramOutput {
                 };
                 let exit_code = exit_code.unwrap_or_else(|| i64::from(is_error));
                 let result = json!({"tool_call_id": id, "output": output, "exit_code": exit_code});
-                self.tell("tool_result", result);
+                self.tell(RunEventKind::ToolResult, result);
             }
             ProgramEvent::ApprovalRequested { request_id, tool, input, .. } => {
                 self.asked.push(ApprovalRequest { request_id, tool, input });
             }
             ProgramEvent::ApprovalWithdrawn { request_id } => self.withdrawn.push(request_id),
             ProgramEvent::SessionId { id } => {
-                self.tell("status", json!({"status": "thinking", "program_session": id}));
+                self.tell(
+                    RunEventKind::Status,
+                    json!({"status": "thinking", "program_session": id}),
+                );
             }
             // Programs that report their cost do so with the answer.
             ProgramEvent::Usage(usage) => self.used(agent, json!(usage), None),
@@ -92,7 +100,7 @@ impl ProgramOutput {
                     let plan = self.program_plan.of_status(data);
                     self.told.extend(plan);
                 }
-                self.tell("status", json!({"status": "thinking", "program": other}));
+                self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
             }
         }
     }
@@ -101,10 +109,10 @@ impl ProgramOutput {
         usage["provider"] = json!("cli");
         usage["model"] = json!(agent);
         usage["estimated_cost"] = json!(cost);
-        self.tell("usage", usage);
+        self.tell(RunEventKind::Usage, usage);
     }
 
-    fn tell(&mut self, kind: &str, data: Value) {
-        self.told.push(json!({"kind": kind, "data": data}));
+    fn tell(&mut self, kind: RunEventKind, data: Value) {
+        self.told.push(run_event(kind, data));
     }
 }

@@ -1,7 +1,10 @@
 //! Plans of foreign programs, as far as they report them: Claude Code with its tool `TodoWrite`, Codex as items of
 //! its output. They are published like the plans of our own agents.
 
+use abide_client::{NewRunEvent, RunEventKind};
 use serde_json::{Value, json};
+
+use crate::run_lease::run_event;
 
 /// The last plan of a program.
 #[derive(Debug, Default)]
@@ -22,7 +25,7 @@ const COMPLETED: &str = "completed";
 
 impl ProgramPlan {
     /// The events for a call of the program's planning tool.
-    pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<Value> {
+    pub(crate) fn of_call(&mut self, tool: &str, arguments: &Value) -> Vec<NewRunEvent> {
         let todos = match tool {
             "TodoWrite" => arguments["todos"].as_array(),
             _ => None,
@@ -32,7 +35,7 @@ impl ProgramPlan {
     }
 
     /// The events for an output line with a plan.
-    pub(crate) fn of_status(&mut self, line: &Value) -> Vec<Value> {
+    pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
         let item = &line["item"];
         let items = match item["type"].as_str() {
             Some("todo_list") => item["items"].as_array(),
@@ -45,7 +48,7 @@ impl ProgramPlan {
         items.map_or_else(Vec::new, |items| self.noted(items.iter().filter_map(step).collect()))
     }
 
-    fn noted(&mut self, steps: Vec<Step>) -> Vec<Value> {
+    fn noted(&mut self, steps: Vec<Step>) -> Vec<NewRunEvent> {
         if steps == self.steps {
             return Vec::new();
         }
@@ -56,13 +59,19 @@ impl ProgramPlan {
         let items =
             items.map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}));
         let items: Vec<Value> = items.collect();
-        let mut told = vec![json!({"kind": "planning", "data": {
-            "todos": titles, "items": items, "version": self.version}})];
+        let mut told = vec![run_event(
+            RunEventKind::Planning,
+            json!({
+            "todos": titles, "items": items, "version": self.version}),
+        )];
         for (at, step) in self.steps.iter().enumerate() {
             if step.status == COMPLETED && before.get(at) != Some(step) {
-                told.push(json!({"kind": "step_complete", "data": {
+                told.push(run_event(
+                    RunEventKind::StepComplete,
+                    json!({
                     "step_number": at + 1, "total_steps": self.steps.len(),
-                    "description": step.title}}));
+                    "description": step.title}),
+                ));
             }
         }
         told

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use abide_client::{Abide, Error, RunLease, Subscription};
+use abide_client::arguments::RetireAgent;
+use abide_client::{Abide, Error, Subscription};
 use abide_models::Models;
 use abide_tools::{Environment, Tools};
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::definition::AgentDefinition;
 use crate::drivers::Drivers;
+use crate::run_lease::RunLease;
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 use crate::settings::Settings;
@@ -91,13 +93,13 @@ impl Runtime {
         let declared = self.shared.tools.declarations();
         let own = [delegate::declaration(), plan::declaration(), program_approvals::declaration()];
         for declaration in declared.into_iter().chain(own) {
-            abide.register_tool(declaration.manifest()).await?;
+            abide.call(declaration.manifest()).await?;
         }
         let CatalogChanges { reading, gone, files } = self.changes();
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
         for name in gone {
-            match abide.retire_agent(&name).await {
+            match abide.call(RetireAgent::new(&name)).await {
                 Ok(_) => tracing::info!(agent = name, "retired an agent: its file was removed"),
                 // The agent was never registered.
                 Err(error) if error.code().is_some() => {}

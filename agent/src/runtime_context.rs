@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use abide_client::{Abide, Error, Json, RunLease, Scope};
+use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
 use abide_tools::{Environment, Tools};
 use serde_json::Value;
 
+use crate::run_lease::RunLease;
 use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;
 

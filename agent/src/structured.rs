@@ -2,7 +2,7 @@
 //! chance to correct an answer that does not match; then the run fails. A mismatch is never reported as a
 //! structured answer.
 
-use abide_client::{Call, Message};
+use abide_client::Call;
 use abide_json_integers as integers;
 use abide_tools::Parameters;
 use serde_json::Value;
@@ -80,7 +80,7 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
          nothing else."
     );
     let told = RepairEntry { run_id: driver.run.id.clone() };
-    driver.message(Message::system(text).kind(REPAIR), &told)
+    driver.message("system", text, &told).kind(REPAIR).into()
 }
 
 /// The failure of a run without a matching answer.

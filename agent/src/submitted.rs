@@ -1,7 +1,7 @@
 //! Definitions received over the network. They are restricted more than those of the folder: permission to register
 //! an agent does not include permission to run programs or read files on the runtime's machine.
 
-use abide_client::NewAgent;
+use abide_client::arguments::RegisterAgent;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.
-    pub fn posted(&self, definition: &Value) -> Result<Vec<NewAgent>, DefinitionError> {
+    pub fn posted(&self, definition: &Value) -> Result<Vec<RegisterAgent>, DefinitionError> {
         let parsed = AgentDefinition::deserialize(definition);
         let mut parsed = parsed.map_err(|why| DefinitionError::Malformed(why.to_string()))?;
         parsed.native = false;
@@ -71,7 +71,7 @@ mod tests {
             Ok(agents) => {
                 let told = agents.iter().map(|agent| {
                     let said = &agent.definition["instructions"];
-                    format!("{} native: {} says {said}", agent.name, agent.native)
+                    format!("{} native: {} says {said}", agent.name, agent.native == Some(true))
                 });
                 told.collect::<Vec<String>>().join("\n")
             }
@@ -86,8 +86,8 @@ mod tests {
             &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
             expect![[r#"
-                helper native: false says "Look."
-                clerk native: false says "Be kind.""#]],
+                helper native: Some(false) says "Look."
+                clerk native: Some(false) says "Be kind.""#]],
         );
     }
 

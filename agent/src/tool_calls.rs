@@ -1,16 +1,22 @@
 //! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
-use abide_client::{Abide, Call, Code, Error, NewToolCall, Session, ToolCall, ToolCallStatus};
+use abide_client::arguments::{
+    AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, FailToolCall,
+    HeartbeatToolCall, RequestToolCall,
+};
+use abide_client::{Abide, Call, Code, Error, Session, ToolCall, ToolCallStatus};
 use abide_json_integers as integers;
 use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde_json::{Value, json};
+
 use tokio_util::sync::CancellationToken;
 
 use crate::delegate;
 use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
+use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
 
@@ -42,16 +48,13 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             admitted.map_err(|outcome| outcome.text)?.arguments
         }
     };
-    let request = NewToolCall {
-        call_id: asked.call_id.clone(),
-        session_id: driver.run.session_id.clone(),
-        tool_name: asked.name.clone(),
-        arguments,
+    let session_id = &driver.run.session_id;
+    let request = RequestToolCall {
         provider_call_id: Some(asked.provider_call_id.clone()).filter(|id| !id.is_empty()),
-        claim_lease_ms: None,
         needs_approval: driver.definition.interrupt_on.get(&asked.name).map(|it| it.0),
+        ..RequestToolCall::new(&asked.call_id, session_id, &asked.name, arguments)
     };
-    Ok(driver.run_lease.request(&request))
+    Ok(driver.run_lease.request(request).into())
 }
 
 /// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
@@ -90,8 +93,9 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     if stop.is_cancelled() {
         return give_up(driver, &call).await;
     }
-    let claim = abide.claim_tool_call(&call.call_id).lease(settings.lease).worker(&settings.driver);
-    let claimed: ToolCall = match claim.await {
+    let claim =
+        ClaimToolCall::new(&call.call_id).lease_ms(millis(settings.lease)).worker(&settings.driver);
+    let claimed: ToolCall = match abide.call(claim).await {
         Ok(claimed) => claimed.into_inner(),
         // Another worker claimed it, or it has to wait. The next step reads its current state.
         Err(error) if is_settled_elsewhere(&error) => return Ok(()),
@@ -112,8 +116,8 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
-    let done = driver.abide.complete_tool_call(claimed, result_of(&outcome));
-    match driver.record(&events, None, vec![Call::from(done)]).await {
+    let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
+    match driver.record(&events, None, vec![done.into()]).await {
         // The next step reads the call's current state.
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
@@ -126,8 +130,8 @@ fn result_of(outcome: &ToolOutcome) -> Value {
 
 /// Cancels a call that is not claimed.
 async fn give_up(driver: &Driver, call: &ToolCall) -> Step {
-    let cancel = driver.abide.cancel_tool_call(&call.call_id);
-    match cancel.reason("the run ended before the call started").await {
+    let cancel = CancelToolCall::new(&call.call_id).reason("the run ended before the call started");
+    match driver.abide.call(cancel).await {
         // An abort has already cancelled it, or another worker has claimed it.
         Err(error) if error.code().is_some() => Ok(()),
         cancelled => cancelled.map(drop).map_err(StepError::Refused),
@@ -196,7 +200,9 @@ async fn keep(
                 return Ok(ToolOutcome::failed(Failure::Lost, text));
             }
             _ = beat.tick() => {
-                match driver.abide.heartbeat_tool_call(claimed).lease(lease).await {
+                let heartbeat = HeartbeatToolCall::new(&claimed.call_id, fencing_token(claimed))
+                    .lease_ms(millis(lease));
+                match driver.abide.call(heartbeat).await {
                     Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
                     Ok(_) => {}
                     Err(error) if error.code().is_some() => cancel.cancel(),
@@ -210,8 +216,7 @@ async fn keep(
 
 async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
     let abide = &driver.abide;
-    let token = claimed.fencing_token.unwrap_or_default();
-    let call_id = claimed.call_id.as_str();
+    let (call_id, token) = (claimed.call_id.as_str(), fencing_token(claimed));
     let (failure, effect) = (outcome.failure, effect(driver, claimed));
     let sent = match failure {
         None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
@@ -220,16 +225,18 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
         Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
         // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
         Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
-            let told = json!({"call_id": call_id, "fencing_token": token});
-            let acknowledge = Call::new("acknowledge_cancel", told);
+            let acknowledge = AcknowledgeCancel::new(call_id, token);
             // The run's deadline may have stopped the call, without a cancel request.
-            let cancel = Call::from(abide.cancel_tool_call(call_id));
-            abide.batch([cancel, acknowledge]).await.map(drop)
+            let cancel = CancelToolCall::new(call_id);
+            abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(drop)
         }
         failure => {
-            let again = failure == Some(Failure::Unavailable);
-            let request = abide.fail_tool_call(claimed, beginning(&outcome.text));
-            if again { request.retryable().await.map(drop) } else { request.await.map(drop) }
+            let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
+            let failed = match failure {
+                Some(Failure::Unavailable) => failed.retryable(true),
+                _ => failed,
+            };
+            abide.call(failed).await.map(drop)
         }
     };
     match sent {
@@ -245,12 +252,15 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
     let text = result.to_string();
     if let Err(found) = integers::check(&text) {
         let told = format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
-        return abide.fail_tool_call(claimed, &told).await.map(drop);
+        return fail(abide, claimed, told).await;
     }
     let bytes = text.len();
     let completed = match bytes > RESULT_BYTES {
         true => None,
-        false => Some(abide.complete_tool_call(claimed, result).await),
+        false => {
+            let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
+            Some(abide.call(done).await)
+        }
     };
     match completed {
         Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
@@ -261,7 +271,11 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
         "{} ran, but its result of {bytes} bytes is too large to store: ask for less",
         claimed.tool_name
     );
-    abide.fail_tool_call(claimed, &told).await.map(drop)
+    fail(abide, claimed, told).await
+}
+
+async fn fail(abide: &Abide, claimed: &ToolCall, error: String) -> Result<(), Error> {
+    abide.call(FailToolCall::new(&claimed.call_id, fencing_token(claimed), error)).await.map(drop)
 }
 
 /// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in

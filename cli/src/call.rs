@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::{fs, io};
 
 use abide_client::{Committed, Seq};
+use abide_schema::reducer::Arguments;
 use abide_schema::{Code, Refusal, integers};
 use clap::Args;
 use serde::Serialize;
@@ -72,11 +73,22 @@ pub(crate) async fn run(options: &Options, args: Call) -> Result<(), Failure> {
     show(options, &called.map_err(|error| explain(error.into(), &pairs))?)
 }
 
+/// Makes a call whose reducer is known, and shows the result.
+///
+/// # Errors
+/// The call is refused.
+pub(crate) async fn make(options: &Options, arguments: impl Arguments) -> Result<(), Failure> {
+    let abide = connect(options, Access::Write).await?;
+    let called = abide.call(arguments).returning().await;
+    abide.close().await;
+    show(options, &called?)
+}
+
 /// Shows the result of a call.
 ///
 /// # Errors
 /// The output cannot be written.
-pub(crate) fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
+fn show(options: &Options, called: &Committed<JsonValue>) -> Result<(), Failure> {
     let Committed { seq, duplicate, value } = called;
     if options.json {
         let answer = CallOutput { seq: *seq, result: value, duplicate: *duplicate };

@@ -123,7 +123,7 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.tell(options.json);
+            failure.print(options.json);
             failure.exit_code()
         }
     }
@@ -142,7 +142,7 @@ fn start_log(command: &Command) {
 
 fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
     let environment = match command.starts_programs(options) {
-        true => environment::withdrawn()?,
+        true => environment::hidden()?,
         false => Environment::of_process(),
     };
     let token = environment.value("ABIDE_TOKEN").map(str::to_owned);

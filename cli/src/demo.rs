@@ -106,7 +106,9 @@ pub(crate) async fn run(options: &Options, args: Demo) -> Result<(), Failure> {
     let report = tokio::select! {
         report = perform(options, &args, recordings, &db) => report?,
         () = stop => {
-            let why = Refusal::new(Code::Conflict, "interrupted before the end");
+            let detail = "the demo was interrupted, so nothing was verified";
+            let why = Refusal::new(Code::Conflict, detail)
+                .hint("run it again; its server and its temporary files are removed");
             return Err(why.into());
         }
     };
@@ -276,7 +278,9 @@ fn new_file(path: &Path) -> Result<PathBuf, Failure> {
     check_folder(path)?;
     if path.exists() {
         let detail = format!("{} exists already", path.display());
-        return Err(Refusal::new(Code::Conflict, detail).hint("name a new file").into());
+        return Err(Refusal::new(Code::Conflict, detail)
+            .hint("give --keep the name of a file that does not exist")
+            .into());
     }
     Ok(path.to_owned())
 }

@@ -67,11 +67,11 @@ const KEPT: [&str; 38] = [
 ///
 /// # Errors
 /// The process cannot be executed again.
-pub(crate) fn withdrawn() -> Result<Environment, Failure> {
+pub(crate) fn hidden() -> Result<Environment, Failure> {
     let all = match env::var_os(HANDLE) {
-        Some(handle) => taken_over(&handle),
+        Some(handle) => received(&handle),
         // Only Linux exposes the environment of another process as a file.
-        None if cfg!(target_os = "linux") => withdraw(),
+        None if cfg!(target_os = "linux") => hide(),
         None => Ok(unicode(env::vars_os())),
     };
     let all = all.map_err(|why| {
@@ -85,7 +85,7 @@ pub(crate) fn withdrawn() -> Result<Environment, Failure> {
 type Variables = BTreeMap<String, String>;
 
 /// Executes this process again if it has variables that may be secret.
-fn withdraw() -> io::Result<Variables> {
+fn hide() -> io::Result<Variables> {
     let (kept, moved): (Vec<_>, Vec<_>) = env::vars_os().partition(|(name, _)| is_kept(name));
     if moved.is_empty() {
         return Ok(unicode(kept));
@@ -114,7 +114,7 @@ fn is_kept(name: &OsString) -> bool {
 }
 
 /// Reads the variables of the original process, and empties the file, because programs inherit its handle.
-fn taken_over(handle: &OsString) -> io::Result<Variables> {
+fn received(handle: &OsString) -> io::Result<Variables> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{HANDLE} is not ours"));
     let handle: u32 = handle.to_str().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
     let mut file =

@@ -14,7 +14,7 @@ use crate::global_options::Options;
 use crate::log_pages::LogPages;
 use crate::output::{say, say_json};
 use crate::printable::Printable;
-use crate::reconnect::telling;
+use crate::reconnect::reporting_reconnects;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -62,7 +62,7 @@ pub(crate) async fn run(options: &Options, args: Events) -> Result<(), Failure> 
     let abide = connect(options, Access::Read).await?;
     let stop = signals::asked_to_stop()?;
     let shown = tokio::select! {
-        shown = telling(abide.link(), options, show(&abide, options, &args)) => shown,
+        shown = reporting_reconnects(abide.link(), options, show(&abide, options, &args)) => shown,
         () = stop => Ok(()),
     };
     abide.close().await;
@@ -94,7 +94,7 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     if let Some(session) = session {
         live = live.param("session", session);
     }
-    let mut live = live.from(log.after()).await?;
+    let mut live = live.after(log.after()).await?;
     while let Some(update) = live.next().await {
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
         // A reset repeats all rows; the seq selects the new ones.

@@ -145,7 +145,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     fn check(failure: Failure, as_json: bool, expected: Expect) {
-        let text = failure.text(as_json).expect("there is something to tell");
+        let text = failure.text(as_json).expect("there is something to print");
         // The output is one line; the test breaks it for readability.
         expected.assert_eq(&text.as_str().replace(",\"", ",\n\""));
     }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abide_client::{CallLimits, NewIdentity, RateLimit};
+use abide_client::arguments::CreateIdentity;
+use abide_client::{CallLimits, RateLimit};
 use clap::Args;
 
 use crate::duration;
@@ -11,8 +12,8 @@ use crate::duration;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct GrantOptions {
     /// Its capabilities, repeated or separated by commas; '*' is all
-    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
-    pub(crate) can: Vec<String>,
+    #[arg(long = "capability", value_name = "CAPABILITY", value_delimiter = ',')]
+    pub(crate) capabilities: Vec<String>,
 
     /// Its scope: it reaches rows of this scope only; repeat it for several keys
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
@@ -28,12 +29,14 @@ pub(crate) struct GrantOptions {
 }
 
 impl GrantOptions {
-    pub(crate) fn capabilities(&self) -> BTreeSet<String> {
-        self.can.iter().cloned().collect()
+    /// The capabilities, if some are given.
+    pub(crate) fn capability_set(&self) -> Option<BTreeSet<String>> {
+        (!self.capabilities.is_empty()).then(|| self.capabilities.iter().cloned().collect())
     }
 
-    pub(crate) fn scope(&self) -> BTreeMap<String, String> {
-        self.scope.iter().cloned().collect()
+    /// The scope, if one is given.
+    pub(crate) fn scope(&self) -> Option<BTreeMap<String, String>> {
+        (!self.scope.is_empty()).then(|| self.scope.iter().cloned().collect())
     }
 
     pub(crate) fn limits(&self) -> Option<CallLimits> {
@@ -41,18 +44,17 @@ impl GrantOptions {
         (limits != CallLimits::default()).then_some(limits)
     }
 
-    pub(crate) fn identity(&self, id: &str, role: &str) -> NewIdentity {
-        NewIdentity {
-            id: id.to_owned(),
-            role: role.to_owned(),
-            capabilities: self.capabilities(),
+    pub(crate) fn identity(&self, id: &str, role: &str) -> CreateIdentity {
+        CreateIdentity {
+            capabilities: self.capability_set(),
             scope: self.scope(),
             limits: self.limits(),
+            ..CreateIdentity::new(id, role)
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.can.is_empty() && self.scope.is_empty() && self.limits().is_none()
+        self.capabilities.is_empty() && self.scope.is_empty() && self.limits().is_none()
     }
 }
 

@@ -1,9 +1,8 @@
 //! `abide identity`: who may call, and with which rights.
 
+use abide_client::arguments::{ChangeIdentity, DisableIdentity, EnableIdentity};
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value as JsonValue, json};
 
-use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::GrantOptions;
@@ -86,41 +85,24 @@ Examples:
 /// # Errors
 /// The call is refused.
 pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure> {
-    let (reducer, args) = match args.what {
+    match args.what {
         IdentityCommand::List => {
             let identities = "SELECT id, role, capabilities, scope, limits, disabled_at,
                 disabled_reason, created_by, created_at FROM identities ORDER BY id";
-            return sql::list(options, identities, "no identities").await;
+            sql::list(options, identities, "no identities").await
         }
         IdentityCommand::Create(args) => {
-            ("create_identity", json!(args.grants.identity(&args.id, &args.role)))
+            call::make(options, args.grants.identity(&args.id, &args.role)).await
         }
-        IdentityCommand::Change(args) => ("change_identity", changed(args)),
-        IdentityCommand::Disable(args) => {
-            ("disable_identity", json!({"id": args.id, "reason": args.reason}))
+        IdentityCommand::Change(args) => call::make(options, changed(args)).await,
+        IdentityCommand::Disable(Disable { id, reason }) => {
+            call::make(options, DisableIdentity { id, reason }).await
         }
-        IdentityCommand::Enable(args) => ("enable_identity", json!({"id": args.id})),
-    };
-    let abide = connect(options, Access::Write).await?;
-    let called = abide.call_by_name(reducer, args).await;
-    abide.close().await;
-    call::show(options, &called?)
+        IdentityCommand::Enable(args) => call::make(options, EnableIdentity::new(args.id)).await,
+    }
 }
 
-fn changed(args: Change) -> JsonValue {
-    let Change { id, role, grants } = args;
-    let mut changed = Map::from_iter([("id".to_owned(), json!(id))]);
-    if let Some(role) = role {
-        changed.insert("role".to_owned(), json!(role));
-    }
-    if !grants.can.is_empty() {
-        changed.insert("capabilities".to_owned(), json!(grants.capabilities()));
-    }
-    if !grants.scope.is_empty() {
-        changed.insert("scope".to_owned(), json!(grants.scope()));
-    }
-    if let Some(limits) = grants.limits() {
-        changed.insert("limits".to_owned(), json!(limits));
-    }
-    changed.into()
+fn changed(Change { id, role, grants }: Change) -> ChangeIdentity {
+    let (capabilities, scope, limits) = (grants.capability_set(), grants.scope(), grants.limits());
+    ChangeIdentity { id, role, capabilities, scope, limits }
 }

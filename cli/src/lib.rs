@@ -3,46 +3,15 @@
 //! It changes when the command line changes. The rest is re-exported: a package with its own tables and reducers depends
 //! on this crate alone.
 //!
+//! `examples/own-module` is such a package. Its module:
+//!
 //! ```no_run
-//! use std::process::ExitCode;
-//!
-//! mod notes {
-//!     use abide::prelude::*;
-//!
-//!     /// A note on a session.
-//!     #[table(name = "notes", index(session_id))]
-//!     pub struct Note {
-//!         /// Its number. A row that is inserted with 0 gets the next one.
-//!         #[column(key)]
-//!         pub id: i64,
-//!         /// The session that it belongs to.
-//!         #[column(references = "sessions(id)")]
-//!         pub session_id: String,
-//!         /// The text.
-//!         pub body: String,
-//!     }
-//!
-//!     /// Adds a note to a session.
-//!     #[reducer]
-//!     pub fn add_note(
-//!         ctx: &mut Context<'_>,
-//!         #[id(Session)] session_id: String,
-//!         body: String,
-//!     ) -> Result<Note, Abort> {
-//!         ctx.insert(Note { id: 0, session_id, body })
-//!     }
-//!
-//!     /// The module.
-//!     pub fn module() -> Module {
-//!         Module::new("notes").table::<Note>().reducer(add_note::definition())
-//!     }
-//! }
-//!
-//! /// The complete command line, with the table `notes` and the reducer `add_note`.
-//! fn main() -> ExitCode {
-//!     abide::main(vec![notes::module()])
-//! }
+#![doc = include_str!("../../examples/own-module/src/notes.rs")]
+//! # fn main() {}
 //! ```
+//!
+//! The body of its `main` is `abide::main(vec![notes::module()])`: the complete command line, with the table `notes` and
+//! the reducer `add_note`.
 //!
 //! A program that embeds the engine, or that connects to a server, calls the same reducers:
 //!
@@ -70,6 +39,10 @@
     clippy::print_stderr,
     reason = "all output is printable: see `output`"
 )]
+
+// The example's module names this crate, as a package of a user does.
+#[cfg(test)]
+extern crate self as abide;
 
 mod agent;
 mod backup;
@@ -103,6 +76,8 @@ mod sql;
 mod table;
 mod terminal;
 mod token;
+#[cfg(test)]
+mod typed_calls;
 mod verify;
 mod watch;
 

@@ -21,7 +21,7 @@ pub(crate) fn spinner(options: &Options) -> Result<ProgressBar, Failure> {
         spinner.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
     let style = ProgressStyle::with_template("{spinner} {human_pos} events").map_err(|why| {
-        Failure::usage(format!("the progress bar has no style: {why}"), "this is a defect")
+        Failure::usage(format!("the progress bar has no style: {why}"), "report this as a bug")
     })?;
     spinner.set_style(style);
     spinner.enable_steady_tick(Duration::from_millis(200));

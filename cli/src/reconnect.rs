@@ -7,7 +7,7 @@ use crate::global_options::Options;
 use crate::output::note;
 
 /// Runs a command, and reports each lost connection, failed attempt and reconnect.
-pub(crate) async fn telling<T>(
+pub(crate) async fn reporting_reconnects<T>(
     mut link: Link,
     options: &Options,
     command: impl Future<Output = T>,

@@ -1,13 +1,10 @@
 //! `abide role`: defines which reducers a role may call.
 
-use std::collections::BTreeSet;
-
-use abide_client::{CallLimits, NewRole, RateLimit};
+use abide_client::arguments::{RemoveRole, SetRole};
+use abide_client::{CallLimits, RateLimit};
 use abide_reducers::role::BUILT_IN;
 use clap::{Args, Subcommand};
-use serde_json::json;
 
-use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::grants::allowance;
@@ -40,12 +37,12 @@ struct Set {
 
     /// The reducers that it may call, repeated or separated by commas; '*' is all except those that
     /// manage identities, tokens, roles and policies
-    #[arg(long = "may", value_name = "REDUCER", value_delimiter = ',', required = true)]
-    may: Vec<String>,
+    #[arg(long = "allow", value_name = "REDUCER", value_delimiter = ',', required = true)]
+    reducers: Vec<String>,
 
     /// The capabilities of its identities
-    #[arg(long = "can", value_name = "CAPABILITY", value_delimiter = ',')]
-    can: Vec<String>,
+    #[arg(long = "capability", value_name = "CAPABILITY", value_delimiter = ',')]
+    capabilities: Vec<String>,
 
     /// The rate limit of each of its identities that has no rate of its own: 100/1s
     #[arg(long, value_name = "CALLS/TIME", value_parser = allowance)]
@@ -77,25 +74,22 @@ Examples:
 /// # Errors
 /// The call is refused.
 pub(crate) async fn run(options: &Options, args: Role) -> Result<(), Failure> {
-    let (reducer, args) = match args.what {
-        RoleCommand::List => return list(options).await,
-        RoleCommand::Remove(args) => ("remove_role", json!({"name": args.name})),
+    match args.what {
+        RoleCommand::List => list(options).await,
+        RoleCommand::Remove(args) => call::make(options, RemoveRole::new(args.name)).await,
         RoleCommand::Set(args) => {
             let limits = CallLimits { rate: args.rate, quota: args.quota };
-            let role = NewRole {
+            let role = SetRole {
                 name: args.name,
-                reducers: args.may.into_iter().collect::<BTreeSet<_>>(),
-                capabilities: args.can.into_iter().collect(),
+                reducers: args.reducers.into_iter().collect(),
+                capabilities: (!args.capabilities.is_empty())
+                    .then(|| args.capabilities.into_iter().collect()),
                 description: args.description,
                 limits: (limits != CallLimits::default()).then_some(limits),
             };
-            ("set_role", json!(role))
+            call::make(options, role).await
         }
-    };
-    let abide = connect(options, Access::Write).await?;
-    let called = abide.call_by_name(reducer, args).await;
-    abide.close().await;
-    call::show(options, &called?)
+    }
 }
 
 async fn list(options: &Options) -> Result<(), Failure> {

@@ -30,13 +30,13 @@ pub(crate) struct Serve {
     listen: String,
 
     /// Keep the change log for so many events, for resumes and --as-of  [default: 1000000, unless
-    /// --keep-changes-for is given]
+    /// --retention-time is given]
     #[arg(long, value_name = "EVENTS")]
-    keep_changes: Option<u64>,
+    retention_events: Option<u64>,
 
     /// Keep the change log for so long: 90s, 30m, 12h, 7d, 4w; with both, the smaller span applies
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    keep_changes_for: Option<Duration>,
+    retention_time: Option<Duration>,
 
     /// Accept JSON Web Tokens of an issuer; the JSON file has its name, its keys and the meaning of its
     /// claims
@@ -64,7 +64,7 @@ impl Serve {
     }
 
     fn retention(&self) -> Retention {
-        match (self.keep_changes, self.keep_changes_for) {
+        match (self.retention_events, self.retention_time) {
             (None, None) => Retention::default(),
             (events, age) => Retention { events, age },
         }
@@ -102,7 +102,7 @@ Examples:
   abide serve --db agents.db --listen 127.0.0.1:0  # any free port
   abide serve --listen 0.0.0.0:7341                # for other machines; needs a token
   abide serve --jwt issuer.json                    # see docs/authority.md
-  abide serve --keep-changes-for 7d                # clients can resume for a week
+  abide serve --retention-time 7d                # clients can resume for a week
   abide serve --buffer-limit 1GB --buffer-limit-per-caller 200MB
                                                    # for a machine with much memory
   abide serve --agents .abide                      # also drive runs of agents
@@ -151,8 +151,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let asks = match check_listens(&engine, &access, address).await {
-        Ok(asks) => asks,
+    let requires_token = match check_listens(&engine, &access, address).await {
+        Ok(required) => required,
         Err(refusal) => {
             close(&engine).await;
             return Err(refusal.into());
@@ -169,7 +169,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         },
         None => None,
     };
-    greet(options, &engine, address, &db, asks)?;
+    greet(options, &engine, address, &db, requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let served = abide_server::serve_with(engine.clone(), listener, access, registry, stop).await;
     if let Some(agents) = agents {
@@ -199,17 +199,16 @@ fn greet(
     engine: &Engine,
     address: SocketAddr,
     db: &Path,
-    asks: bool,
+    requires_token: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
     if options.json {
         let db = db.display().to_string();
         let listening = address.to_string();
-        return say_json(
-            &json!({"listening": listening, "db": db, "seq": seq, "asks_for_tokens": asks}),
-        );
+        return say_json(&json!({"listening": listening, "db": db, "seq": seq,
+                "requires_token": requires_token}));
     }
-    let access = match (&options.token, asks) {
+    let access = match (&options.token, requires_token) {
         (None, false) => {
             "no token yet: programs on this machine only;  abide token create  creates one"
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use abide_client::arguments::{CreateToken, RevokeToken};
 use abide_client::{Abide, Call, Secret};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
@@ -118,18 +119,15 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
 
 /// Creates the token, and its identity if requested: both or neither.
 async fn make(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
-    let mut token = secret.create(&args.identity);
-    if let Some(label) = &args.label {
-        token = token.arg("label", label);
-    }
-    if let Some(span) = args.expires {
-        token = token.arg("expires_in_ms", u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-    }
-    let identity = args
-        .role
-        .as_ref()
-        .map(|role| Call::new("create_identity", args.grants.identity(&args.identity, role)));
-    let calls: Vec<Call> = identity.into_iter().chain([token]).collect();
+    let expires_in = args.expires.map(|span| span.as_millis());
+    let token = CreateToken {
+        label: args.label.clone(),
+        expires_in_ms: expires_in.map(|span| i64::try_from(span).unwrap_or(i64::MAX)),
+        ..secret.create_token(&args.identity)
+    };
+    let identity =
+        args.role.as_ref().map(|role| Call::of(args.grants.identity(&args.identity, role)));
+    let calls: Vec<Call> = identity.into_iter().chain([token.into()]).collect();
     let mut done = abide.batch(calls).await?.into_inner();
     Ok(done.pop().map(|done| done.result).unwrap_or_default())
 }
@@ -147,8 +145,5 @@ async fn revoke(options: &Options, args: Revoke) -> Result<(), Failure> {
         Some((id, _)) => id.to_owned(),
         None => args.id,
     };
-    let abide = connect(options, Access::Write).await?;
-    let revoked = abide.call_by_name("revoke_token", json!({"id": id})).await;
-    abide.close().await;
-    call::show(options, &revoked?)
+    call::make(options, RevokeToken::new(id)).await
 }

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::pairs;
-use crate::reconnect::telling;
+use crate::reconnect::reporting_reconnects;
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -110,7 +110,11 @@ async fn watch(
     // The screen shows the state of the connection itself.
     let on_screen = matches!(show, Display::Screen(_));
     let followed = follow(abide, subscription, show, count);
-    if on_screen { followed.await } else { telling(abide.link(), options, followed).await }
+    if on_screen {
+        followed.await
+    } else {
+        reporting_reconnects(abide.link(), options, followed).await
+    }
 }
 
 async fn follow(

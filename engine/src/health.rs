@@ -62,7 +62,7 @@ impl Health {
             Failure::Storage(why) => {
                 let detail =
                     format!("the storage failed earlier ({why}); all requests are refused");
-                Refusal::new(Code::Poisoned, detail)
+                Refusal::new(Code::EngineFailed, detail)
                     .hint("repair the disk and start the server again")
             }
         })
@@ -77,7 +77,7 @@ impl Health {
 }
 
 fn panicked() -> Refusal {
-    Refusal::new(Code::Poisoned, "the engine failed internally; all requests are refused").hint(
+    Refusal::new(Code::EngineFailed, "the engine failed internally; all requests are refused").hint(
         "start the server again, then repeat the call with its request id; \
              see the server's log for the cause",
     )

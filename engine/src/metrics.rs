@@ -117,19 +117,19 @@ metrics! {
     /// Calls answered from an earlier one.
     duplicates_total;
     /// Calls made by deadlines: timers, expired leases.
-    due_total;
+    deadline_calls_total;
     /// Calls deferred because of expensive work, such as validations; readers did it.
     deferred_total;
     /// Denied attempts, recorded or not.
     denied_total;
     /// Calls and queries refused by their caller's rate limit or quota.
-    limited_total;
+    rate_limited_total;
     /// Transactions committed.
     commits_total;
     /// Steps of SQLite's virtual machine on the writer, for calls, live queries and deadlines.
     writer_steps_total;
     /// Transactions rerun because a refused call had already written.
-    careful_reruns_total;
+    savepoint_reruns_total;
     /// Syncs of the WAL.
     syncs_total;
     /// Microseconds spent in syncs of the WAL.
@@ -145,15 +145,15 @@ metrics! {
     /// Deltas handed to subscribers.
     deliveries_total;
     /// Times a slow client's queue was dropped, to be caught up from its seq.
-    lags_total;
+    slow_consumers_total;
     /// Rows examined by the router of live queries.
-    live_rows_routed;
+    live_rows_routed_total;
     /// Live bindings that the router evaluated for a change.
-    live_bindings_probed;
+    live_bindings_probed_total;
     /// SQL statements run for live queries within commits.
-    live_statements_run;
+    live_statements_total;
     /// Steps of SQLite's virtual machine in these statements.
-    live_steps_run;
+    live_steps_total;
     /// Bytes of cached state of live queries.
     live_state_bytes;
     /// Live bindings that are evaluated for every change of some table.
@@ -161,7 +161,7 @@ metrics! {
     /// Full reruns of live queries by a reader, because their deltas were too expensive.
     live_reruns_total;
     /// The seq from which on a client can resume or query past states.
-    change_log_floor;
+    change_log_oldest_seq;
     ;
     /// Calls that were refused, by the code of the refusal.
     refusals_by_code_total by code;

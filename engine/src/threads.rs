@@ -2,7 +2,7 @@
 //!
 //! *Invariant:* every waiter gets a reply when a thread panics. The engine is poisoned, the queues of the commit
 //! pipeline are abandoned, so that its other threads end and drop every reply in them; a waiter whose
-//! reply is dropped gets `poisoned`. A reader catches the panic of a query itself (`queries/readers.rs`).
+//! reply is dropped gets `engine_failed`. A reader catches the panic of a query itself (`queries/readers.rs`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

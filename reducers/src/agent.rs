@@ -104,12 +104,19 @@ pub fn module() -> Module {
 #[reducer]
 pub fn register_agent(
     ctx: &mut Context<'_>,
+    /// Its name.
     name: String,
+    /// Its definition, which the runtime interprets.
     definition: serde_json::Map<String, JsonValue>,
+    /// How it can be used; `primary` if omitted.
     mode: Option<AgentMode>,
+    /// Its purpose.
     description: Option<String>,
+    /// Whether lists omit it.
     hidden: Option<bool>,
+    /// Whether it comes with the runtime.
     native: Option<bool>,
+    /// The revision that it replaces: a conflict if that is no longer the newest.
     expected_revision: Option<i64>,
 ) -> Result<ReducerResult<Agent>, Abort> {
     check_unbounded(ctx)?;

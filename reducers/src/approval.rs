@@ -123,11 +123,19 @@ pub fn module() -> Module {
 #[reducer]
 pub fn decide_approval(
     ctx: &mut Context<'_>,
-    #[id(Approval)] id: Option<String>,
-    #[id(ToolCall)] call_id: Option<String>,
+    /// The approval; or give `call_id`.
+    #[id(Approval)]
+    id: Option<String>,
+    /// The tool call; or give `id`.
+    #[id(ToolCall)]
+    call_id: Option<String>,
+    /// The decision.
     decision: Decision,
+    /// Arguments that replace the requested ones.
     approved_arguments: Option<JsonValue>,
+    /// A comment on the decision.
     comment: Option<String>,
+    /// The hash of the arguments that the decision is about.
     arguments_hash: Option<String>,
 ) -> Result<ReducerResult<Approval>, Abort> {
     let mut approval = find(ctx, id.as_deref(), call_id.as_deref())?;

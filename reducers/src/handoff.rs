@@ -134,11 +134,17 @@ pub fn module() -> Module {
 pub fn request_supervisor_handoff(
     ctx: &mut Context<'_>,
     #[id(session::Session)] session_id: String,
+    /// Why it is handed off.
     reason: String,
+    /// The capability that a supervisor needs to claim it.
     required_capability: String,
+    /// Other data for the supervisor.
     data: Option<JsonValue>,
+    /// Escalates to `escalate_to` if it is still unclaimed after this time.
     escalate_after_ms: Option<i64>,
+    /// The capability to which it escalates.
     escalate_to: Option<String>,
+    /// Returns the session unanswered if it is still unclaimed after this time.
     expires_after_ms: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     check::name("required_capability", &required_capability)?;
@@ -187,6 +193,7 @@ pub fn request_supervisor_handoff(
 pub fn claim_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
     let mut handoff = find(ctx, &id)?;
@@ -235,6 +242,7 @@ pub fn release_handoff(
 pub fn resolve_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
+    /// The answer; it becomes a message of the session.
     resolution: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
@@ -247,6 +255,7 @@ pub fn resolve_handoff(
 pub fn reject_handoff(
     ctx: &mut Context<'_>,
     #[id(HandoffRequest)] id: String,
+    /// Why it is rejected.
     reason: String,
     fencing_token: Option<i64>,
 ) -> Result<HandoffRequest, Abort> {
@@ -373,14 +382,16 @@ fn claimed(
         return Err(not_to_be_claimed(&handoff).into());
     }
     if fencing_token.is_some() && !ended {
-        let detail = format!("the claim on handoff {id} is lost, it is {}", handoff.status);
+        let detail =
+            format!("the claim of handoff {id} has expired; the handoff is {}", handoff.status);
         return Err(Refusal::new(Code::LeaseLost, detail)
-            .hint("claim_handoff takes it again")
+            .hint("claim it again with  abide call claim_handoff")
             .into());
     }
     let detail = format!("handoff {id} is {}, not claimed", handoff.status);
     let refusal = Refusal::new(Code::Conflict, detail);
-    Err(if ended { refusal } else { refusal.hint("claim_handoff first") }.into())
+    Err(if ended { refusal } else { refusal.hint("claim it first with  abide call claim_handoff") }
+        .into())
 }
 
 /// The same, if the caller still has the required capability. Without it, the caller can only release the handoff.
@@ -402,6 +413,8 @@ fn not_to_be_claimed(handoff: &HandoffRequest) -> Refusal {
         }
         (status, ..) => format!("handoff {id} is {status}"),
     };
-    Refusal::new(Code::Conflict, detail)
-        .hint("abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"")
+    Refusal::new(Code::Conflict, detail).hint(
+        "watch for handoffs:  \
+             abide watch \"SELECT id, reason FROM handoff_requests WHERE status = 'pending'\"",
+    )
 }

@@ -59,9 +59,13 @@ pub fn module() -> Module {
 pub fn append_message(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
+    /// The author's role: `system`, `user`, `assistant`, `tool`, or any other name that a framework uses.
     role: String,
+    /// The text.
     content: Nullable<String>,
+    /// The kind of entry; `message` if omitted.
     kind: Option<String>,
+    /// Other data: tool calls, names, usage.
     data: Option<JsonValue>,
 ) -> Result<Appended, Abort> {
     check::name("role", &role)?;

@@ -246,10 +246,17 @@ pub fn module() -> Module {
 #[reducer]
 pub fn start_run(
     ctx: &mut Context<'_>,
-    #[id(Session)] session_id: String,
+    /// The session.
+    #[id(Session)]
+    session_id: String,
+    /// The agent, if it is not the session's own.
     agent: Option<String>,
+    /// The user's message.
     input: Option<String>,
-    #[id(new, Run)] id: Option<String>,
+    /// An id chosen by the caller. The same id means the same run.
+    #[id(new, Run)]
+    id: Option<String>,
+    /// Time limit of the run in milliseconds.
     deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
     if let Some(id) = &id {
@@ -330,7 +337,7 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
         Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
         None => format!("session {session_id} has a run"),
     };
-    let hint = "a session has one run at a time; abort_run ends it";
+    let hint = "wait until it ends, or end it with  abide call abort_run";
     Ok(Refusal::new(Code::Conflict, detail).hint(hint))
 }
 

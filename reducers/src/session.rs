@@ -158,11 +158,19 @@ pub fn module() -> Module {
 #[reducer]
 pub fn create_session(
     ctx: &mut Context<'_>,
+    /// The agent that owns it.
     agent: String,
-    #[id(new, Session)] id: Option<String>,
+    /// Its id; generated if omitted.
+    #[id(new, Session)]
+    id: Option<String>,
+    /// A title for people.
     title: Option<String>,
-    #[id(Session)] parent_id: Option<String>,
+    /// The parent session, for a session that works for another one.
+    #[id(Session)]
+    parent_id: Option<String>,
+    /// Application-defined keys, such as a tenant, that decide who can see the session.
     scope: Option<serde_json::Map<String, JsonValue>>,
+    /// Other data to store with it.
     metadata: Option<serde_json::Map<String, JsonValue>>,
 ) -> Result<Session, Abort> {
     check::name("agent", &agent)?;
@@ -292,7 +300,9 @@ pub fn complete_session(
 pub fn fail_session(
     ctx: &mut Context<'_>,
     #[id(Session)] session_id: String,
+    /// Why it failed, for programs.
     code: String,
+    /// Why it failed, for people.
     message: String,
 ) -> Result<Session, Abort> {
     check::name("code", &code)?;
@@ -437,7 +447,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
     let session = ctx.get::<Session>(id)?;
     let session = session.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no session {id}"))
-            .hint("create_session creates one")
+            .hint("create it with  abide call create_session")
     })?;
     ctx.about(id);
     Ok(session)

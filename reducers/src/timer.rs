@@ -85,13 +85,23 @@ pub fn module() -> Module {
 #[reducer]
 pub fn set_timer(
     ctx: &mut Context<'_>,
+    /// Delay in milliseconds; or give `due_at`.
     in_ms: Option<i64>,
+    /// When it is due; or give `in_ms`.
     due_at: Option<Micros>,
-    #[id(new, Timer)] id: Option<String>,
-    #[id(Session)] session_id: Option<String>,
+    /// Its id; generated if omitted.
+    #[id(new, Timer)]
+    id: Option<String>,
+    /// The session that it belongs to.
+    #[id(Session)]
+    session_id: Option<String>,
+    /// Its purpose.
     name: Option<String>,
+    /// The message appended to the session when it fires.
     message: Option<String>,
+    /// Whether it resumes the session if it is suspended.
     resume: Option<bool>,
+    /// Other data.
     data: Option<JsonValue>,
 ) -> Result<ReducerResult<Timer>, Abort> {
     let given =
@@ -216,7 +226,12 @@ fn moment(now: Micros, in_ms: Option<i64>, due_at: Option<Micros>) -> Result<Mic
             }
             Ok(due_at)
         }
-        _ => Err(Refusal::new(Code::BadArguments, "set_timer: give either in_ms or due_at")),
+        _ => {
+            Err(Refusal::new(Code::BadArguments, "set_timer needs exactly one of in_ms and due_at")
+                .hint(
+                    "in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970",
+                ))
+        }
     }
 }
 
@@ -238,7 +253,7 @@ fn again(before: Timer, timer: &Timer, in_ms: Option<i64>) -> Result<ReducerResu
         before.id, before.due_at
     );
     Err(Refusal::new(Code::Conflict, detail)
-        .hint("cancel_timer, then set one with a new id")
+        .hint("cancel it with  abide call cancel_timer  and set one with a new id")
         .into())
 }
 

@@ -250,16 +250,27 @@ pub fn module() -> Module {
 #[reducer]
 pub fn register_tool(
     ctx: &mut Context<'_>,
+    /// Its name.
     name: String,
+    /// What it does.
     description: Option<String>,
+    /// The JSON Schema of its arguments.
     input_schema: Option<JsonValue>,
+    /// Whether it can safely run twice; at most once if omitted.
     effect: Option<Effect>,
+    /// Its MCP annotations; they determine the effect if `effect` is omitted.
     annotations: Option<serde_json::Map<String, JsonValue>>,
+    /// Whether each call needs an approval.
     needs_approval: Option<bool>,
+    /// How approvals are requested.
     approval: Option<ApprovalPolicy>,
+    /// Time limit of an attempt.
     timeout_ms: Option<i64>,
+    /// How failed attempts are retried.
     retry: Option<Retry>,
+    /// Capability that a worker needs to run it.
     required_capability: Option<String>,
+    /// Rate and concurrency limits that protect the system behind it.
     limits: Option<ToolLimits>,
 ) -> Result<ReducerResult<Tool>, Abort> {
     check::name("name", &name)?;
@@ -322,7 +333,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
     let tool = ctx.get::<Tool>(name)?;
     Ok(tool.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
-            .hint("register_tool registers one")
+            .hint("register it with  abide call register_tool")
     })?)
 }
 

@@ -78,12 +78,14 @@ codes! {
     LimitExceeded = "limit_exceeded", 413, "Limit exceeded", false;
     /// The server is overloaded, or the caller exceeds its rate limit.
     Overloaded = "overloaded", 503, "Overloaded", true;
-    /// The requested history is no longer kept; a snapshot follows.
-    Refetch = "refetch", 410, "Refetch", true;
+    /// The changes that a subscription needs are not available; a snapshot follows.
+    ResyncRequired = "resync_required", 410, "Resync required", true;
+    /// The requested past state is no longer available.
+    HistoryExpired = "history_expired", 410, "History expired", false;
     /// The disk is full; nothing was written.
     DiskFull = "disk_full", 507, "Disk full", true;
-    /// A sync to disk failed; all calls are refused until the file is reopened.
-    Poisoned = "poisoned", 503, "Poisoned", false;
+    /// A write or a sync to disk failed, or the engine panicked; all calls are refused until the file is reopened.
+    EngineFailed = "engine_failed", 503, "Engine failed", false;
     /// A server error. Details are in the server's log.
     Internal = "internal", 500, "Internal error", false;
 }

@@ -40,11 +40,11 @@ pub enum ClientMessage {
         /// Its parameters, by name without the sigil, or by number.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
-        /// The client has everything up to here.
+        /// The client has the result after this event; send only the later changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        from: Option<Seq>,
-        /// The timeline on which the client has `from`: that of the `hello` of the connection that brought it there. If the
-        /// server does not have that state, it sends `refetch` and the whole result.
+        after_seq: Option<Seq>,
+        /// The timeline on which the client has `after_seq`: that of the `hello` of the connection that brought it there. If the
+        /// server does not have that state, it sends `resync_required` and the whole result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeline: Option<String>,
         /// Start with the result as of this event, followed by the changes since.

@@ -10,6 +10,6 @@ use abide_schema::{Code, Refusal};
 
 /// One refusal for every unknown credential, so that attempts reveal nothing.
 pub(crate) fn unknown() -> Refusal {
-    Refusal::new(Code::Unauthenticated, "unknown token")
-        .hint("ask the operator of the server for the current one")
+    Refusal::new(Code::Unauthenticated, "the token is unknown")
+        .hint("check it for missing characters; an admin can create another:  abide token create")
 }

@@ -162,8 +162,14 @@ impl IntoResponse for BodyError {
         match self {
             BodyError::Refused(refusal) => Problem(refusal).into_response(),
             BodyError::Late => {
-                let detail = "the body arrived too slowly".to_owned();
-                let refusal = Refusal::new(Code::BadRequest, detail).hint("send it again");
+                let (start_s, kib_per_s) =
+                    (limits::BODY_START.as_secs(), limits::BODY_BYTES_PER_S >> 10);
+                let detail = format!(
+                    "the body arrived too slowly: the first bytes must arrive within {start_s} s, \
+                     the rest at {kib_per_s} KiB/s or faster"
+                );
+                let refusal = Refusal::new(Code::BadRequest, detail)
+                    .hint("repeat the request on a faster connection, or send smaller bodies");
                 with_status(&refusal, StatusCode::REQUEST_TIMEOUT)
             }
             BodyError::Gone => StatusCode::BAD_REQUEST.into_response(),

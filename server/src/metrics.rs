@@ -24,7 +24,7 @@ pub(crate) async fn metrics(
     only_unscoped(&app, &by, "/metrics")?;
     let (engine, lifecycle) = (&app.engine, &app.lifecycle);
     let seq = engine.durable_seq().0.unsigned_abs();
-    let floor = engine.metrics().change_log_floor.get();
+    let floor = engine.metrics().change_log_oldest_seq.get();
     let gauges = [
         ("seq", "The last durable event.", seq),
         (

@@ -61,10 +61,10 @@ pub async fn serve_with(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
-    let asks = check_listens(&engine, &access, address).await.map_err(refused)?;
+    let requires_token = check_listens(&engine, &access, address).await.map_err(refused)?;
     let authenticator = Authenticator::new(access, engine.clone());
     let (access, seq) = (&authenticator.access, engine.durable_seq());
-    tracing::info!(%address, ?access, asks, %seq, "serving");
+    tracing::info!(%address, ?access, requires_token, %seq, "serving");
 
     let lifecycle = Lifecycle::new(descriptors::connections());
     let read_limiter = ReadLimiter::new();
@@ -102,9 +102,10 @@ pub async fn check_listens(
     access: &AccessConfig,
     address: SocketAddr,
 ) -> Result<bool, Refusal> {
-    let asks = Authenticator::new(access.clone(), engine.clone()).asks().await?;
-    AccessConfig::check(address, asks)?;
-    Ok(asks)
+    let required =
+        Authenticator::new(access.clone(), engine.clone()).requires_credentials().await?;
+    AccessConfig::check(address, required)?;
+    Ok(required)
 }
 
 /// Accepts connections until the shutdown.

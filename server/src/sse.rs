@@ -35,7 +35,7 @@ const ID: &str = "q";
 pub(crate) struct QueryString {
     sql: String,
     params: Option<String>,
-    from: Option<Seq>,
+    after_seq: Option<Seq>,
     timeline: Option<String>,
     as_of: Option<Seq>,
     #[serde(default)]
@@ -58,16 +58,16 @@ pub(crate) async fn subscribe(
     let Query(wanted) = wanted.map_err(|why| {
         let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
         Refusal::new(Code::BadRequest, format!("invalid query string: {why}")).hint(
-            "/v1/subscribe?sql=SELECT…&params={…}&from=40; \
+            "/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; \
                  only sql is required; there are also as_of, checksum and explain",
         )
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;
-    let QueryString { sql, from, timeline, as_of, checksum, explain, .. } = wanted;
+    let QueryString { sql, after_seq, timeline, as_of, checksum, explain, .. } = wanted;
     // A reconnect repeats the original address; Last-Event-ID is newer than its parameters.
     let (start, timeline) = match last_event_id(&headers)? {
         Some((seq, timeline)) => (Start::After(seq), timeline),
-        None => (Start::of(from, as_of)?, timeline),
+        None => (Start::of(after_seq, as_of)?, timeline),
     };
     let start = app.engine.on_timeline(start, timeline.as_deref());
     let wanted = SubscribeRequest { id: ID, sql: &sql, params: &params, start, checksum, explain };
@@ -166,7 +166,7 @@ impl Events {
             update = timeout(limits::PING, self.connection.next()) => match update {
                 Ok(update) => {
                     self.ended = matches!(&update, Update::Error { refusal, .. }
-                        if refusal.code != Code::Refetch);
+                        if refusal.code != Code::ResyncRequired);
                     self.hear(&update);
                     let (stale, timeline) = (self.stale, self.timeline.clone());
                     let encode = move |update: &_| event(update, stale, &timeline);

@@ -82,13 +82,13 @@ async fn converse(
     arrivals: Arc<Arrivals>,
 ) {
     let (sink, mut stream) = socket.split();
-    let (answers, to_tell) = mpsc::channel::<OutgoingMessage>(limits::IN_FLIGHT);
+    let (answers, to_send) = mpsc::channel::<OutgoingMessage>(limits::IN_FLIGHT);
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
     let account = app.engine.buffers().account(&session.caller);
     let writer = Writer {
         connection: app.engine.connect(&session.caller),
-        sender: SocketSender::new(sink, to_tell, &moved, account.clone()),
+        sender: SocketSender::new(sink, to_send, &moved, account.clone()),
         commands: to_do,
     };
     let reader = Reader {

@@ -235,7 +235,7 @@ fn a_large_group_is_counted_once_and_then_kept() {
         let templates = world.engine().live_templates().await.unwrap();
         let [template] = templates.as_slice() else { panic!("{templates:?}") };
         assert_eq!((template.bindings, template.deltas), (1, 100));
-        assert_eq!(client.refusals.len(), 1, "one refetch says why: {:?}", client.refusals);
+        assert_eq!(client.refusals.len(), 1, "one refusal says why: {:?}", client.refusals);
     });
 }
 
@@ -281,7 +281,7 @@ fn a_resume_from_a_forgotten_or_a_future_seq() {
         ahead.seq = Seq(1_000);
         client.resume("ahead", ahead).await.unwrap();
         let (id, refusal) = client.refusals.pop().unwrap();
-        assert_eq!((id.as_str(), refusal.code), ("ahead", Code::Refetch));
+        assert_eq!((id.as_str(), refusal.code), ("ahead", Code::ResyncRequired));
         assert_eq!(refusal.detail, "seq 1000 is ahead of the log, which ends at 3");
         assert_eq!(refusal.hint.as_deref(), Some("a whole snapshot follows"));
         hold(&world, &client, "from the future").await;
@@ -400,7 +400,7 @@ fn a_client_that_does_not_read_costs_little_and_catches_up() {
         world.say("s1", "last").await.unwrap();
         let head = world.engine().durable_seq();
         other.read_to(head).await;
-        assert!(world.engine().metrics().lags_total.get() >= 1);
+        assert!(world.engine().metrics().slow_consumers_total.get() >= 1);
         slow.read_to(head).await;
         assert!(slow.frames < 40, "{} frames: not caught up in one step", slow.frames);
         hold(&world, &slow, "caught up").await;
@@ -599,10 +599,10 @@ fn no_subscription_blocks_the_writer() {
             if connection.subscribe(&wanted).await.is_err() {
                 continue;
             }
-            let before = world.engine().metrics().live_steps_run.get();
+            let before = world.engine().metrics().live_steps_total.get();
             let boom = json!({"id": "s1", "agent": "a", "title": "boom"});
             world.engine().call(&Caller::local(), "create_session", &boom, None).await.unwrap();
-            let steps = world.engine().metrics().live_steps_run.get() - before;
+            let steps = world.engine().metrics().live_steps_total.get() - before;
             // A function counts its arguments before it starts, and then does not run.
             assert!(steps <= 2 * abide_schema::limits::LIVE_DELTA_MOST_STEPS, "{sql}: {steps}");
         }

@@ -346,7 +346,7 @@ fn a_replayed_file_answers_retries() {
         assert_eq!(again.rows(count).await, before);
         // Undo images are not rebuilt, and past states need them.
         let past = again.engine().query(&Caller::local(), count, &Map::new(), Some(Seq(2))).await;
-        assert_eq!(past.unwrap_err().code, Code::Refetch);
+        assert_eq!(past.unwrap_err().code, Code::HistoryExpired);
         let (caller, calls, id) = &requests[1];
         let other = again.engine().batch(caller, &calls[..1], Some(id)).await;
         assert_eq!(other.unwrap_err().code, Code::RequestIdConflict);

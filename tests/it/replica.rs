@@ -21,7 +21,7 @@ pub(crate) struct Replica {
     /// Set until the first reply is complete.
     begun: Option<Start>,
     parts: Vec<Row>,
-    refetch: bool,
+    resync: bool,
     /// Whether it is stale until a rerun or a snapshot.
     pub(crate) stale: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Client {
     pub(crate) replicas: BTreeMap<String, Replica>,
     /// Everything up to here was received.
     pub(crate) told: Seq,
-    /// Refusals that ended a subscription, and refetches.
+    /// Refusals that ended a subscription, and resynces.
     pub(crate) refusals: Vec<(String, Refusal)>,
     /// Received change frames.
     pub(crate) frames: usize,
@@ -133,8 +133,8 @@ impl Client {
                 self.told_up_to(seq);
             }
             Update::Error { id, refusal } => {
-                if refusal.code == Code::Refetch {
-                    self.replicas.get_mut(&*id).expect("it is subscribed").refetch = true;
+                if refusal.code == Code::ResyncRequired {
+                    self.replicas.get_mut(&*id).expect("it is subscribed").resync = true;
                 } else {
                     self.replicas.remove(&*id);
                 }
@@ -145,7 +145,7 @@ impl Client {
 
     fn snapshot(&mut self, part: SnapshotPart) {
         let replica = self.replicas.get_mut(&*part.id).expect("it is subscribed");
-        assert_eq!(part.reset, replica.refetch, "reset if and only if a refetch was announced");
+        assert_eq!(part.reset, replica.resync, "reset if and only if it was announced");
         replica.parts.extend(part.rows);
         if part.more {
             return;
@@ -154,7 +154,7 @@ impl Client {
         replica.shape = part.info.shape.clone();
         replica.rows = std::mem::take(&mut replica.parts);
         assert_eq!(part.checksum, Some(Checksum::of(&replica.rows)), "of the snapshot");
-        (replica.seq, replica.refetch, replica.stale) = (part.seq, false, false);
+        (replica.seq, replica.resync, replica.stale) = (part.seq, false, false);
         replica.begun = match replica.begun {
             Some(Start::AsOf(past)) => {
                 assert!(part.seq <= past, "a state {} for {past}", part.seq);

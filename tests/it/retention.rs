@@ -1,5 +1,5 @@
 //! Retention of changes: kept changes can be resumed from and queried, forgotten ones cause a
-//! refetch, and pruning never blocks a commit for long.
+//! `resync_required`, and pruning never blocks a commit for long.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn keeping(events: u64) -> World {
 }
 
 fn floor(world: &World) -> i64 {
-    world.engine().metrics().change_log_floor.get().cast_signed()
+    world.engine().metrics().change_log_oldest_seq.get().cast_signed()
 }
 
 /// A client's result at the head.
@@ -42,7 +42,7 @@ async fn resumed(world: &World, kept: &Replica) -> (Option<String>, usize) {
     let fresh = world.rows(MESSAGES).await;
     assert_eq!(client.replicas["q"].shown(), client.replicas["q"].shown_of(&fresh));
     let refusal = client.refusals.pop().map(|(_, refusal)| {
-        assert_eq!(refusal.code, Code::Refetch);
+        assert_eq!(refusal.code, Code::ResyncRequired);
         refusal.detail
     });
     (refusal, client.replicas["q"].rows.len())
@@ -63,7 +63,7 @@ async fn past(world: &World, seq: i64) -> Result<usize, String> {
         }
         (Err(once), Err(live)) => {
             assert_eq!(once, live, "refused with the same message");
-            assert_eq!(once.code, Code::Refetch);
+            assert_eq!(once.code, Code::HistoryExpired);
             Err(once.detail)
         }
         (once, live) => panic!("once: {once:?}, live: {live:?}"),

@@ -132,7 +132,7 @@ fn a_transaction_processes_a_bounded_number_of_timers() {
         }
         assert_eq!(numbers(&world, boiled).await, [2 * most + 10]);
         assert_eq!(world.engine().metrics().commits_total.get() - before, 3);
-        assert_eq!(world.engine().metrics().due_total.get(), 2 * most as u64 + 10);
+        assert_eq!(world.engine().metrics().deadline_calls_total.get(), 2 * most as u64 + 10);
     });
 }
 

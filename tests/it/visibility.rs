@@ -374,7 +374,7 @@ fn a_commit_of_one_tenant_does_not_cost_the_others() {
             }
             clients.push((who, client));
         }
-        let probed = || world.engine().metrics().live_bindings_probed.get();
+        let probed = || world.engine().metrics().live_bindings_probed_total.get();
         let before = probed();
         world.say("s7", "again").await.unwrap();
         let ask = json!({"session_id": "s7", "reason": "r", "required_capability": "c"});
@@ -451,7 +451,7 @@ fn a_client_with_another_scope_starts_anew() {
         world.call("change_identity", moved).await.unwrap();
         let mut again = Client::new(world.engine().connect(&ann("b")));
         again.resume("q", kept).await.unwrap();
-        assert_eq!(again.refusals[0].1.code, Code::Refetch);
+        assert_eq!(again.refusals[0].1.code, Code::ResyncRequired);
         assert_eq!(again.replicas["q"].rows, [vec!["b".into()].into()]);
     });
 }

@@ -115,7 +115,7 @@ impl LossyClient {
             Update::Progress { .. } => {}
             Update::Rerun { .. } => unreachable!("every delta is within the budget"),
             Update::Error { id, refusal } => {
-                if refusal.code != Code::Refetch {
+                if refusal.code != Code::ResyncRequired {
                     self.held.remove(&*id);
                 }
             }

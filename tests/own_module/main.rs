@@ -204,6 +204,7 @@ fn the_order_of_keys_in_the_program_does_not_reach_its_log() {
 fn the_pages_show_the_example() {
     let page = include_str!("../../docs/own-modules.md");
     assert!(page.contains(include_str!("../../examples/own-module/src/main.rs")));
+    assert!(page.contains(include_str!("../../examples/own-module/src/notes.rs")));
     assert!(page.contains(include_str!("../../examples/own-module/Cargo.toml")));
     let (_, entry) =
         include_str!("../../examples/own-module/src/main.rs").split_once("\nfn main").unwrap();

@@ -48,11 +48,12 @@ const INPUT: &str = "Pay order A-7 back.";
 impl AgentFolder {
     fn new(answers: &str) -> AgentFolder {
         let agent_folder = AgentFolder { folder: tempfile::tempdir().unwrap() };
-        fs::create_dir_all(agent_folder.path("house/agents")).unwrap();
+        fs::create_dir_all(agent_folder.path("project/agents")).unwrap();
         let ledger = agent_folder.path("ledger").display().to_string();
-        fs::write(agent_folder.path("house/abide.yaml"), TOOLS.replace("LEDGER", &ledger)).unwrap();
-        fs::write(agent_folder.path("house/answers.yaml"), answers).unwrap();
-        fs::write(agent_folder.path("house/agents/clerk.yaml"), CLERK).unwrap();
+        fs::write(agent_folder.path("project/abide.yaml"), TOOLS.replace("LEDGER", &ledger))
+            .unwrap();
+        fs::write(agent_folder.path("project/answers.yaml"), answers).unwrap();
+        fs::write(agent_folder.path("project/agents/clerk.yaml"), CLERK).unwrap();
         agent_folder
     }
 
@@ -63,7 +64,7 @@ impl AgentFolder {
     /// A command in its folder, with its agents.
     fn spawn(&self, args: &[&str]) -> Process {
         let mut command = abide();
-        command.current_dir(self.folder.path()).args(args).args(["--agents", "house"]);
+        command.current_dir(self.folder.path()).args(args).args(["--agents", "project"]);
         Process::spawn(&mut command)
     }
 
@@ -122,7 +123,7 @@ fn a_run_waits_for_a_decision_and_continues() {
     expect![[r#"
         waits: awaiting_approval refund {"order":"A-7"}   [waits]
           hint: abide call --db agents.db decide_approval call_id=order-7~2.1 decision=approve
-          then: abide agent run --db agents.db --agents house --id order-7 clerk 'Pay order A-7 back.'
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
     "#]].assert_eq(&waits.stderr);
     assert_eq!(agent_folder.ledger(), ["look A-7"]);
 
@@ -248,7 +249,7 @@ fn desk_of_a_program() -> AgentFolder {
         "cli: {{ command: [sh, asks.sh], program: claude, working_dir: '{folder}', \
          input_format: stream-json }}\n"
     );
-    fs::write(agent_folder.path("house/agents/clerk.yaml"), cli).unwrap();
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), cli).unwrap();
     agent_folder
 }
 
@@ -259,7 +260,7 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
     let ended = agent_folder.clerk(&[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     expect![[r#"
-        no: Bash {"command":"ls"}: no terminal to ask; --yes approves all
+        rejected Bash {"command":"ls"}: there is no terminal to ask; --yes approves all calls
     "#]]
     .assert_eq(&ended.stderr);
     let heard = lines(&agent_folder.path("decision")).concat();
@@ -279,8 +280,8 @@ fn a_program_is_denied_without_a_terminal_and_allowed_with_yes() {
 fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
     let agent_folder = desk_of_a_program();
     let mut server = Server::start();
-    let house = agent_folder.path("house");
-    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let project = agent_folder.path("project");
+    server.restart_with(&["--agents", project.to_str().unwrap()]);
     let url = server.url();
     let run =
         agent_folder.spawn(&["agent", "run", "clerk", INPUT, "--id", "order-7", "--url", &url]);
@@ -300,8 +301,8 @@ fn a_programs_request_is_decided_elsewhere_while_its_run_is_shown() {
 fn a_server_drives_a_run_and_a_watcher_sees_it_live() {
     let agent_folder = AgentFolder::new(ANSWERS);
     let mut server = Server::start();
-    let house = agent_folder.path("house");
-    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let project = agent_folder.path("project");
+    server.restart_with(&["--agents", project.to_str().unwrap()]);
     let url = server.url();
     let watch = |sql: &str| Process::spawn(abide().args(["watch", "--json", "--url", &url, sql]));
     let events = watch("SELECT number, kind FROM run_events");
@@ -338,9 +339,10 @@ fn lists_and_checks_definitions() {
     assert!(listed.contains("clerk                 primary   Looks after orders\n"), "{listed}");
     let checked = agent_folder.run(&["agent", "check"]).good();
     assert_eq!(checked, "4 agents, no errors\n");
-    fs::write(agent_folder.path("house/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
-    fs::write(agent_folder.path("house/agents/odd.yaml"), "middleware: [{ name: pii }]\n").unwrap();
-    fs::write(agent_folder.path("house/agents/typo.yaml"), "tool: [look]\n").unwrap();
+    fs::write(agent_folder.path("project/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
+    fs::write(agent_folder.path("project/agents/odd.yaml"), "middleware: [{ name: pii }]\n")
+        .unwrap();
+    fs::write(agent_folder.path("project/agents/typo.yaml"), "tool: [look]\n").unwrap();
     let checked = agent_folder.run(&["agent", "check", "--json"]);
     assert_eq!(checked.code, Some(1));
     let codes: Vec<(String, JsonValue)> = checked
@@ -353,9 +355,9 @@ fn lists_and_checks_definitions() {
         })
         .collect();
     let expected = [
-        ("house/agents/broken.yaml", "unknown_tool"),
-        ("house/agents/odd.yaml", "malformed_definition"),
-        ("house/agents/typo.yaml", "malformed_definition"),
+        ("project/agents/broken.yaml", "unknown_tool"),
+        ("project/agents/odd.yaml", "malformed_definition"),
+        ("project/agents/typo.yaml", "malformed_definition"),
     ];
     let expected: Vec<(String, JsonValue)> =
         expected.iter().map(|(path, code)| ((*path).to_owned(), json!(code))).collect();
@@ -364,7 +366,7 @@ fn lists_and_checks_definitions() {
     assert!(
         plain
             .stdout
-            .contains("house/agents/broken.yaml: unknown tool refnd; available: look, refund"),
+            .contains("project/agents/broken.yaml: unknown tool refnd; available: look, refund"),
         "{plain:?}"
     );
     let listed = agent_folder.run(&["agent", "list"]).good();
@@ -382,8 +384,8 @@ fn lists_and_checks_definitions() {
 fn a_posted_definition_is_checked_and_run() {
     let agent_folder = AgentFolder::new("answers: [{ text: Hello to you. }]");
     let mut server = Server::start();
-    let house = agent_folder.path("house");
-    server.restart_with(&["--agents", house.to_str().unwrap()]);
+    let project = agent_folder.path("project");
+    server.restart_with(&["--agents", project.to_str().unwrap()]);
     let refused = http(&server, "POST", "/agents", &json!({"name": "new", "tools": ["refnd"]}));
     assert_eq!(refused.0, 422);
     let detail =

@@ -172,7 +172,7 @@ fn other_machines_need_a_token() {
     let serving =
         Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));
     let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
-    assert_eq!(told["asks_for_tokens"], true);
+    assert_eq!(told["requires_token"], true);
 }
 
 /// Two texts of 600 bytes blocked `/health` for 6.3 s, 29 levels of the same survived SIGTERM, and

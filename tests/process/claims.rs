@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use abide_client::{Abide, Call};
+use abide_client::arguments::SettleToolCall;
+use abide_client::{Abide, Call, Outcome};
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
@@ -203,8 +204,11 @@ async fn a_call_that_must_not_run_twice_is_not_run_again() {
         // An operator checks the effect and settles the call.
         let happened = fixture.seen("done");
         assert_eq!(happened, usize::from(moment == KillPoint::After), "{moment:?}");
-        let outcome = if happened == 1 { Ok(json!("done")) } else { Err("nothing there".into()) };
-        let settled = fixture.abide.settle_tool_call("c1", outcome).evidence("the file").await;
+        let settle = match happened {
+            1 => SettleToolCall::new("c1", Outcome::Succeeded).result("done"),
+            _ => SettleToolCall::new("c1", Outcome::Failed).error("nothing there"),
+        };
+        let settled = fixture.abide.call(settle.evidence("the file")).await;
         let expected = if happened == 1 { "succeeded" } else { "failed" };
         assert_eq!(settled.unwrap().status.as_str(), expected);
         assert_eq!(fixture.one("SELECT count(*) FROM unknown_tool_calls").await, 0);

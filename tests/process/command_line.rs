@@ -181,7 +181,7 @@ fn invalid_command_lines() {
     }
     shell.type_in(&["watch", "SELECT 1", "--db", "abide.db"]);
     shell.type_in(&["events", "--follow", "--db", "abide.db"]);
-    shell.show(&["serve", "--keep-changes-for", "7"], &run(["serve", "--keep-changes-for", "7"]));
+    shell.show(&["serve", "--retention-time", "7"], &run(["serve", "--retention-time", "7"]));
     shell.type_in(&["demo", "--conversations", "0"]);
     shell.check(expect_file!["golden/usage.txt"]);
 }

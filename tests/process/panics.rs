@@ -51,9 +51,9 @@ fn a_server_with_a_panicked_thread_reports_it_and_can_be_stopped() {
         assert_eq!(first.code, Some(1), "{point}: {first:?}");
         let next = call("s2");
         assert_eq!(next.code, Some(1), "{point}: {next:?}");
-        assert!(next.stderr.contains("\"code\":\"poisoned\""), "{point}: {next:?}");
+        assert!(next.stderr.contains("\"code\":\"engine_failed\""), "{point}: {next:?}");
         let (status, problem) = get(&address, "/ready");
-        assert_eq!((status, &problem["code"]), (503, &"poisoned".into()), "{point}");
+        assert_eq!((status, &problem["code"]), (503, &"engine_failed".into()), "{point}");
         process.terminate();
         let ended = process.ended();
         assert_eq!(ended.code, Some(1), "{point}: a supervisor must see the failure: {ended:?}");

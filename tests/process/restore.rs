@@ -110,7 +110,7 @@ async fn a_client_resumes_after_a_restart() {
     abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     say(&abide, &["first"]).await;
     // Without rows of its own, the subscription reports a whole result as `reset`.
-    let mut watched = abide.subscribe(QUERY).from(1).await.unwrap();
+    let mut watched = abide.subscribe(QUERY).after(1).await.unwrap();
     let update = timeout(PATIENCE, watched.next()).await.expect("an update").unwrap();
     assert!(!update.reset && format!("{update:?}").contains("first"), "{update:?}");
     for (nth, is_killed) in [true, false, false, true].into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! The retention of changes, as set on the command line.
 
-use abide_client::{Code, Message, NewSession, Seq};
+use abide_client::arguments::{AppendMessage, CreateSession};
+use abide_client::{Code, Seq};
 
 use crate::server::Server;
 
@@ -9,11 +10,11 @@ use crate::server::Server;
 #[tokio::test]
 async fn a_server_with_a_short_retention() {
     let mut server = Server::start();
-    server.restart_with(&["--keep-changes", "5"]);
+    server.restart_with(&["--retention-events", "5"]);
     let abide = server.client().await;
-    let session = abide.create_session(NewSession::of("support")).await.unwrap();
+    let session = abide.call(CreateSession::new("support")).await.unwrap();
     for nth in 0..20 {
-        abide.append_message(&session.id, Message::user(nth.to_string())).await.unwrap();
+        abide.call(AppendMessage::new(&session.id, "user", nth.to_string())).await.unwrap();
     }
     let messages = "SELECT id, content FROM agent_state";
     let mut live = abide.subscribe(messages).checksum().await.unwrap();
@@ -22,23 +23,23 @@ async fn a_server_with_a_short_retention() {
             server.kill();
             server.start_again();
         }
-        let mut long_away = abide.subscribe(messages).from(15).await.unwrap();
+        let mut long_away = abide.subscribe(messages).after(15).await.unwrap();
         let all = long_away.next().await.unwrap();
         assert_eq!((all.reset, all.insert_rows().len(), all.seq), (true, 20, Seq(21)));
-        let mut away = abide.subscribe(messages).from(16).await.unwrap();
+        let mut away = abide.subscribe(messages).after(16).await.unwrap();
         let missed = away.next().await.unwrap();
         assert_eq!((missed.reset, missed.insert_rows().len()), (false, 5));
 
         let then = abide.subscribe(messages).as_of(16).checksum().await.unwrap();
         assert_eq!(then.rows().len(), 15);
         let gone = abide.subscribe(messages).as_of(15).await.unwrap_err();
-        assert_eq!(gone.code(), Some(Code::Refetch));
+        assert_eq!(gone.code(), Some(Code::HistoryExpired));
         assert_eq!(gone.to_string(), "changes are kept from seq 16 on, not from 15");
         let once = abide.sql(messages).as_of(15).rows().await.unwrap_err();
         assert_eq!((once.code(), once.to_string()), (gone.code(), gone.to_string()));
     }
     live.next().await.unwrap();
-    abide.append_message(&session.id, Message::user("the last")).await.unwrap();
+    abide.call(AppendMessage::new(&session.id, "user", "the last")).await.unwrap();
     live.next().await.unwrap();
     assert_eq!((live.rows().len(), abide.mismatches()), (21, 0));
     server.stop();

@@ -12,8 +12,8 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
-use std::time::Duration;
 
+use abide_client::arguments::{ClaimHandoff, ClaimToolCall, CompleteToolCall};
 use abide_client::{Abide, Code, Error, ToolCall};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
@@ -28,9 +28,8 @@ async fn main() {
     match args.as_slice() {
         [url, "race", name] => race(&Abide::connect(url).await.unwrap(), name).await,
         [url, "run", name, call, file, lease_ms] => {
-            let lease = Duration::from_millis(lease_ms.parse().unwrap());
             let claimed = Abide::connect(url).await.unwrap();
-            run(&claimed, name, call, file, lease).await;
+            run(&claimed, name, call, file, lease_ms.parse().unwrap()).await;
         }
         _ => panic!("usage: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"),
     }
@@ -56,11 +55,12 @@ async fn race(abide: &Abide, name: &str) {
     let handoffs: Vec<String> = abide.sql(handoffs).fetch().await.unwrap();
     at("ready");
     let claims = iter(&calls).map(|call_id| async move {
-        won(abide.claim_tool_call(call_id).worker(name).await.map(|_| format!("call {call_id}")))
+        let claim = ClaimToolCall::new(call_id).worker(name);
+        won(abide.call(claim).await.map(|_| format!("call {call_id}")))
     });
     tell(claims.buffer_unordered(AT_A_TIME)).await;
     let claims = iter(&handoffs).map(|id| async move {
-        won(abide.claim_handoff(id).await.map(|_| format!("handoff {id}")))
+        won(abide.call(ClaimHandoff::new(id)).await.map(|_| format!("handoff {id}")))
     });
     tell(claims.buffer_unordered(AT_A_TIME)).await;
     abide.close().await;
@@ -81,8 +81,9 @@ fn won(claim: Result<String, Error>) -> Option<String> {
     }
 }
 
-async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease: Duration) {
-    let claimed = match abide.claim_tool_call(call).worker(name).lease(lease).await {
+async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease_ms: i64) {
+    let claim = ClaimToolCall::new(call).worker(name).lease_ms(lease_ms);
+    let claimed = match abide.call(claim).await {
         Err(error) => return say(&format!("refused {}", error.code().unwrap())),
         Ok(claimed) => claimed.into_inner(),
     };
@@ -91,7 +92,8 @@ async fn run(abide: &Abide, name: &str, call: &str, file: &str, lease: Duration)
     at("began");
     effect(file, "done", &claimed);
     at("done");
-    match abide.complete_tool_call(&claimed, "done").await {
+    let token = claimed.fencing_token.unwrap();
+    match abide.call(CompleteToolCall::new(call, token, "done")).await {
         Ok(_) => say("completed"),
         Err(error) => say(&format!("refused {}", error.code().unwrap())),
     }

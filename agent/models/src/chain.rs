@@ -131,7 +131,8 @@ impl Trying {
                     self.step = Step::Listen(self.ask());
                 }
                 Step::Listen(mut stream) => {
-                    let early = || ModelError::broken("the stream ended without an answer");
+                    let early =
+                        || ModelError::invalid_response("the stream ended without an answer");
                     match stream.next().await.unwrap_or_else(|| Err(early())) {
                         Ok(ModelEvent::Answer(answer)) => {
                             return Some(Ok(ModelEvent::Answer(self.charged(answer))));

@@ -73,10 +73,10 @@ pub struct ProviderConfig {
     pub extra: Map<String, Value>,
     /// Maximum time without a byte before the first token, in seconds; the default is 60.
     #[serde(default)]
-    pub first_token_seconds: Option<u64>,
+    pub first_token_timeout_seconds: Option<u64>,
     /// Maximum time without a byte after the first token, in seconds; the default is 30.
     #[serde(default)]
-    pub silence_seconds: Option<u64>,
+    pub idle_timeout_seconds: Option<u64>,
     /// The price of its tokens; without one, costs are unknown.
     #[serde(default)]
     pub price: Option<Price>,
@@ -147,12 +147,12 @@ impl ProviderKind {
 }
 
 impl ProviderConfig {
-    pub(crate) fn patience(&self) -> StallTimeouts {
+    pub(crate) fn stall_timeouts(&self) -> StallTimeouts {
         let usual = StallTimeouts::default();
         let seconds = |told: Option<u64>, usual| told.map_or(usual, Duration::from_secs);
         StallTimeouts {
-            first: seconds(self.first_token_seconds, usual.first),
-            between: seconds(self.silence_seconds, usual.between),
+            first: seconds(self.first_token_timeout_seconds, usual.first),
+            between: seconds(self.idle_timeout_seconds, usual.between),
         }
     }
 }

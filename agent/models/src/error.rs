@@ -23,8 +23,8 @@ impl ModelError {
         Self { kind, message: message.into(), retry_after: None }
     }
 
-    pub(crate) fn broken(message: impl Into<String>) -> Self {
-        Self::new(ModelErrorKind::Broken, message)
+    pub(crate) fn invalid_response(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::InvalidResponse, message)
     }
 
     /// The stable code of its kind.
@@ -54,7 +54,7 @@ pub enum ModelErrorKind {
     /// No data arrived for too long. Retry.
     Stalled,
     /// The stream ended early or is invalid. Retry.
-    Broken,
+    InvalidResponse,
     /// The key is missing or wrong, or the account lacks a permission. Fix the configuration.
     Unauthorized,
     /// The provider rejects the request. Change the request or the model's name.
@@ -74,7 +74,7 @@ impl ModelErrorKind {
         Self::Overloaded,
         Self::Unavailable,
         Self::Stalled,
-        Self::Broken,
+        Self::InvalidResponse,
         Self::Unauthorized,
         Self::BadRequest,
         Self::ContextTooLong,
@@ -90,7 +90,7 @@ impl ModelErrorKind {
             Self::Overloaded => "overloaded",
             Self::Unavailable => "unavailable",
             Self::Stalled => "stalled",
-            Self::Broken => "broken",
+            Self::InvalidResponse => "invalid_response",
             Self::Unauthorized => "unauthorized",
             Self::BadRequest => "bad_request",
             Self::ContextTooLong => "context_too_long",
@@ -107,7 +107,7 @@ impl ModelErrorKind {
             | Self::Overloaded
             | Self::Unavailable
             | Self::Stalled
-            | Self::Broken => true,
+            | Self::InvalidResponse => true,
             Self::Unauthorized
             | Self::BadRequest
             | Self::ContextTooLong

@@ -143,11 +143,11 @@ impl Frames {
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, ModelError> {
-    std::str::from_utf8(bytes).map_err(|_| ModelError::broken("the stream is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| ModelError::invalid_response("the stream is not UTF-8"))
 }
 
 fn too_long(what: &str, max: usize) -> ModelError {
-    ModelError::broken(format!("{what} is longer than {} MiB", max >> 20))
+    ModelError::invalid_response(format!("{what} is longer than {} MiB", max >> 20))
 }
 
 #[cfg(test)]

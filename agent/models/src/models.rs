@@ -384,7 +384,7 @@ fn provider(
             key,
             headers: config.headers.clone(),
             extra: config.extra.clone(),
-            patience: config.patience(),
+            stall_timeouts: config.stall_timeouts(),
         })?;
         return Ok(Arc::new(remote));
     }
@@ -411,8 +411,8 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
         || config.base_url.is_some()
         || !config.headers.is_empty()
         || !config.extra.is_empty()
-        || config.first_token_seconds.is_some()
-        || config.silence_seconds.is_some();
+        || config.first_token_timeout_seconds.is_some()
+        || config.idle_timeout_seconds.is_some();
     let wrong = match kind {
         _ if keys.into_iter().filter(|told| *told).count() > 1 => {
             Some("it has several of `key`, `key_env` and `key_file`")

@@ -28,5 +28,5 @@ pub async fn answer_of(mut stream: ModelStream) -> Result<ModelResponse, ModelEr
             return Ok(answer);
         }
     }
-    Err(ModelError::new(ModelErrorKind::Broken, "the stream ended without an answer"))
+    Err(ModelError::new(ModelErrorKind::InvalidResponse, "the stream ended without an answer"))
 }

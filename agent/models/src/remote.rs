@@ -63,7 +63,7 @@ pub struct RemoteSettings {
     /// Fields to set in the body of every request. They override ours; null removes a field.
     pub extra: Map<String, Value>,
     /// Timeouts.
-    pub patience: StallTimeouts,
+    pub stall_timeouts: StallTimeouts,
 }
 
 impl RemoteSettings {
@@ -76,7 +76,7 @@ impl RemoteSettings {
             key: None,
             headers: BTreeMap::new(),
             extra: Map::new(),
-            patience: StallTimeouts::default(),
+            stall_timeouts: StallTimeouts::default(),
         }
     }
 }
@@ -84,9 +84,9 @@ impl RemoteSettings {
 /// URLs, headers and extra fields may contain keys, so they are omitted.
 impl fmt::Debug for RemoteSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, protocol, patience, .. } = self;
+        let Self { id, protocol, stall_timeouts, .. } = self;
         let mut shown = f.debug_struct("RemoteSettings");
-        shown.field("id", id).field("protocol", protocol).field("patience", patience);
+        shown.field("id", id).field("protocol", protocol).field("stall_timeouts", stall_timeouts);
         shown.finish_non_exhaustive()
     }
 }
@@ -99,9 +99,9 @@ pub struct Remote {
 
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { id, protocol, patience, .. } = &*self.shared;
+        let Shared { id, protocol, stall_timeouts, .. } = &*self.shared;
         let mut shown = f.debug_struct("Remote");
-        shown.field("id", id).field("protocol", protocol).field("patience", patience);
+        shown.field("id", id).field("protocol", protocol).field("stall_timeouts", stall_timeouts);
         shown.finish_non_exhaustive()
     }
 }
@@ -113,7 +113,7 @@ struct Shared {
     key: Option<Secret>,
     headers: HeaderMap,
     extra: Map<String, Value>,
-    patience: StallTimeouts,
+    stall_timeouts: StallTimeouts,
     client: Client,
 }
 
@@ -123,7 +123,8 @@ impl Remote {
     /// # Errors
     /// One sentence: the URL, a header or the key is invalid.
     pub fn new(settings: RemoteSettings) -> Result<Self, String> {
-        let RemoteSettings { id, protocol, base_url, key, headers, extra, patience } = settings;
+        let RemoteSettings { id, protocol, base_url, key, headers, extra, stall_timeouts } =
+            settings;
         let base_url = base_url.as_deref().or(protocol.default_base_url());
         let base_url = base_url.ok_or("it has no `base_url`")?;
         let base_url: Url = base_url
@@ -140,12 +141,12 @@ impl Remote {
         }
         let client = client
             .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(patience.first)
+            .connect_timeout(stall_timeouts.first)
             .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| format!("cannot create the HTTP client: {}", causes(error)))?;
         let headers = all_headers(protocol, key.as_ref(), &headers)?;
-        let shared = Shared { id, protocol, base_url, key, headers, extra, patience, client };
+        let shared = Shared { id, protocol, base_url, key, headers, extra, stall_timeouts, client };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -210,11 +211,11 @@ impl RequestStream {
 
     /// Reads the next chunk of the body.
     async fn read(&mut self, mut response: Response) -> Result<Step, ModelError> {
-        let patience = self.shared.patience;
+        let stall_timeouts = self.shared.stall_timeouts;
         let limit = match (self.gathered.is_complete(), self.gathered.has_begun()) {
             (true, _) => AFTERMATH,
-            (false, true) => patience.between,
-            (false, false) => patience.first,
+            (false, true) => stall_timeouts.between,
+            (false, false) => stall_timeouts.first,
         };
         let chunk = match timeout(limit, response.chunk()).await {
             Ok(Ok(chunk)) => chunk,
@@ -258,7 +259,7 @@ impl Shared {
             .headers(self.headers.clone())
             .body(body.to_string())
             .send();
-        let first = self.patience.first;
+        let first = self.stall_timeouts.first;
         let response = timeout(first, sent).await.map_err(|_| stalled(first))?;
         let response = response.map_err(unreachable)?;
         if response.status().is_success() && !speaks_json(&response, self.protocol) {
@@ -293,11 +294,14 @@ impl Shared {
             return ModelError::new(ModelErrorKind::BadRequest, message);
         }
         // If the body does not arrive, the status is sufficient.
-        let body = timeout(self.patience.first, beginning(response)).await.unwrap_or_default();
+        let body =
+            timeout(self.stall_timeouts.first, beginning(response)).await.unwrap_or_default();
         if status.is_success() {
             return match serde_json::from_str::<Value>(&body) {
                 Ok(body) if !body["error"].is_null() => classify::of_event(&body),
-                _ => ModelError::broken("the provider answered with JSON instead of a stream"),
+                _ => ModelError::invalid_response(
+                    "the provider answered with JSON instead of a stream",
+                ),
             };
         }
         classify::of_response(status.as_u16(), &headers, &body)
@@ -381,7 +385,10 @@ fn unreachable(error: reqwest::Error) -> ModelError {
 }
 
 fn cut_off(error: reqwest::Error) -> ModelError {
-    ModelError::broken(format!("the connection was lost during the stream: {}", causes(error)))
+    ModelError::invalid_response(format!(
+        "the connection was lost during the stream: {}",
+        causes(error)
+    ))
 }
 
 /// An error and its causes, without the URL, which may contain a key.

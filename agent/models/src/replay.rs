@@ -48,7 +48,7 @@ pub struct ReplaySpeed {
 #[derive(Clone, Debug)]
 pub struct Replay {
     id: String,
-    pace: ReplaySpeed,
+    speed: ReplaySpeed,
     recorded: Arc<Recorded>,
 }
 
@@ -73,13 +73,13 @@ impl Replay {
             }
         }
         let recorded = Arc::new(Recorded { conversations, by_id, by_beginning });
-        Self { id: id.into(), pace: ReplaySpeed::default(), recorded }
+        Self { id: id.into(), speed: ReplaySpeed::default(), recorded }
     }
 
-    /// Sets the pace.
+    /// Sets the speed.
     #[must_use]
-    pub fn paced(self, pace: ReplaySpeed) -> Self {
-        Self { pace, ..self }
+    pub fn at_speed(self, speed: ReplaySpeed) -> Self {
+        Self { speed, ..self }
     }
 
     /// The recordings, in order.
@@ -96,7 +96,7 @@ impl ModelProvider for Replay {
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
         let answer = self.recorded.next(&request);
-        tell(answer.map(|answer| ModelResponse { provider: self.id.clone(), ..answer }), self.pace)
+        tell(answer.map(|answer| ModelResponse { provider: self.id.clone(), ..answer }), self.speed)
     }
 }
 
@@ -303,20 +303,20 @@ fn no_recording(message: String) -> ModelError {
 }
 
 /// Streams an answer in chunks: reasoning, text by words, calls, and the complete answer.
-pub(crate) fn tell(answer: Result<ModelResponse, ModelError>, pace: ReplaySpeed) -> ModelStream {
+pub(crate) fn tell(answer: Result<ModelResponse, ModelError>, speed: ReplaySpeed) -> ModelStream {
     let events = match answer {
         Ok(answer) => events(answer),
         Err(error) => vec![Err(error)],
     };
-    if pace == ReplaySpeed::default() {
+    if speed == ReplaySpeed::default() {
         return stream::iter(events).boxed();
     }
     let paced = stream::iter(events).enumerate().then(move |(at, event)| async move {
         // The complete answer follows its last chunk without delay.
         let wait = match (at, &event) {
-            (0, _) => pace.first,
+            (0, _) => speed.first,
             (_, Ok(ModelEvent::Answer(_))) => Duration::ZERO,
-            _ => pace.token,
+            _ => speed.token,
         };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;

@@ -176,11 +176,11 @@ impl ModelProvider for Script {
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {
-        let pace = ReplaySpeed {
+        let speed = ReplaySpeed {
             first: Duration::from_millis(self.first_token_ms),
             token: Duration::from_millis(self.token_ms),
         };
-        tell(self.next(&request), pace)
+        tell(self.next(&request), speed)
     }
 }
 

@@ -53,7 +53,10 @@ fn every_field_round_trips() {
     let again: AgentDefinition = serde_json::from_value(json!(registered.definition))
         .expect("the registered definition is valid");
     assert_eq!(again, read, "a revision has all fields of the file");
-    assert!(registered.hidden && registered.mode == Some(abide_client::AgentMode::Subagent));
+    assert!(
+        registered.hidden == Some(true)
+            && registered.mode == Some(abide_client::AgentMode::Subagent)
+    );
 }
 
 #[test]

@@ -4,24 +4,22 @@
 
 use std::time::Duration;
 
-use abide_client::{Abide, Call, NewAgent, NewRun, NewSession, RunLease};
+use abide_client::arguments::{ClaimRun, CreateSession, RegisterAgent, StartRun};
+use abide_client::{Abide, Call};
+use serde_json::Map;
 
 use super::{TOGETHER, prolong};
+use crate::run_lease::RunLease;
 
 /// Starts runs for one driver, each in its own session.
 async fn drive(abide: &Abide, runs: usize) -> Vec<RunLease> {
-    abide
-        .register_agent(NewAgent::of("clerk", Default::default()))
-        .await
-        .expect("the agent is valid");
+    abide.call(RegisterAgent::new("clerk", Map::new())).await.expect("the agent is valid");
     let mut calls: Vec<Call> = Vec::new();
     for number in 0..runs {
         let id = format!("s{number}");
-        let session = NewSession { id: Some(id.clone()), ..NewSession::of("clerk") };
-        calls.push(abide.create_session(session).into());
-        let run = NewRun { id: Some(id.clone()), ..NewRun::of(&id) };
-        calls.push(abide.start_run(run).into());
-        calls.push(abide.claim_run(&id, "me", Duration::from_secs(60)).into());
+        calls.push(Call::of(CreateSession::new("clerk").id(&id)));
+        calls.push(Call::of(StartRun::new(&id).id(&id)));
+        calls.push(Call::of(ClaimRun::new(id, "me", 60_000)));
     }
     for together in calls.chunks(900) {
         abide.batch(together.to_vec()).await.expect("the runs start");
@@ -46,7 +44,7 @@ async fn a_refused_renewal_does_not_affect_other_runs() {
     let run_leases = drive(&abide, runs).await;
     // Two runs have ended since the list was read, one in each batch.
     for gone in [7, TOGETHER + 3] {
-        abide.batch([run_leases[gone].failed("over", "it is over")]).await.expect("the run ends");
+        abide.call(run_leases[gone].failed("over", "it is over")).await.expect("the run ends");
     }
     let latest = "SELECT max(lease_expires_at) FROM runs";
     let before = number(&abide, latest).await;

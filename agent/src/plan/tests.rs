@@ -14,7 +14,9 @@ fn check(wishes: &[Value], expected: Expect) {
         let operation = wish.operation;
         match plan.changed(wish) {
             Ok(after) => {
-                lines.extend(after.told(&plan, operation).iter().map(Value::to_string));
+                lines.extend(
+                    after.told(&plan, operation).iter().map(|event| json!(event).to_string()),
+                );
                 plan = after;
             }
             Err(why) => lines.push(format!("refused: {why}")),

@@ -1,14 +1,15 @@
 //! Plans of foreign programs, in their own formats.
 
-use serde_json::{Value, json};
+use abide_client::{NewRunEvent, RunEventKind};
+use serde_json::json;
 
 use super::ProgramPlan;
 
 /// The kinds of the events, with their relevant fields.
-fn told(events: Vec<Value>) -> Vec<String> {
-    let told = events.into_iter().map(|event| match event["kind"].as_str() {
-        Some("planning") => format!("{} v{}", event["data"]["todos"], event["data"]["version"]),
-        _ => format!("done {} of {}", event["data"]["step_number"], event["data"]["total_steps"]),
+fn told(events: Vec<NewRunEvent>) -> Vec<String> {
+    let told = events.into_iter().map(|NewRunEvent { kind, data }| match kind {
+        RunEventKind::Planning => format!("{} v{}", data["todos"], data["version"]),
+        _ => format!("done {} of {}", data["step_number"], data["total_steps"]),
     });
     told.collect()
 }

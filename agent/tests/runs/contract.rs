@@ -4,7 +4,8 @@
 use abide_agent::{
     AgentEvent, Events, abort, begin, checkpoints, invoke, state, state_at, until_turn_ends,
 };
-use abide_client::{ApprovalRef, Code, Decision, RunEventKind, RunStatus, SessionStatus};
+use abide_client::arguments::DecideApproval;
+use abide_client::{Code, Decision, RunEventKind, RunStatus, SessionStatus};
 use futures_util::poll;
 
 use crate::fixture::RuntimeFixture;
@@ -39,7 +40,7 @@ async fn rest(fixture: &RuntimeFixture, run_id: &str, after: i64) -> Vec<AgentEv
 async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
-    let decided = fixture.abide.decide_approval(ApprovalRef::Call(call), Decision::Approve).await;
+    let decided = fixture.abide.call(DecideApproval::new(Decision::Approve).call_id(call)).await;
     decided.expect("the decision succeeds");
 }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_agent::{AgentEvent, Catalog, Events, Problem, Runtime, Settings};
-use abide_client::{Abide, AgentState, Json, NewRun, NewSession, Run, RunEventKind};
+use abide_client::arguments::{CreateSession, StartRun};
+use abide_client::{Abide, AgentState, Json, Run, RunEventKind};
 use abide_models::{ModelProvider, Models, ModelsConfig, Script, Surroundings};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
@@ -155,10 +156,10 @@ impl RuntimeFixture {
 
     /// Starts a run in a new session.
     pub(crate) async fn begin(&self, input: &str) -> Run {
-        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
-        self.abide.create_session(session).await.expect("it is created");
-        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input(input) };
-        self.abide.start_run(run).await.expect("the run starts").into_inner()
+        let session = CreateSession::new("clerk").id("s1");
+        self.abide.call(session).await.expect("it is created");
+        let run = StartRun::new("s1").id("r1").input(input);
+        self.abide.call(run).await.expect("the run starts").into_inner()
     }
 
     /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on

@@ -5,7 +5,8 @@
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use abide_client::{Abide, Decision, NewRun, NewSession};
+use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
+use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{LEASE, ledger, runtime, transcript};
@@ -59,10 +60,10 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
     let asks = async {
-        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
-        let _ = abide.create_session(session).await;
-        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("Pay order A.") };
-        let _ = abide.start_run(run).await;
+        let session = CreateSession::new("clerk").id("s1");
+        let _ = abide.call(session).await;
+        let run = StartRun::new("s1").id("r1").input("Pay order A.");
+        let _ = abide.call(run).await;
         supervise(&abide, folder).await;
         stop.cancel();
     };
@@ -102,8 +103,8 @@ async fn decide(abide: &Abide, folder: &Path, id: &str, status: &str) {
     if status == "unknown" {
         return settle(abide, folder, id).await;
     }
-    let call = abide_client::ApprovalRef::Call(id.to_owned());
-    abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
+    let call = DecideApproval::new(Decision::Approve).call_id(id);
+    abide.call(call).await.expect("the decision succeeds");
 }
 
 async fn settle(abide: &Abide, folder: &Path, call_id: &str) {

@@ -1,5 +1,6 @@
 //! Runs as seen by users and clients.
 
+use abide_client::arguments::{AbortRun, DecideApproval, StartRun};
 use abide_client::{Decision, RunEventKind};
 use expect_test::expect;
 
@@ -29,12 +30,8 @@ async fn a_run_with_tools_and_an_approval() {
     assert!(!fixture.ledger().contains(&"pay A".to_owned()), "the call is not approved");
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
-    let approval = abide_client::ApprovalRef::Call(call);
-    fixture
-        .abide
-        .decide_approval(approval, Decision::Approve)
-        .await
-        .expect("the decision succeeds");
+    let approval = DecideApproval::new(Decision::Approve).call_id(call);
+    fixture.abide.call(approval).await.expect("the decision succeeds");
     let (second, _) = fixture.told(&run.id, interrupt.number).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -155,7 +152,7 @@ async fn aborted_in_the_middle_of_an_answer() {
             break;
         }
     }
-    fixture.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
+    fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("the abort succeeds");
     let (told, _) = fixture.told(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
@@ -185,8 +182,8 @@ middleware:
     let run = fixture.begin("What is it?").await;
     let (told, _) = fixture.told(&run.id, 0).await;
     assert!(told.contains("I may not say that."), "{told}");
-    let again = abide_client::NewRun::of("s1").input("What is the PASSWORD?");
-    let again = fixture.abide.start_run(again).await.expect("the run starts").into_inner();
+    let again = StartRun::new("s1").input("What is the PASSWORD?");
+    let again = fixture.abide.call(again).await.expect("the run starts").into_inner();
     let (told, _) = fixture.told(&again.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}

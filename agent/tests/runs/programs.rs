@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use abide_agent::Events;
-use abide_client::{Abide, ApprovalRef, Decision, NewAgent, NewRun, NewSession, RunEventKind};
+use abide_client::arguments::{AbortRun, CreateSession, DecideApproval, RegisterAgent, StartRun};
+use abide_client::{Abide, Decision, RunEventKind};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -61,12 +62,12 @@ async fn a_program_outside_the_folder_is_not_run() {
     let cli = json!({"command": ["touch", fixture.folder.path().join("harm")]});
     for name in ["intruder", "clerk"] {
         let definition = json!({"name": name, "cli": cli}).as_object().cloned();
-        let agent = NewAgent::of(name, definition.expect("it is an object"));
-        fixture.abide.register_agent(agent).await.expect("the agent is registered");
-        let session = NewSession::of(name);
-        let session = fixture.abide.create_session(session).await.expect("it is created");
-        let run = NewRun::of(&session.id).input("Go.");
-        let run = fixture.abide.start_run(run).await.expect("the run starts").into_inner();
+        let agent = RegisterAgent::new(name, definition.expect("it is an object"));
+        fixture.abide.call(agent).await.expect("the agent is registered");
+        let session = CreateSession::new(name);
+        let session = fixture.abide.call(session).await.expect("it is created");
+        let run = StartRun::new(&session.id).input("Go.");
+        let run = fixture.abide.call(run).await.expect("the run starts").into_inner();
         let (told, last) = fixture.told(&run.id, 0).await;
         assert_eq!(last.data["code"], "program_not_trusted", "{told}");
     }
@@ -107,10 +108,10 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
     let waits = async {
-        let session = NewSession { id: Some("s1".to_owned()), ..NewSession::of("clerk") };
-        let _ = abide.create_session(session).await;
-        let run = NewRun { id: Some("r1".to_owned()), ..NewRun::of("s1").input("How much?") };
-        let _ = abide.start_run(run).await;
+        let session = CreateSession::new("clerk").id("s1");
+        let _ = abide.call(session).await;
+        let run = StartRun::new("s1").id("r1").input("How much?");
+        let _ = abide.call(run).await;
         let sql = "SELECT id FROM runs WHERE id = 'r1' AND ended_at IS NOT NULL";
         let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
         while ended.rows().len() == 0 {
@@ -194,7 +195,7 @@ async fn an_abort_ends_the_program() {
             break;
         }
     }
-    fixture.abide.abort_run(&run.id).reason("enough").await.expect("the abort succeeds");
+    fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("the abort succeeds");
     let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
     let pid = std::fs::read_to_string(fixture.folder.path().join("pid"))
@@ -225,11 +226,12 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     let (call, tool, command) = asked.remove(0);
     assert_eq!((tool.as_str(), command.as_str()), ("Bash", "ls"));
-    let decide = fixture.abide.decide_approval(ApprovalRef::Call(call), decision);
-    match comment {
-        Some(comment) => decide.comment(comment).await.expect("the decision succeeds"),
-        None => decide.await.expect("the decision succeeds"),
+    let decide = DecideApproval::new(decision).call_id(call);
+    let decide = match comment {
+        Some(comment) => decide.comment(comment),
+        None => decide,
     };
+    fixture.abide.call(decide).await.expect("the decision succeeds");
     let (told, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");
     assert!(told.contains("waiting_for_approval"), "{told}");

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use abide_agent::{
     AgentConfig, AgentDefinition, Catalog, Limits, Runtime, Settings, until_turn_ends,
 };
-use abide_client::{Abide, AgentState, Json, Message, NewRun, NewSession};
+use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, StartRun};
+use abide_client::{Abide, AgentState, Json};
 use abide_models::{
     Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage, ModelProvider, ModelRequest,
     ModelStream, Models, ModelsConfig, Replay, Surroundings, read_conversations,
@@ -259,8 +260,8 @@ async fn on_record(abide: &Abide, session: &str) -> Vec<Row> {
 
 /// Runs a conversation.
 async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
-    let new = NewSession { id: Some(session.to_owned()), ..NewSession::of(session) };
-    abide.create_session(new).await.expect("it is created");
+    let new = CreateSession::new(session).id(session);
+    abide.call(new).await.expect("it is created");
     for (number, mut turn) in turns(session, conversation).into_iter().enumerate() {
         let input = match turn.says.pop() {
             Some(ModelMessage::User { text }) if turn.answers > 0 => Some(text),
@@ -270,19 +271,22 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             }
         };
         for said in turn.says {
-            let said = match said {
-                ModelMessage::System { text } => Message::system(text),
-                ModelMessage::User { text } => Message::user(text),
+            let (role, text) = match said {
+                ModelMessage::System { text } => ("system", text),
+                ModelMessage::User { text } => ("user", text),
                 other => panic!("unexpected message {other:?}"),
             };
-            abide.append_message(session, said).await.expect("the message is appended");
+            abide
+                .call(AppendMessage::new(session, role, text))
+                .await
+                .expect("the message is appended");
         }
         if turn.answers == 0 {
             continue;
         }
         let id = format!("{session}-{}", number + 1);
-        let run = NewRun { input, id: Some(id.clone()), ..NewRun::of(session) };
-        abide.start_run(run).await.expect("the run starts");
+        let run = StartRun { input, ..StartRun::new(session).id(&id) };
+        abide.call(run).await.expect("the run starts");
         if let Some(open) = turn.open {
             let sql = "SELECT call_id FROM tool_calls WHERE call_id = :id AND status = 'claimed'";
             let mut calls =
@@ -290,7 +294,7 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             while calls.rows().len() == 0 {
                 calls.next().await.expect("the file is open");
             }
-            abide.abort_run(&id).await.expect("the runtime runs");
+            abide.call(AbortRun::new(&id)).await.expect("the runtime runs");
         }
         until_turn_ends(abide, &id, 0).await.expect("the run ends");
     }
@@ -311,7 +315,7 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
         instructions: conversation.system.clone(),
         ..AgentDefinition::default()
     };
-    abide.register_agent(definition.to_register()).await.expect("the agent is valid");
+    abide.call(definition.to_register()).await.expect("the agent is valid");
 }
 
 /// Runs every n-th conversation of a file, and compares the result with the recording.

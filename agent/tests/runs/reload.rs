@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use abide_client::{ApprovalRef, Code, Decision, NewRun, NewSession};
+use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
+use abide_client::{Code, Decision};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -27,8 +28,8 @@ fn add(tools: &Tools, name: &str, effect: Effect) {
 }
 
 async fn approve(fixture: &RuntimeFixture, call_id: &str) {
-    let call = ApprovalRef::Call(call_id.to_owned());
-    fixture.abide.decide_approval(call, Decision::Approve).await.expect("the decision succeeds");
+    let call = DecideApproval::new(Decision::Approve).call_id(call_id);
+    fixture.abide.call(call).await.expect("the decision succeeds");
 }
 
 fn agents(fixture: &RuntimeFixture) -> &Path {
@@ -46,10 +47,10 @@ async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     approve(&fixture, "r1~1.1").await;
     let (told, _) = fixture.told(&run.id, interrupt.number).await;
     assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
-    let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("clerk") };
-    fixture.abide.create_session(session).await.expect("it is created");
+    let session = CreateSession::new("clerk").id("s2");
+    fixture.abide.call(session).await.expect("it is created");
     let next =
-        fixture.abide.start_run(NewRun::of("s2").input("Pay B.")).await.expect("the run starts");
+        fixture.abide.call(StartRun::new("s2").input("Pay B.")).await.expect("the run starts");
     assert_eq!((run.revision, next.revision), (1, 2));
     let (told, _) = fixture.told(&next.id, 0).await;
     assert!(told.contains("unknown tool pay"), "{told}");
@@ -79,10 +80,10 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     let (_, interrupt) = fixture.told(&run.id, 0).await;
     std::fs::remove_file(agents(&fixture).join("agents/clerk.yaml")).expect("the file exists");
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
-    let session = NewSession { id: Some("s2".to_owned()), ..NewSession::of("default") };
-    fixture.abide.create_session(session).await.expect("it is created");
-    let again = NewRun { agent: Some("clerk".to_owned()), ..NewRun::of("s2") };
-    let refused = fixture.abide.start_run(again.clone()).await.expect_err("the agent is retired");
+    let session = CreateSession::new("default").id("s2");
+    fixture.abide.call(session).await.expect("it is created");
+    let again = StartRun::new("s2").agent("clerk");
+    let refused = fixture.abide.call(again.clone()).await.expect_err("the agent is retired");
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
     assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
     approve(&fixture, "r1~1.1").await;
@@ -90,7 +91,7 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     assert!(told.contains("It is paid."), "the active run continues: {told}");
     define(agents(&fixture), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
-    fixture.abide.start_run(again).await.expect("the agent is active again");
+    fixture.abide.call(again).await.expect("the agent is active again");
     fixture.close().await;
 }
 

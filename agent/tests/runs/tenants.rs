@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
-use abide_client::{
-    Abide, ApprovalRef, Decision, Error, NewRun, NewSession, NewToolCall, RunEventKind, Scope,
+use abide_client::arguments::{
+    AbortRun, ClaimToolCall, CompleteToolCall, CreateSession, DecideApproval, RequestToolCall,
+    StartRun,
 };
+use abide_client::{Abide, Decision, Error, RunEventKind, Scope};
 use serde_json::{Value, json};
 
 use crate::fixture::{FixtureOptions, RuntimeFixture};
@@ -65,31 +67,26 @@ async fn prepare(zeta: &Abide, order: usize) {
     if order % 2 == 1 {
         ids.reverse();
     }
-    let mine = NewSession { id: Some("mine".to_owned()), ..NewSession::of("spy") };
-    zeta.create_session(mine).await.expect("the session is its own");
+    let mine = CreateSession::new("spy").id("mine");
+    zeta.call(mine).await.expect("the session is its own");
     for id in ids {
         // Some are refused, and some become zeta's own rows.
-        let session = NewSession { id: Some(id.clone()), ..NewSession::of("spy") };
-        let _: Result<_, Error> = zeta.create_session(session).await;
+        let session = CreateSession::new("spy").id(&id);
+        let _: Result<_, Error> = zeta.call(session).await;
         for tool in ["look", "pay", "task"] {
-            let call = NewToolCall {
-                call_id: id.clone(),
-                session_id: "mine".to_owned(),
-                tool_name: tool.to_owned(),
-                arguments: json!({"order": "FORGED", "agent": "helper", "task": "FORGED"}),
-                provider_call_id: None,
-                claim_lease_ms: None,
-                needs_approval: None,
-            };
-            if let Ok(call) = zeta.request_tool_call(call).await
-                && let Ok(claimed) = zeta.claim_tool_call(&call.call_id).await
+            let arguments = json!({"order": "FORGED", "agent": "helper", "task": "FORGED"});
+            let call = RequestToolCall::new(&id, "mine", tool, arguments);
+            if let Ok(call) = zeta.call(call).await
+                && let Ok(claimed) = zeta.call(ClaimToolCall::new(&call.call_id)).await
+                && let Some(token) = claimed.fencing_token
             {
                 let forged = json!({"text": "FORGED", "content": "FORGED", "exit_code": 0});
-                let _: Result<_, Error> = zeta.complete_tool_call(&claimed, forged).await;
+                let _: Result<_, Error> =
+                    zeta.call(CompleteToolCall::new(&call.call_id, token, forged)).await;
             }
         }
-        let run = NewRun { id: Some(id.clone()), agent: Some("spy".to_owned()), ..NewRun::of(&id) };
-        let _: Result<_, Error> = zeta.start_run(run).await;
+        let run = StartRun::new(&id).id(&id).agent("spy");
+        let _: Result<_, Error> = zeta.call(run).await;
     }
 }
 
@@ -132,10 +129,10 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     }
     let before = sight(&zeta).await;
     let done_before = fixture.ledger().len();
-    let session = NewSession { id: Some("order-42".to_owned()), ..NewSession::of("clerk") };
-    acme.create_session(session).await.expect("it is created");
-    let run = NewRun { id: Some("order-42".to_owned()), ..NewRun::of("order-42").input("Pay A.") };
-    let run = acme.start_run(run).await.expect("the run starts");
+    let session = CreateSession::new("clerk").id("order-42");
+    acme.call(session).await.expect("it is created");
+    let run = StartRun::new("order-42").id("order-42").input("Pay A.");
+    let run = acme.call(run).await.expect("the run starts");
     let (_, interrupt) = fixture.told(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
     let call =
@@ -144,9 +141,8 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
         !fixture.ledger()[done_before..].contains(&"pay A".to_owned()),
         "the call is not approved yet"
     );
-    acme.decide_approval(ApprovalRef::Call(call), Decision::Approve)
-        .await
-        .expect("the decision succeeds");
+    let approval = DecideApproval::new(Decision::Approve).call_id(call);
+    acme.call(approval).await.expect("the decision succeeds");
     let (_, done) = fixture.told(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     assert_eq!(sight(&zeta).await, before, "zeta does not see acme's run");
@@ -173,9 +169,9 @@ async fn a_run_is_not_affected_by_rows_of_another_tenant() {
 async fn a_driver_acts_within_the_scope_of_the_session() {
     let fixture = RuntimeFixture::of("tools: [look]\n", "answers: [{ text: Hello. }]").await;
     let acme = tenant(&fixture, "acme").await;
-    let run =
-        NewRun::of(acme.create_session(NewSession::of("clerk")).await.expect("made").id.as_str());
-    let run = acme.start_run(run.input("Hello?")).await.expect("the run starts");
+    let session = acme.call(CreateSession::new("clerk")).await.expect("it is created");
+    let run = StartRun::new(&session.id).input("Hello?");
+    let run = acme.call(run).await.expect("the run starts");
     fixture.told(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
@@ -208,7 +204,7 @@ async fn delegation_is_limited_and_an_abort_ends_the_whole_tree() {
     fixture
         .until("SELECT id FROM run_events WHERE kind = 'tool_result' AND data LIKE '%are allowed%'")
         .await;
-    fixture.abide.abort_run(&run.id).await.expect("it is aborted");
+    fixture.abide.call(AbortRun::new(&run.id)).await.expect("it is aborted");
     until_all_ended(&fixture).await;
     let counts: Vec<(i64, i64, i64)> = fixture
         .abide

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use abide_client::{ApprovalPolicy, Effect, NewTool, Retry, ToolLimits};
+use abide_client::arguments::RegisterTool;
+use abide_client::{ApprovalPolicy, Effect, Retry, ToolLimits};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::outcome::ToolOutcome;
@@ -79,20 +80,19 @@ impl ToolDeclaration {
 
     /// The arguments of `register_tool`.
     #[must_use]
-    pub fn manifest(&self) -> NewTool {
-        let retry = self.retry.as_ref().map(|retry| json!(retry));
-        NewTool {
+    pub fn manifest(&self) -> RegisterTool {
+        RegisterTool {
             description: Some(self.description.clone()),
             input_schema: Some(self.parameters.clone()),
             effect: Some(self.effect),
-            annotations: self.annotations.clone(),
+            annotations: self.annotations.as_ref().and_then(Value::as_object).cloned(),
             needs_approval: Some(self.needs_approval),
             approval: self.approval.clone(),
             timeout_ms: Some(i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)),
-            retry,
+            retry: self.retry.clone(),
             required_capability: self.required_capability.clone(),
             limits: self.limits.clone(),
-            ..NewTool::named(&self.name)
+            name: self.name.clone(),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use abide_agent::{Catalog, Runtime, Settings};
-use abide_client::{Abide, Call, NewRun, NewSession};
+use abide_client::arguments::{CreateSession, StartRun};
+use abide_client::{Abide, Call};
 use abide_engine::{Config, Engine};
 use abide_models::{Models, ModelsConfig, Surroundings};
 use abide_tools::{Effect, Function, ToolContext, Tools};
@@ -80,12 +81,9 @@ impl AgentFixture {
         let ids: Vec<String> = (from..from + runs).map(|number| format!("r{number}")).collect();
         for some in ids.chunks(BEGUN_TOGETHER) {
             let calls = some.iter().flat_map(|id| {
-                let session = NewSession { id: Some(format!("s{id}")), ..NewSession::of("clerk") };
-                let run = NewRun { id: Some(id.clone()), ..NewRun::of(format!("s{id}")).input(id) };
-                [
-                    Call::from(self.abide.create_session(session)),
-                    Call::from(self.abide.start_run(run)),
-                ]
+                let session = CreateSession::new("clerk").id(format!("s{id}"));
+                let run = StartRun::new(format!("s{id}")).id(id).input(id);
+                [Call::of(session), Call::of(run)]
             });
             self.abide.batch(calls).await.expect("the runs start");
         }

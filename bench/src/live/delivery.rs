@@ -249,7 +249,7 @@ impl Counted {
         let metrics = engine.metrics();
         Counted {
             commits: metrics.commits_total.get() as f64,
-            lags: metrics.lags_total.get() as f64,
+            lags: metrics.slow_consumers_total.get() as f64,
             syncs: metrics.syncs_total.get() as f64,
             sync_us: metrics.sync_us_total.get() as f64,
             cpu_s: cpu::of_process(),

@@ -4,9 +4,9 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 
 use abide_agent::{AgentEvent, Events};
+use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{
-    Abide, AgentState, ApprovalRef, Call, Committed, Decision, Error, NewRun, NewSession,
-    Run as Row, RunEventKind, RunStatus,
+    Abide, AgentState, Call, Committed, Decision, Error, Run as Row, RunEventKind, RunStatus,
 };
 use abide_schema::{Code, Refusal};
 use clap::Args;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::note;
 use crate::printable::Printable;
-use crate::reconnect::telling;
+use crate::reconnect::reporting_reconnects;
 
 /// Arguments of `abide agent run`.
 #[derive(Args, Debug)]
@@ -55,7 +55,8 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
         None => None,
     };
-    let told = telling(abide.link(), options, follow(options, folder, &abide, args)).await;
+    let told =
+        reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
@@ -89,12 +90,10 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
 /// A run in its own session, both with one id; the existing run if it was started before.
 async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
     let id = args.id.clone().unwrap_or_else(|| format!("run_{}", uuid::Uuid::new_v4().simple()));
-    let session = NewSession { id: Some(id.clone()), ..NewSession::of(&args.name) };
-    let run = NewRun { id: Some(id.clone()), ..NewRun::of(&id).input(&args.input) };
+    let session = CreateSession::new(&args.name).id(&id);
+    let run = StartRun::new(&id).id(&id).input(&args.input);
     // Both or neither: an unknown agent leaves no session.
-    let both: [Call; 2] =
-        [abide.create_session(session).into(), abide.start_run(run.clone()).into()];
-    match abide.batch(both).await {
+    match abide.batch([Call::of(session), Call::of(run.clone())]).await {
         Ok(done) => {
             // For a caller with a scope, the stored id has the namespace of the scope.
             let stored = done.value.last().and_then(|run| run.result["id"].as_str());
@@ -103,7 +102,7 @@ async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
         Err(error) if error.code() == Some(Code::Conflict) && args.id.is_some() => {}
         Err(error) => return Err(error.into()),
     }
-    let Committed { value: found, duplicate, .. } = abide.start_run(run).await?;
+    let Committed { value: found, duplicate, .. } = abide.call(run).await?;
     if duplicate {
         check_same(abide, &found, args).await?;
     }
@@ -178,7 +177,7 @@ async fn decide(
                 return Err(Failure::Waits(waits.hint(place.of_call(call_id, status))));
             }
         };
-        settle(abide.decide_approval(ApprovalRef::Call(call_id.to_owned()), decision).await)?;
+        settle(abide.call(DecideApproval::new(decision).call_id(call_id)).await)?;
     }
     Ok(())
 }
@@ -197,23 +196,23 @@ async fn consent(
     }
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
-    let approval = ApprovalRef::Call(call_id.to_owned());
-    let decided = match place.decide_elsewhere(call_id) {
-        _ if yes => abide.decide_approval(approval, Decision::Approve).await,
-        _ if io::stdin().is_terminal() => abide.decide_approval(approval, ask(asked).await?).await,
+    let decide = |decision| DecideApproval::new(decision).call_id(call_id);
+    let decision = match place.decide_elsewhere(call_id) {
+        _ if yes => decide(Decision::Approve),
+        _ if io::stdin().is_terminal() => decide(ask(asked).await?),
         Some(command) => {
             note(Printable::line(&format!("waits: {asked}")) + "\n  hint: " + &command);
             return Ok(());
         }
         // No other process can open the file while this one has it open.
         None => {
-            let no = format!("no: {asked}: no terminal to ask; --yes approves all");
+            let no =
+                format!("rejected {asked}: there is no terminal to ask; --yes approves all calls");
             note(Printable::line(&no));
-            let no = abide.decide_approval(approval, Decision::Reject);
-            no.comment("no terminal to ask").await
+            decide(Decision::Reject).comment("no terminal to ask")
         }
     };
-    settle(decided)
+    settle(abide.call(decision).await)
 }
 
 /// Ignores the refusal if the call was already decided or is no longer pending.

@@ -324,7 +324,7 @@ impl ConnectionPump {
             Update::Progress { .. } if self.stale => None,
             Update::Progress { seq } => Some(Event::Seen(seq)),
             // A snapshot follows.
-            Update::Error { refusal, .. } if refusal.code == Code::Refetch => None,
+            Update::Error { refusal, .. } if refusal.code == Code::ResyncRequired => None,
             Update::Error { refusal, .. } if self.begin.is_passing(&refusal) => {
                 self.parts.clear();
                 None

@@ -1,10 +1,14 @@
 //! The Rust SDK: one API over two backends, an engine in this process and a remote server.
 //!
-//! It changes when the Rust API changes. It contains no business rules: those are reducers, and custom
-//! reducers are called in the same way as built-in ones.
+//! It changes when the Rust API changes. It contains no business rules: those are reducers. Each reducer has a struct of
+//! its arguments, and [`Abide::call`] takes it: [`arguments`] has those of the built-in reducers, and `#[reducer]`
+//! generates them for custom ones.
 //!
 //! ```
-//! use abide_client::{Abide, HandoffRequest, Message, NewSession};
+//! use abide_client::arguments::{
+//!     AppendMessage, ClaimHandoff, CreateSession, RequestSupervisorHandoff, ResolveHandoff,
+//! };
+//! use abide_client::{Abide, HandoffRequest};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,16 +16,16 @@
 //! # let path = folder.path().join("agents.db");
 //! let abide = Abide::open(path)?; // or Abide::connect("http://127.0.0.1:7341").await?
 //!
-//! let session = abide.create_session(NewSession::of("support")).await?;
-//! abide.append_message(&session.id, Message::user("Where is my parcel?")).await?;
-//! abide.request_supervisor_handoff(&session.id, "angry customer", "refunds").await?;
+//! let session = abide.call(CreateSession::new("support")).await?;
+//! abide.call(AppendMessage::new(&session.id, "user", "Where is my parcel?")).await?;
+//! abide.call(RequestSupervisorHandoff::new(&session.id, "angry customer", "refunds")).await?;
 //!
 //! let mut pending =
 //!     abide.subscribe("SELECT * FROM handoff_requests WHERE status = 'pending'").await?;
 //! while let Some(update) = pending.next().await {
 //!     for handoff in update.inserts::<HandoffRequest>()? {
-//!         if let Ok(claim) = abide.claim_handoff(&handoff.id).await {
-//!             abide.resolve_handoff(&claim.id, "a refund is on its way").await?;
+//!         if let Ok(claim) = abide.call(ClaimHandoff::new(&handoff.id)).await {
+//!             abide.call(ResolveHandoff::new(&claim.id, "a refund is on its way")).await?;
 //!         }
 //!     }
 //! #   if pending.rows().len() == 0 { break; }
@@ -49,15 +53,12 @@
 //! **Memory is bounded.** A subscription whose consumer does not read is dropped on the server and resumed
 //! from its seq when the consumer reads again. It delays no other subscriber.
 //!
-//! In reading order: [`Abide`] · `request` calls and batches · `builtin` the built-in reducers,
-//! `runs` agents and runs, `authority` identities and roles ·
-//! `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
+//! In reading order: [`Abide`] · `request` calls and batches · [`arguments`] the built-in reducers ·
+//! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
 //! Rust types · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
-mod authority;
 mod backend;
-mod builtin;
 mod decode;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -68,7 +69,7 @@ mod order;
 mod remote;
 mod request;
 mod rows;
-mod runs;
+mod secret;
 mod sql;
 mod subscription;
 
@@ -79,19 +80,20 @@ pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::arguments;
 pub use abide_reducers::message::Appended;
+pub use abide_reducers::run::NewRunEvent;
 pub use abide_reducers::run::RunEnd;
 pub use abide_reducers::run::drive::ModelUsage;
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
+pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
     Identity, LostLease, Role, Run, RunEvent, RunEventKind, RunStatus, Session, SessionStatus,
     Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
+pub use abide_schema::reducer::DERIVED;
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
-pub use authority::{NewIdentity, NewRole, Secret};
-pub use builtin::{ApprovalRef, Message, NewSession, NewTimer, NewTool, NewToolCall, options};
 #[cfg(feature = "embedded")]
 pub use embedded::Config;
 pub use error::Error;
@@ -99,6 +101,6 @@ pub use explain::Explain;
 pub use link::Link;
 pub use request::{Batch, Call, Committed, Request, RequestFuture};
 pub use rows::Positions;
-pub use runs::{NewAgent, NewRun, RunLease};
+pub use secret::Secret;
 pub use sql::{Position, QueryResult, Sql};
 pub use subscription::{Subscribe, Subscription, Update};

@@ -22,13 +22,13 @@ impl Abide {
     /// Calls a reducer. `#[reducer]` generates the type of its arguments: `abide.call(AddNote { session_id, body })`
     /// calls `add_note`.
     pub fn call<A: Arguments>(&self, arguments: A) -> Request<A::Result> {
-        Request::of(self, Call::of(arguments))
+        Request::new(self, Call::of(arguments))
     }
 
     /// Calls a reducer by its name, for programs that know it only at runtime. The arguments must serialise to an
     /// object; the result is JSON unless [`Request::returning`] selects another type.
     pub fn call_by_name(&self, reducer: &str, arguments: impl Serialize) -> Request {
-        Request::new(self, reducer, arguments)
+        Request::new(self, Call::new(reducer, arguments))
     }
 
     /// Calls several reducers in one transaction, all or nothing.
@@ -79,23 +79,18 @@ impl<T> DerefMut for Committed<T> {
 /// and the call is sent again, it takes effect **at most once**. It is retried until it is answered or its
 /// deadline has passed; `overloaded` is retried after a pause.
 ///
-/// `T` is what the reducer returns. `O` names the optional arguments (see
-/// [`options`](crate::options)); each is a method.
+/// `T` is what the reducer returns.
 #[must_use = "a call is sent when it is awaited"]
-pub struct Request<T = JsonValue, O = ()> {
+pub struct Request<T = JsonValue> {
     abide: Abide,
     call: Call,
     request_id: Option<String>,
     deadline: Option<Duration>,
-    types: PhantomData<fn() -> (T, O)>,
+    types: PhantomData<fn() -> T>,
 }
 
-impl<T, O> Request<T, O> {
-    pub(crate) fn new(abide: &Abide, reducer: &str, args: impl Serialize) -> Request<T, O> {
-        Request::of(abide, Call::new(reducer, args))
-    }
-
-    pub(crate) fn of(abide: &Abide, call: Call) -> Request<T, O> {
+impl<T> Request<T> {
+    pub(crate) fn new(abide: &Abide, call: Call) -> Request<T> {
         Request { abide: abide.clone(), call, request_id: None, deadline: None, types: PhantomData }
     }
 
@@ -119,13 +114,13 @@ impl<T, O> Request<T, O> {
     }
 
     /// The same call, with its result decoded as another type.
-    pub fn returning<U>(self) -> Request<U, O> {
+    pub fn returning<U>(self) -> Request<U> {
         let Request { abide, call, request_id, deadline, .. } = self;
         Request { abide, call, request_id, deadline, types: PhantomData }
     }
 }
 
-impl<T: DeserializeOwned, O> Request<T, O> {
+impl<T: DeserializeOwned> Request<T> {
     /// Sends it. Awaiting the request does the same.
     ///
     /// # Errors
@@ -145,7 +140,7 @@ impl<T: DeserializeOwned, O> Request<T, O> {
     }
 }
 
-impl<T: DeserializeOwned + 'static, O: 'static> IntoFuture for Request<T, O> {
+impl<T: DeserializeOwned + 'static> IntoFuture for Request<T> {
     type Output = Result<Committed<T>, Error>;
     type IntoFuture = RequestFuture<Committed<T>>;
 
@@ -154,13 +149,13 @@ impl<T: DeserializeOwned + 'static, O: 'static> IntoFuture for Request<T, O> {
     }
 }
 
-impl<T, O> fmt::Debug for Request<T, O> {
+impl<T> fmt::Debug for Request<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Request").field(&self.call).finish()
     }
 }
 
-/// One call of a batch. Any [`Request`] converts to it, and [`Call::of`] takes the arguments of any reducer.
+/// One call of a batch. The arguments of any reducer convert to it.
 #[derive(Clone, Debug)]
 pub struct Call {
     reducer: String,
@@ -206,9 +201,9 @@ impl Call {
     }
 }
 
-impl<T, O> From<Request<T, O>> for Call {
-    fn from(request: Request<T, O>) -> Call {
-        request.call
+impl<A: Arguments> From<A> for Call {
+    fn from(arguments: A) -> Call {
+        Call::of(arguments)
     }
 }
 

@@ -59,13 +59,13 @@ impl Subscribe {
     ///
     /// Such a subscription keeps no rows: [`Subscription::rows`] is empty. For a query with LIMIT it
     /// cannot report which rows left.
-    pub fn from(mut self, seq: impl Into<Position>) -> Self {
+    pub fn after(mut self, seq: impl Into<Position>) -> Self {
         self.start = Start::After(seq.into().0);
         self
     }
 
     /// Starts with the result as of this seq; the second update is all changes since, in one, and then it
-    /// continues live. Replaces [`Subscribe::from`].
+    /// continues live. Replaces [`Subscribe::after`].
     pub fn as_of(mut self, seq: impl Into<Position>) -> Self {
         self.start = Start::AsOf(seq.into().0);
         self
@@ -74,7 +74,7 @@ impl Subscribe {
     /// Verifies the rows against the server's checksum after each change. A mismatch is never shown: it is
     /// logged as an error and counted ([`Subscription::mismatches`]), the result is fetched again, and the
     /// next update leads from the last shown state to the correct one. It costs some work on both sides, and
-    /// has no effect on a subscription [`from`](Subscribe::from) a seq, which keeps no rows.
+    /// has no effect on a subscription that starts [`after`](Subscribe::after) a seq, which keeps no rows.
     pub fn checksum(mut self) -> Self {
         self.checksum = true;
         self
@@ -182,7 +182,7 @@ impl Subscription {
         decode::rows(&visible_names(&self.shape), rows)
     }
 
-    /// The seq up to which all changes are applied. Keep it to resume later with [`Subscribe::from`].
+    /// The seq up to which all changes are applied. Keep it to resume later with [`Subscribe::after`].
     #[must_use]
     pub fn seq(&self) -> Seq {
         self.seq
@@ -385,7 +385,7 @@ pub struct Update {
     /// … and the new result is as of here.
     pub seq: Seq,
     /// The inserts are the whole result, and earlier updates are void. True for the first update of
-    /// a subscription; true for a later one only if the subscription is [`from`](Subscribe::from) a seq
+    /// a subscription; true for a later one only if the subscription is that starts [`after`](Subscribe::after) a seq
     /// whose history is gone. (Otherwise the client computes the difference.)
     pub reset: bool,
     shape: Arc<Shape>,

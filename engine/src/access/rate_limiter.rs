@@ -73,7 +73,12 @@ impl CallerUsage {
         if over_ns > 0 {
             let detail = format!("you have used up your limit of {most} calls in {per_ms} ms");
             let after_ms = over_ns.div_euclid(1_000_000) + 1;
-            return Err(Refusal::new(Code::Overloaded, detail).retry_after_ms(after_ms as u64));
+            return Err(Refusal::new(Code::Overloaded, detail)
+                .hint(
+                    "wait for retry_after_ms; an admin can raise the limit:  \
+                     abide identity change ID --rate …",
+                )
+                .retry_after_ms(after_ms as u64));
         }
         self.paced_to_ns = paced_to_ns;
         Ok(())
@@ -90,7 +95,10 @@ impl CallerUsage {
         if so_far + calls > most {
             let detail = format!("your quota of {most} calls in {per_ms} ms is used up");
             let after_ms = (span + 1) * per_ms - now_ms;
-            let refusal = Refusal::new(Code::LimitExceeded, detail);
+            let refusal = Refusal::new(Code::LimitExceeded, detail).hint(
+                "wait for retry_after_ms; an admin can raise the quota:  \
+                     abide identity change ID --quota …",
+            );
             return Err(refusal.retry_after_ms(after_ms.unsigned_abs()));
         }
         (self.span, self.count) = (span, so_far + calls);

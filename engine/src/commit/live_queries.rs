@@ -141,10 +141,10 @@ impl LiveQueries {
 
     fn count(&self) {
         let work = self.router.counters();
-        self.metrics.live_rows_routed.set(work.rows_routed);
-        self.metrics.live_bindings_probed.set(work.bindings_probed);
-        self.metrics.live_statements_run.set(work.spent.statements);
-        self.metrics.live_steps_run.set(work.spent.steps);
+        self.metrics.live_rows_routed_total.set(work.rows_routed);
+        self.metrics.live_bindings_probed_total.set(work.bindings_probed);
+        self.metrics.live_statements_total.set(work.spent.statements);
+        self.metrics.live_steps_total.set(work.spent.steps);
         self.metrics.live_state_bytes.set(self.router.remembered_bytes() as u64);
         self.metrics.live_residual_bindings.set(self.router.residual() as u64);
     }

@@ -118,7 +118,7 @@ impl WriterThread {
                 Ok(transacted) => transacted,
                 Err(RolledBack::NeedsSavepoints) => {
                     // Rare: reducers check before they write.
-                    self.metrics.careful_reruns_total.add(1);
+                    self.metrics.savepoint_reruns_total.add(1);
                     work.push_front(group.with_savepoints());
                     continue;
                 }
@@ -306,7 +306,7 @@ impl WriterThread {
         self.scheduler.at_fault_point(FaultPoint::Prune);
         let store = &self.executor.transaction.store;
         let pruned = self.change_log.prune(store, head, self.executor.clock.now());
-        self.metrics.change_log_floor.set(self.change_log.floor().0.unsigned_abs());
+        self.metrics.change_log_oldest_seq.set(self.change_log.floor().0.unsigned_abs());
         if let Err(error) = pruned {
             tracing::warn!(%error, "the change log was not pruned");
             if let Err(why) = store.rollback() {
@@ -324,7 +324,7 @@ impl WriterThread {
                     self.timers.refused(due, refusal, now);
                 }
                 (Some(due), UnitOutcome::Done(_) | UnitOutcome::Deferred(_)) => {
-                    self.metrics.due_total.add(1);
+                    self.metrics.deadline_calls_total.add(1);
                     self.timers.done(due);
                 }
             }

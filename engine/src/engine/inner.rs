@@ -76,7 +76,7 @@ impl Inner {
     /// Charges calls to the caller's limits.
     pub(crate) fn allow(&self, caller: &Caller, calls: usize) -> Result<(), Refusal> {
         self.rate_limiter.take(caller, calls, self.clock.now()).inspect_err(|_| {
-            self.metrics.limited_total.add(1);
+            self.metrics.rate_limited_total.add(1);
         })
     }
 

@@ -113,7 +113,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
     let Shared { store, hub, metrics, threads, .. } = &shared;
-    metrics.change_log_floor.set(found.change_log_floor.0.unsigned_abs());
+    metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
     let pools = ReaderPools::start(&shared, found.readers, found.lookups);
     let mut handles = pools.handles;
     let queries = Arc::new(QueryService {

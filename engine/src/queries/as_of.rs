@@ -21,7 +21,7 @@ pub(crate) fn find_state(state: &Snapshot<'_>, past: Seq) -> Result<Seq, Refusal
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if past < floor {
         let detail = format!("changes are kept from seq {floor} on, not from {past}");
-        return Err(Refusal::new(Code::Refetch, detail)
+        return Err(Refusal::new(Code::HistoryExpired, detail)
             .hint("use that seq or a later one, or replay the log up to this one"));
     }
     last_state(state, past).map_err(|error| error.to_refusal())

@@ -83,7 +83,7 @@ impl Outbox {
         let counts = waiting >= limits::COUNTED_BYTES;
         if is_full || counts && frame.count(&self.account).is_err() {
             *state = OutboxState { lagging: true, woken: true, ..OutboxState::default() };
-            metrics.lags_total.add(1);
+            metrics.slow_consumers_total.add(1);
         } else {
             state.bytes += weight;
             state.frames.push_back((frame, weight));

@@ -25,7 +25,7 @@ use crate::subscriptions::shared_results::{SharedResult, SharedResults};
 #[derive(Debug)]
 pub(crate) enum ResumeResult {
     /// The whole result; with a reason if a delta was requested but is not possible.
-    Snapshot { seq: Seq, rows: Arc<SharedResult>, refetch: Option<Refusal> },
+    Snapshot { seq: Seq, rows: Arc<SharedResult>, why: Option<Refusal> },
     /// The changes since a seq, and the checksum of the new result if requested.
     Delta { from: Seq, seq: Seq, delta: HeldDelta, checksum: Option<Checksum> },
     /// The result as of a past state, and the changes since.
@@ -58,7 +58,7 @@ pub(crate) fn begin(
         Start::Diverged => {
             let why = "your rows are from a history that this database does not have; it may have \
                        been restored from a backup";
-            whole_snapshot(&state, binding, Some(refetch(why.to_owned())), shared)
+            whole_snapshot(&state, binding, Some(resync(why.to_owned())), shared)
         }
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
@@ -93,7 +93,7 @@ pub(crate) fn resume_all(
                 difference_after_replan(&state, tables, old, new, *from, shared)
             }
             CatchUpRequest::Rebind { new, from: None, .. } => {
-                let why = refetch("what may be seen has changed".to_owned());
+                let why = resync("what may be seen has changed".to_owned());
                 whole_snapshot(&state, new, Some(why), shared)
             }
         };
@@ -122,15 +122,15 @@ fn resume_in(
     let seq = state.seq();
     if from > seq {
         let why = format!("seq {from} is ahead of the log, which ends at {seq}");
-        return whole_snapshot(state, binding, Some(refetch(why)), shared);
+        return whole_snapshot(state, binding, Some(resync(why)), shared);
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor {
         let why = format!("changes are kept from seq {floor} on, not from {from}");
-        return whole_snapshot(state, binding, Some(refetch(why)), shared);
+        return whole_snapshot(state, binding, Some(resync(why)), shared);
     }
     if policies_may_have_changed(state, tables, binding, from)? {
-        let why = refetch(format!("policies changed since {from}"));
+        let why = resync(format!("policies changed since {from}"));
         return whole_snapshot(state, binding, Some(why), shared);
     }
     match changes_since(state, tables, binding, from)? {
@@ -141,7 +141,7 @@ fn resume_in(
         Err(too_many) => {
             let (most, table) = (limits::RESUME_CHANGES, name_for(binding, &too_many));
             let why = format!("more than {most} rows of {table} changed since {from}");
-            whole_snapshot(state, binding, Some(refetch(why)), shared)
+            whole_snapshot(state, binding, Some(resync(why)), shared)
         }
     }
 }
@@ -179,7 +179,7 @@ fn delta(
         LiveError::Query(why) => error_for(binding, Refusal::new(Code::BadSql, why)),
         LiveError::OverBudget => {
             Refusal::new(Code::LimitExceeded, "the changes take too long to compute")
-                .hint("subscribe without from and as_of, or with a narrower WHERE")
+                .hint("subscribe without after_seq and as_of, or with a narrower WHERE")
         }
         LiveError::Broken(why) => {
             tracing::error!(%why, "a resume failed");
@@ -191,7 +191,7 @@ fn delta(
 fn whole_snapshot(
     state: &Snapshot<'_>,
     binding: &Binding,
-    refetch: Option<Refusal>,
+    why: Option<Refusal>,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let seq = state.seq();
@@ -201,7 +201,7 @@ fn whole_snapshot(
         Some(rows) => rows,
         None => shared.keep(binding, seq, rows(state, binding, binding.snapshot_sql())?)?,
     };
-    Ok(ResumeResult::Snapshot { seq, rows, refetch })
+    Ok(ResumeResult::Snapshot { seq, rows, why })
 }
 
 /// The difference from a result at a seq under other policies to the current one; the whole result
@@ -214,7 +214,7 @@ fn difference_after_replan(
     from: Seq,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
-    let why = || Some(refetch("visibility has changed".to_owned()));
+    let why = || Some(resync("visibility has changed".to_owned()));
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor || from > state.seq() || old.shape() != new.shape() {
         return whole_snapshot(state, new, why(), shared);
@@ -229,8 +229,8 @@ fn difference_after_replan(
     }
 }
 
-fn refetch(why: String) -> Refusal {
-    Refusal::new(Code::Refetch, why).hint("a whole snapshot follows")
+fn resync(why: String) -> Refusal {
+    Refusal::new(Code::ResyncRequired, why).hint("a whole snapshot follows")
 }
 
 /// Whether a client with a result as of `from` may have it under other policies.

@@ -17,7 +17,7 @@ pub(crate) fn check_limits(caller: &Caller, what: &str, given: &CallLimits) -> R
         }
         let RateLimit { calls, per_ms } = own;
         let detail = format!("{what} would have a higher {kind} than you have");
-        let hint = format!("give it a {kind} of its own, at most {calls} calls in {per_ms} ms");
+        let hint = format!("set --{kind} to at most {calls} calls in {per_ms} ms");
         return Err(Refusal::new(Code::Denied, detail).hint(hint).into());
     }
     Ok(())

@@ -110,7 +110,7 @@ pub fn create_identity(
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
         let detail = format!("identity {} already exists with other attributes", before.id);
-        let hint = "change_identity changes it";
+        let hint = "abide identity change  changes it";
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     ctx.insert(identity).map(ReducerResult::Fresh)
@@ -190,7 +190,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Identity, Abort> {
     let identity = ctx.get::<Identity>(id)?;
     Ok(identity.ok_or_else(|| {
         Refusal::new(Code::NotFound, format!("there is no identity {id}"))
-            .hint("create_identity creates one")
+            .hint("abide identity list  lists them;  abide identity create  creates one")
     })?)
 }
 
@@ -200,16 +200,14 @@ pub(crate) fn check_within(ctx: &mut Context<'_>, identity: &Identity) -> Result
     let (caller, id) = (ctx.caller, &identity.id);
     let role = role::find(ctx, &identity.role)?;
     if caller.role() != Caller::ADMIN && caller.role() != identity.role {
-        let detail = format!("identity {id} has the role {}, and you do not", identity.role);
-        return Err(Refusal::new(Code::Denied, detail).hint("an admin can do this").into());
+        let detail = format!("managing identity {id} requires its role {}", identity.role);
+        return Err(Refusal::new(Code::Denied, detail).hint("ask an admin").into());
     }
     let mut capabilities = identity.capabilities();
     capabilities.extend(role.as_ref().map(Role::capabilities).unwrap_or_default());
     if let Some(missing) = capabilities.iter().find(|capability| !caller.can(capability)) {
-        let detail = format!("identity {id} has the capability {missing}, and you do not");
-        return Err(Refusal::new(Code::Denied, detail)
-            .hint("an admin with that capability can do this")
-            .into());
+        let detail = format!("managing identity {id} requires its capability {missing}");
+        return Err(Refusal::new(Code::Denied, detail).hint("ask an admin who has it").into());
     }
     capabilities.iter().try_for_each(|name| check::name("a capability", name))?;
     Ok(())
@@ -248,7 +246,7 @@ fn check_id(id: &str) -> Result<(), Refusal> {
     check::name("id", id)?;
     if RESERVED.contains(&id) {
         let detail = format!("{id} is a reserved name");
-        return Err(Refusal::new(Code::BadArguments, detail).hint("choose another"));
+        return Err(Refusal::new(Code::BadArguments, detail).hint("choose another id"));
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
     if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
         return Ok(());
     }
-    Err(Refusal::new(Code::Denied, "policies are set by an admin without a scope"))
+    Err(Refusal::new(Code::Denied, "only an admin without a scope can set policies"))
 }
 
 /// Limits policies: all policies of a role are part of every statement of its callers.
@@ -152,5 +152,7 @@ fn require_room(
         return Ok(());
     }
     let detail = format!("there are {count} policies already");
-    Err(Refusal::new(Code::LimitExceeded, detail).hint("drop_policy deletes one").into())
+    Err(Refusal::new(Code::LimitExceeded, detail)
+        .hint("delete one with  abide call drop_policy")
+        .into())
 }

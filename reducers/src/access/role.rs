@@ -147,10 +147,15 @@ pub fn module() -> Module {
 #[reducer]
 pub fn set_role(
     ctx: &mut Context<'_>,
+    /// Its name.
     name: String,
+    /// The reducers that it may call; `*` means all except those that manage identities.
     reducers: BTreeSet<String>,
+    /// Capabilities of every identity with this role.
     capabilities: Option<BTreeSet<String>>,
+    /// A description for people.
     description: Option<String>,
+    /// Limits of an identity that does not set its own.
     limits: Option<CallLimits>,
 ) -> Result<ReducerResult<Role>, Abort> {
     check::name("name", &name)?;

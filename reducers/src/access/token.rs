@@ -68,11 +68,16 @@ pub fn module() -> Module {
 #[reducer]
 pub fn create_token(
     ctx: &mut Context<'_>,
+    /// The token's id, which is not secret.
     id: String,
     #[id(identity::Identity)] identity_id: String,
+    /// SHA-256 of the token, in hexadecimal.
     hash: String,
+    /// Its last four characters, by which people recognise it.
     last_four: String,
+    /// A label for people.
     label: Option<String>,
+    /// Lifetime in milliseconds; without it the token does not expire.
     expires_in_ms: Option<i64>,
 ) -> Result<ReducerResult<Token>, Abort> {
     check_form(&id, &hash, &last_four)?;
@@ -85,7 +90,7 @@ pub fn create_token(
             "identity {identity_id} is a subject of an issuer and cannot have tokens in the database"
         );
         return Err(Refusal::new(Code::BadArguments, detail)
-            .hint("its issuer creates its tokens; disable_identity disables it")
+            .hint("get tokens from its issuer;  abide identity disable  disables it")
             .into());
     }
     if let Some(before) = ctx.get::<Token>(&id)? {

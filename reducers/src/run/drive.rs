@@ -30,13 +30,15 @@ pub struct ModelUsage {
 pub fn claim_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
+    /// The name of the driver.
     driver: String,
+    /// Lease time.
     lease_ms: i64,
 ) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
     let run = find(ctx, &id)?;
     if run.status != RunStatus::Running {
-        let detail = format!("run {id} is {}, there is nothing to drive", run.status);
+        let detail = format!("run {id} is {} and cannot be claimed", run.status);
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     if delegation::is_cut_off(ctx, &id)? {
@@ -46,7 +48,7 @@ pub fn claim_run(
     if let Some(holder) = &run.driver {
         let token = run.fencing_token.unwrap_or_default();
         if *holder != driver || !lease::is_holder(ctx, token)? {
-            let detail = format!("run {id} is driven by {holder}");
+            let detail = format!("run {id} is claimed by {holder}");
             return Err(Refusal::new(Code::Conflict, detail)
                 .hint("it can be claimed when that lease expires")
                 .into());
@@ -57,7 +59,13 @@ pub fn claim_run(
 
 /// Claims the run that has waited longest for a driver. `not_found` if there is none.
 #[reducer]
-pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> Result<Run, Abort> {
+pub fn claim_next_run(
+    ctx: &mut Context<'_>,
+    /// The name of the driver.
+    driver: String,
+    /// Lease time.
+    lease_ms: i64,
+) -> Result<Run, Abort> {
     check::name("driver", &driver)?;
     let next = match ctx.caller.scope().is_empty() {
         true => longest_waiting(ctx)?,
@@ -68,7 +76,7 @@ pub fn claim_next_run(ctx: &mut Context<'_>, driver: String, lease_ms: i64) -> R
             ctx.about(&run.session_id);
             take(ctx, run, driver, lease_ms)
         }
-        None => Err(Refusal::new(Code::NotFound, "no run waits for a driver").into()),
+        None => Err(Refusal::new(Code::NotFound, "there is no run to claim").into()),
     }
 }
 
@@ -132,9 +140,13 @@ pub fn heartbeat_run(
 pub fn record_run(
     ctx: &mut Context<'_>,
     #[id(Run)] id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// Events to add to the run.
     events: Option<Vec<NewRunEvent>>,
+    /// Usage of the model since the last record.
     spent: Option<ModelUsage>,
+    /// Extends the lease by this time.
     lease_ms: Option<i64>,
 ) -> Result<Run, Abort> {
     let mut run = held(ctx, &id, fencing_token)?;

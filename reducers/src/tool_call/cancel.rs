@@ -12,6 +12,7 @@ use crate::{approval, lease, run};
 pub fn cancel_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// Why it is cancelled.
     reason: Option<String>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -33,13 +34,15 @@ pub fn cancel_tool_call(
             Ok(ReducerResult::Duplicate(call.seq, call))
         }
         ToolCallStatus::Unknown => {
-            let detail = format!("call {call_id} may have run already, it can only be settled");
+            let detail = format!(
+                "call {call_id} cannot be cancelled: its worker disappeared, and it may have run"
+            );
             Err(Refusal::new(Code::Conflict, detail)
-                .hint("find out whether it ran, then call settle_tool_call")
+                .hint("find out whether it ran, then record that with  abide call settle_tool_call")
                 .into())
         }
         status => {
-            let detail = format!("call {call_id} is {status}, there is nothing to cancel");
+            let detail = format!("call {call_id} is {status} and cannot be cancelled");
             Err(Refusal::new(Code::Conflict, detail).into())
         }
     }
@@ -51,6 +54,7 @@ pub fn cancel_tool_call(
 pub fn acknowledge_cancel(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;

@@ -19,7 +19,9 @@ const LEASE_MS: i64 = 30_000;
 pub fn claim_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
+    /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
     let call = find(ctx, &call_id)?;
@@ -62,8 +64,11 @@ pub fn claim_tool_call(
 #[reducer]
 pub fn claim_next_tool_call(
     ctx: &mut Context<'_>,
+    /// Names of tools; the oldest pending call of any of them is claimed.
     tools: Vec<String>,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
+    /// A name for the worker.
     worker: Option<String>,
 ) -> Result<ToolCall, Abort> {
     let lease_ms = lease_ms.unwrap_or(LEASE_MS);
@@ -108,7 +113,9 @@ pub fn claim_next_tool_call(
 pub fn heartbeat_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// Lease time, instead of the default.
     lease_ms: Option<i64>,
 ) -> Result<ToolCall, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -281,14 +288,14 @@ fn candidate(ctx: &mut Context<'_>, call_id: &str) -> Result<ClaimCandidate, Abo
 
 fn closing(tool: &str) -> Refusal {
     let detail = format!(
-        "the calls of {tool} that wait longest are being cancelled with their runs or sessions"
+        "the oldest pending calls of {tool} are being cancelled with their runs or sessions"
     );
     Refusal::new(Code::Overloaded, detail).hint("claim again in a moment")
 }
 
 fn nothing_waits(tools: &[String]) -> Refusal {
-    let detail = format!("no call of {} waits to be claimed", tools.join(", "));
-    let hint = "abide watch \"SELECT call_id, tool_name FROM tool_calls \
+    let detail = format!("there is no pending call of {}", tools.join(", "));
+    let hint = "watch for calls:  abide watch \"SELECT call_id, tool_name FROM tool_calls \
                 WHERE status = 'pending' AND retry_at IS NULL\"";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
@@ -303,7 +310,7 @@ fn not_to_be_claimed(call: &ToolCall) -> Refusal {
             call.tool_name
         );
         return Refusal::new(Code::Conflict, detail)
-            .hint("find out whether it ran, then call settle_tool_call");
+            .hint("find out whether it ran, then record that with  abide call settle_tool_call");
     }
     let detail = match (call.status, call.lease_expires_at, call.retry_at) {
         (ToolCallStatus::Claimed, Some(until), _) => {

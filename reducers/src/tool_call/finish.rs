@@ -45,7 +45,9 @@ impl Report {
 pub fn complete_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// The result.
     result: JsonValue,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -66,8 +68,11 @@ pub fn complete_tool_call(
 pub fn fail_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The fencing token of the claim.
     fencing_token: i64,
+    /// Why it failed.
     error: String,
+    /// Whether the call becomes pending again, if its retry policy permits another attempt.
     retryable: Option<bool>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -94,9 +99,13 @@ pub fn fail_tool_call(
 pub fn settle_tool_call(
     ctx: &mut Context<'_>,
     #[id(ToolCall)] call_id: String,
+    /// The real outcome.
     outcome: Outcome,
+    /// The result, if it succeeded.
     result: Option<JsonValue>,
+    /// Why it failed, if it failed.
     error: Option<String>,
+    /// Evidence for the outcome.
     evidence: Option<JsonValue>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
@@ -123,7 +132,8 @@ pub fn settle_tool_call(
                 Err(Refusal::new(Code::Conflict, detail).into())
             }
             None => {
-                let detail = format!("call {call_id} is {status}, there is nothing to settle");
+                let detail =
+                    format!("call {call_id} is {status}; only an unknown call can be settled");
                 Err(Refusal::new(Code::Conflict, detail).into())
             }
         };

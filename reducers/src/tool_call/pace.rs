@@ -51,7 +51,7 @@ pub(super) fn held_up(ctx: &mut Context<'_>, tool: &Tool) -> Result<Option<Refus
     Ok(free_at.filter(|free_at| ctx.now < *free_at).map(|free_at| {
         let detail =
             format!("{name} allows {calls} attempts in {per_ms} ms, the next at {free_at}");
-        Refusal::new(Code::Overloaded, detail).hint("claim again then")
+        Refusal::new(Code::Overloaded, detail).hint("claim again at that time")
     }))
 }
 

@@ -20,12 +20,18 @@ use crate::{approval, check, lease, session, waiting};
 #[reducer]
 pub fn request_tool_call(
     ctx: &mut Context<'_>,
-    #[id(derived, ToolCall)] call_id: String,
+    /// Its id, which the caller derives from session and position. Do not use a model provider's id: those repeat.
+    #[id(derived, ToolCall)]
+    call_id: String,
     #[id(session::Session)] session_id: String,
     tool_name: String,
+    /// Any JSON; text that is not JSON is sent as a JSON string.
     arguments: JsonValue,
+    /// The model provider's id.
     provider_call_id: Option<String>,
+    /// Claims the call in the same transaction, for this long: for agents that run their own tools.
     claim_lease_ms: Option<i64>,
+    /// Requires an approval even if the tool does not.
     needs_approval: Option<bool>,
     #[id(Run)] run_id: Option<String>,
     run_fencing_token: Option<i64>,
@@ -73,11 +79,7 @@ pub fn request_tool_call(
     if asks {
         call.status = ToolCallStatus::AwaitingApproval;
     } else if let Some(lease_ms) = claim_lease_ms {
-        check::lease(now, lease_ms)?;
-        let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
-        if capable && claim::is_wanted(ctx, &call)? && pace::held_up(ctx, &tool)?.is_none() {
-            claim::take(ctx, &tool, &tool, &mut call, lease_ms, None)?;
-        }
+        claim_at_once(ctx, &tool, &mut call, lease_ms)?;
     }
     let call = keep(ctx, call)?;
     if asks {
@@ -85,6 +87,21 @@ pub fn request_tool_call(
     }
     session::touch(ctx, session)?;
     Ok(ReducerResult::Fresh(call))
+}
+
+/// Claims the new call for its requester, unless a capability or a limit of the tool is in the way.
+fn claim_at_once(
+    ctx: &mut Context<'_>,
+    tool: &Tool,
+    call: &mut ToolCall,
+    lease_ms: i64,
+) -> Result<(), Abort> {
+    check::lease(ctx.now, lease_ms)?;
+    let capable = tool.required_capability.as_deref().is_none_or(|it| ctx.caller.can(it));
+    if capable && claim::is_wanted(ctx, call)? && pace::held_up(ctx, tool)?.is_none() {
+        claim::take(ctx, tool, tool, call, lease_ms, None)?;
+    }
+    Ok(())
 }
 
 fn keep(ctx: &mut Context<'_>, call: ToolCall) -> Result<ToolCall, Abort> {
@@ -151,7 +168,8 @@ fn check_count(ctx: &mut Context<'_>, tool: &Tool, session_id: &str) -> Result<(
     }
     let name = &tool.name;
     let detail = format!("session {session_id} has already requested {name} {count} times");
-    let hint = format!("the limit is {most} calls per session; register_tool changes it");
+    let hint =
+        format!("the limit is {most} calls per session; abide call register_tool  changes it");
     Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }
 

@@ -53,7 +53,8 @@ pub fn table(arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// The arguments are also a struct, named after the function (`Ship`), for typed calls by a client:
 /// `abide.call(Ship { id, express: None })`, or `Ship::new(id).express(true)`. The types of all arguments implement
-/// `Clone`, `Debug`, `Serialize`, `Deserialize` and `JsonSchema`.
+/// `Clone`, `Debug`, `Serialize`, `Deserialize` and `JsonSchema`. A doc comment on a parameter becomes the
+/// documentation of its field and its method.
 ///
 /// An id parameter is declared with its table: `#[id(Parcel)] id: String` for an existing row, `#[id(new, Parcel)]` for
 /// the id that the caller chooses for a new row. The function receives the stored id: for a caller with a scope it is

@@ -17,6 +17,18 @@ struct Argument {
     inner: Option<Type>,
     /// Its `#[id(…)]` attribute.
     id: Option<Id>,
+    /// Its doc comment; empty if it has none.
+    doc: String,
+}
+
+impl Argument {
+    /// The documentation of its field and of its method.
+    fn doc(&self, otherwise: &str) -> String {
+        match self.doc.as_str() {
+            "" => format!("{otherwise} `{}`.", self.name),
+            doc => doc.to_owned(),
+        }
+    }
 }
 
 /// `#[id(Row)]`: the id of an existing row. `#[id(new, Row)]`: an id chosen by the caller for a new row.
@@ -69,7 +81,8 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     };
     for parameter in &mut item.sig.inputs {
         if let FnArg::Typed(parameter) = parameter {
-            parameter.attrs.retain(|attribute| !attribute.path().is_ident("id"));
+            let of_the_macro = |path: &syn::Path| path.is_ident("id") || path.is_ident("doc");
+            parameter.attrs.retain(|attribute| !of_the_macro(attribute.path()));
         }
     }
     let (name, visibility, doc) = (&item.sig.ident, &item.vis, doc_of(&item.attrs));
@@ -98,8 +111,8 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
 fn typed(reducer: &Ident, visibility: &Visibility, arguments: &[Argument]) -> TokenStream {
     let (text, name) = (reducer.to_string(), arguments_name(reducer));
     let doc = format!("The arguments of [`{text}`](fn@{text}).");
-    let fields = arguments.iter().map(|Argument { name, kind, inner, .. }| {
-        let doc = format!("The argument `{name}`.");
+    let fields = arguments.iter().map(|argument| {
+        let (Argument { name, kind, inner, .. }, doc) = (argument, argument.doc("The argument"));
         let omitted = inner
             .is_some()
             .then(|| quote!(#[serde(skip_serializing_if = "::std::option::Option::is_none")]));
@@ -145,8 +158,8 @@ fn constructors(visibility: &Visibility, arguments: &[Argument]) -> TokenStream 
     let (omitted, required): (Vec<_>, Vec<_>) =
         arguments.iter().partition(|argument| argument.inner.is_some());
     let (names, kinds): (Vec<_>, Vec<_>) = required.iter().map(|it| (&it.name, &it.kind)).unzip();
-    let setters = omitted.iter().map(|Argument { name, inner, .. }| {
-        let doc = format!("Sets the argument `{name}`.");
+    let setters = omitted.iter().map(|argument| {
+        let (Argument { name, inner, .. }, doc) = (argument, argument.doc("Sets the argument"));
         quote! {
             #[doc = #doc]
             #[must_use]
@@ -268,7 +281,8 @@ fn argument(parameter: &FnArg) -> Result<Argument> {
     let inner = within_option(&kind);
     let id = parameter.attrs.iter().find(|attribute| attribute.path().is_ident("id"));
     let id = id.map(|attribute| attribute.parse_args::<Id>()).transpose()?;
-    Ok(Argument { name: pattern.ident.clone(), kind, inner, id })
+    let doc = doc_of(&parameter.attrs);
+    Ok(Argument { name: pattern.ident.clone(), kind, inner, id, doc })
 }
 
 fn within_option(kind: &Type) -> Option<Type> {

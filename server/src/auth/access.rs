@@ -101,7 +101,7 @@ async fn authenticate(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
-    if !authenticator.asks().await? {
+    if !authenticator.requires_credentials().await? {
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
     }
@@ -180,9 +180,9 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
     for host in host.into_iter().chain(uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback_host(host) {
-            let detail = format!("the host {host:?} is not this machine");
+            let detail = format!("requests to the host {host:?} need a token");
             return Err(Refusal::new(Code::Denied, detail)
-                .hint("use http://127.0.0.1, or start the server with a token"));
+                .hint("use http://127.0.0.1, or create a token with  abide token create"));
         }
     }
     let reads = method == Method::GET || method == Method::HEAD;
@@ -191,8 +191,11 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     let acts = headers.contains_key(UPGRADE) || !(reads && OPEN.contains(&uri.path()));
     let site = headers.get("sec-fetch-site").filter(|_| acts);
     if site.is_some_and(|site| site == "cross-site") && !headers.contains_key(ORIGIN) {
-        return Err(Refusal::new(Code::Denied, "the request comes from a page of another site")
-            .hint("start the server with a token to allow pages of other origins"));
+        return Err(Refusal::new(
+            Code::Denied,
+            "requests from web pages of another site need a token",
+        )
+        .hint("create a token with  abide token create  and send it"));
     }
     let origin = headers.get(ORIGIN).filter(|_| acts).map(|origin| origin.to_str());
     let Some(origin) = origin.map(|origin| origin.unwrap_or_default()) else { return Ok(()) };
@@ -200,8 +203,8 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
     if host.is_some_and(is_loopback_host) {
         return Ok(());
     }
-    Err(Refusal::new(Code::Denied, format!("the origin {origin:?} is not this machine"))
-        .hint("start the server with a token to allow pages of other origins"))
+    Err(Refusal::new(Code::Denied, format!("requests from the origin {origin:?} need a token"))
+        .hint("create a token with  abide token create  and send it"))
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.

@@ -43,8 +43,9 @@ impl AccessConfig {
         let token = token.into();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             let detail = "the token is empty or has characters that are not allowed in a header";
-            return Err(Refusal::new(Code::BadArguments, detail)
-                .hint("make one with: head -c 24 /dev/urandom | base64"));
+            return Err(Refusal::new(Code::BadArguments, detail).hint(
+                "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
+            ));
         }
         Ok(AccessConfig { token: Some(token.into()), jwt: None })
     }
@@ -57,7 +58,7 @@ impl AccessConfig {
     }
 
     /// Whether credentials are required regardless of the file.
-    pub(crate) fn asks(&self) -> bool {
+    pub(crate) fn requires_credentials(&self) -> bool {
         self.token.is_some() || self.jwt.is_some()
     }
 
@@ -76,22 +77,23 @@ impl AccessConfig {
     /// # Errors
     /// As [`check_listens`](crate::check_listens).
     pub fn check_alone(&self, listens: SocketAddr) -> Result<(), Refusal> {
-        AccessConfig::check(listens, self.asks())
+        AccessConfig::check(listens, self.requires_credentials())
     }
 
-    /// Whether a server may listen at an address; `asks` says whether credentials are
+    /// Whether a server may listen at an address; `required` says whether credentials are
     /// required.
     ///
     /// # Errors
     /// `denied` for a non-loopback address while no credentials exist.
-    pub(crate) fn check(listens: SocketAddr, asks: bool) -> Result<(), Refusal> {
-        if asks || is_loopback(listens.ip()) {
+    pub(crate) fn check(listens: SocketAddr, required: bool) -> Result<(), Refusal> {
+        if required || is_loopback(listens.ip()) {
             return Ok(());
         }
-        let detail =
-            format!("without credentials the server listens on loopback only, not on {listens}");
+        let detail = format!(
+            "cannot listen on {listens}: without a token only loopback addresses are allowed"
+        );
         Err(Refusal::new(Code::Denied, detail)
-            .hint("run  abide token create  or listen on 127.0.0.1 and reach it through a tunnel"))
+            .hint("create a token with  abide token create  or listen on 127.0.0.1"))
     }
 }
 

@@ -32,10 +32,10 @@ impl Authenticator {
     }
 
     /// Whether credentials are required.
-    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+    pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         match &self.credential_store {
-            _ if self.access.asks() => Ok(true),
-            Some(credential_store) => credential_store.asks().await,
+            _ if self.access.requires_credentials() => Ok(true),
+            Some(credential_store) => credential_store.requires_credentials().await,
             None => Ok(false),
         }
     }
@@ -73,7 +73,7 @@ impl Authenticator {
         }
         let checked = session.caller.checked_as();
         let caller = match &credential.credential {
-            Credential::Anonymous if self.asks().await? => return Err(required()),
+            Credential::Anonymous if self.requires_credentials().await? => return Err(required()),
             Credential::Anonymous => {
                 let credential = AdmittedCredential { credential: Credential::Anonymous, state };
                 checked.clone().admitted(credential)

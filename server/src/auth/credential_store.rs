@@ -19,7 +19,7 @@ use crate::limits;
 #[derive(Debug, Default)]
 struct CredentialCache {
     state: Seq,
-    asks: Option<bool>,
+    required: Option<bool>,
     tokens: HashMap<String, Arc<TokenEntry>>,
     /// Unknown ids. Separate from known tokens, so that made-up ids cannot evict them.
     unknown: HashSet<String>,
@@ -76,7 +76,7 @@ impl LookupSlots {
         if self.waiting.fetch_add(1, Ordering::Relaxed) < limits::TOKEN_LOOKUPS {
             return Ok(waiting);
         }
-        Err(Refusal::new(Code::Overloaded, "too many tokens wait to be looked up")
+        Err(Refusal::new(Code::Overloaded, "the server is checking too many tokens at once")
             .hint("try again in a moment"))
     }
 }
@@ -111,15 +111,15 @@ impl CredentialStore {
     }
 
     /// Whether credentials are required: once a token has been created.
-    pub(crate) async fn asks(&self) -> Result<bool, Refusal> {
+    pub(crate) async fn requires_credentials(&self) -> Result<bool, Refusal> {
         let state = self.state();
-        if let Some(asks) = self.at(state).asks {
-            return Ok(asks);
+        if let Some(required) = self.at(state).required {
+            return Ok(required);
         }
         let rows = self.ask(self.spec.asks, Map::new()).await?;
-        let asks = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
-        self.at(state).asks = Some(asks);
-        Ok(asks)
+        let required = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+        self.at(state).required = Some(required);
+        Ok(required)
     }
 
     /// Looks up a token by id.
@@ -187,7 +187,7 @@ impl CredentialStore {
     async fn ask(&self, sql: &str, params: Map<String, JsonValue>) -> Result<Vec<Row>, Refusal> {
         let answer = self.engine.look_up(sql, &params).await;
         answer.map(|answer| answer.rows).map_err(|why| match why.code {
-            Code::Overloaded | Code::Poisoned => why,
+            Code::Overloaded | Code::EngineFailed => why,
             _ => {
                 tracing::error!(%why, "credentials cannot be looked up");
                 Refusal::new(Code::Internal, "the credentials cannot be looked up")

@@ -23,7 +23,9 @@ pub(super) fn json(text: String) -> Response {
 /// unknown one is hidden from the caller.
 pub(super) fn hidden(refusal: Refusal) -> Refusal {
     match refusal.code {
-        Code::BadSql => Refusal::new(Code::Denied, "a policy hides what this route reads"),
+        Code::BadSql => {
+            Refusal::new(Code::Denied, "a policy hides rows or columns that this route needs")
+        }
         _ => refusal,
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value as JsonValue;
 
 /// Each op, with an example message.
 const OPS: [(&str, &str); 8] = [
-    ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"from":40}"#),
+    ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"after_seq":40}"#),
     ("unsubscribe", r#"{"op":"unsubscribe","id":"q1"}"#),
     ("call", r#"{"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"}"#),
     ("batch", r#"{"op":"batch","id":"b1","calls":[{"reducer":"…","args":{…}},…]}"#),

@@ -137,7 +137,7 @@ impl Reader<'_> {
                 let call = async move {
                     let _counted = hold;
                     let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
-                    told(&id, done.map(|done| frames::call(Some(&id), &done)))
+                    reply(&id, done.map(|done| frames::call(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, call).await
             }
@@ -146,7 +146,7 @@ impl Reader<'_> {
                 let batch = async move {
                     let _counted = hold;
                     let done = engine.batch(&caller, &calls, request_id.as_deref()).await;
-                    told(&id, done.map(|done| frames::batch(Some(&id), &done)))
+                    reply(&id, done.map(|done| frames::batch(Some(&id), &done)))
                 };
                 self.start(weight, text.len(), named, batch).await
             }
@@ -157,13 +157,13 @@ impl Reader<'_> {
                 id,
                 sql,
                 params,
-                from,
+                after_seq,
                 timeline,
                 as_of,
                 checksum,
                 explain,
             } => {
-                let start = match Start::of(from, as_of) {
+                let start = match Start::of(after_seq, as_of) {
                     Ok(start) => engine.on_timeline(start, timeline.as_deref()),
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
@@ -177,7 +177,7 @@ impl Reader<'_> {
                     let explained = engine.explain(&caller, &sql, &params).await;
                     let named = Some(id.clone());
                     let frame = |explanation| frames::explanation(named, explanation);
-                    told(&id, explained.map(frame))
+                    reply(&id, explained.map(frame))
                 };
                 self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
             }
@@ -330,6 +330,6 @@ fn failed() -> Refusal {
         .hint("see the server's log for the cause")
 }
 
-fn told(id: &str, told: Result<String, Refusal>) -> String {
-    told.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
+fn reply(id: &str, outcome: Result<String, Refusal>) -> String {
+    outcome.unwrap_or_else(|refusal| frames::error(Some(id), &refusal))
 }

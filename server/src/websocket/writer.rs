@@ -78,19 +78,19 @@ impl<'a> Writer<'a> {
     /// Sends everything until the reader and all work that it started are done; returns the socket, so
     /// that it can be closed. `None` if it failed.
     pub(super) async fn run(mut self, hello: String) -> Option<SplitSink<WebSocket, Message>> {
-        match self.tell_all(hello).await {
+        match self.send_all(hello).await {
             WriterStop::Broken => None,
             WriterStop::Done => Some(self.sender.sink),
         }
     }
 
-    async fn tell_all(&mut self, hello: String) -> WriterStop {
-        if let Err(stop) = self.sender.tell(hello).await {
+    async fn send_all(&mut self, hello: String) -> WriterStop {
+        if let Err(stop) = self.sender.send_text(hello).await {
             return stop;
         }
         loop {
             let done = match self.next().await {
-                Ok(WriterEvent::Update(update)) => self.tell_updates(update).await,
+                Ok(WriterEvent::Update(update)) => self.send_updates(update).await,
                 Ok(WriterEvent::Command(command)) => self.obey(command).await,
                 Err(stop) => return stop,
             };
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
 
     /// Sends an update together with those that already wait, in one write. This keeps up when commits
     /// are faster than writes to a socket.
-    async fn tell_updates(&mut self, mut update: Update) -> Result<(), WriterStop> {
+    async fn send_updates(&mut self, mut update: Update) -> Result<(), WriterStop> {
         let mut bytes = 0;
         loop {
             let encoded = unsent::encode(&self.sender.account, update, frames::update).await;
@@ -130,9 +130,9 @@ impl<'a> Writer<'a> {
                     update = next;
                 }
                 None => {
-                    let told = self.sender.tell(text).await;
+                    let sent = self.sender.send_text(text).await;
                     drop(hold);
-                    return told;
+                    return sent;
                 }
             }
         }
@@ -165,7 +165,7 @@ impl<'a> Writer<'a> {
     }
 
     async fn refuse(&mut self, id: &str, refusal: &Refusal) -> Result<(), WriterStop> {
-        self.sender.tell(frames::error(Some(id), refusal)).await
+        self.sender.send_text(frames::error(Some(id), refusal)).await
     }
 }
 
@@ -216,7 +216,7 @@ impl<'a> SocketSender<'a> {
             let next = self.answers.try_recv().ok();
             match next {
                 Some(_) => self.gather(text).await?,
-                None => self.tell(text).await?,
+                None => self.send_text(text).await?,
             }
             drop((room, hold));
             answer = next;
@@ -229,7 +229,7 @@ impl<'a> SocketSender<'a> {
         self.sink.feed(Message::text(text)).await.map_err(|_| WriterStop::Broken)
     }
 
-    async fn tell(&mut self, text: String) -> Result<(), WriterStop> {
+    async fn send_text(&mut self, text: String) -> Result<(), WriterStop> {
         self.send(Message::text(text)).await
     }
 

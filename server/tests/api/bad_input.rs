@@ -194,7 +194,7 @@ async fn invalid_requests_are_refused() {
         ("DELETE", "/v1/schema"),
         ("GET", "/v1/ws"),
         ("GET", "/v1/subscribe"),
-        ("GET", "/v1/subscribe?sql=SELECT+1&from=soon"),
+        ("GET", "/v1/subscribe?sql=SELECT+1&after_seq=soon"),
         ("GET", "/v1/subscribe?sql=SELECT+1&params=%7B"),
         ("GET", "/v1/subscribe?sql=SELECT+1&colour=red"),
         ("GET", "/v1/subscribe?sql=SELECT+random()+FROM+notes"),
@@ -218,13 +218,13 @@ async fn invalid_requests_are_refused() {
         GET /v1/ws
             400 bad_request: this endpoint requires a WebSocket: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
         GET /v1/subscribe
-            400 bad_request: invalid query string: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
-        GET /v1/subscribe?sql=SELECT+1&from=soon
-            400 bad_request: invalid query string: from: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
+        GET /v1/subscribe?sql=SELECT+1&after_seq=soon
+            400 bad_request: invalid query string: after_seq: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&params=%7B
             400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
         GET /v1/subscribe?sql=SELECT+1&colour=red
-            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `from`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&from=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books

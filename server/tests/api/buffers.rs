@@ -185,7 +185,7 @@ async fn subscribe(
 async fn ended(connection: &mut Connection) -> Code {
     loop {
         if let Update::Error { refusal, .. } = connection.next().await
-            && refusal.code != Code::Refetch
+            && refusal.code != Code::ResyncRequired
         {
             return refusal.code;
         }

@@ -27,7 +27,7 @@ async fn without_credentials_other_addresses_are_refused() {
     let refusal = refused.get_ref().and_then(|why| why.downcast_ref::<Refusal>());
     let refusal = refusal.expect("a refusal");
     assert_eq!(refusal.code, Code::Denied);
-    let starts = "without credentials the server listens on loopback only, not on 0.0.0.0:";
+    let starts = "cannot listen on 0.0.0.0:";
     assert!(refusal.detail.starts_with(starts), "{refusal}");
     assert!(refusal.hint.is_some());
 }
@@ -52,8 +52,8 @@ async fn a_token_is_required_except_on_open_paths() {
     check(
         &wrong.send().await.problem(),
         expect![[r#"
-        401 unauthenticated: unknown token (ask the operator of the server for the current one)
-    "#]],
+            401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
+        "#]],
     );
     assert_eq!(server.post("/health", "").await.status, 401);
     for path in ["/health", "/ready", "/"] {
@@ -126,15 +126,15 @@ async fn foreign_origins_are_refused() {
     check(
         &refused.problem(),
         expect![[r#"
-        403 denied: the origin "https://evil.example" is not this machine (start the server with a token to allow pages of other origins)
-    "#]],
+            403 denied: requests from the origin "https://evil.example" need a token (create a token with  abide token create  and send it)
+        "#]],
     );
     let rebound = call().header("host", "rebound.example:7341").send().await;
     check(
         &rebound.problem(),
         expect![[r#"
-        403 denied: the host "rebound.example:7341" is not this machine (use http://127.0.0.1, or start the server with a token)
-    "#]],
+            403 denied: requests to the host "rebound.example:7341" need a token (use http://127.0.0.1, or create a token with  abide token create)
+        "#]],
     );
     let neighbour = call().header("origin", "http://localhost:5173").send().await;
     assert_eq!(neighbour.status, 200);

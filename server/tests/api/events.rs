@@ -81,7 +81,7 @@ async fn a_reconnect_resumes_from_the_last_event() {
         server.post("/v1/call/write_note", &note).await;
     }
     // The header is newer than the address, which an EventSource repeats unchanged.
-    let query = format!("{}&from=1", notes_of("a"));
+    let query = format!("{}&after_seq=1", notes_of("a"));
     let mut stream = Stream::of(&server, &query, Some("2")).await;
     check(
         &stream.next().await.expect("what is new"),
@@ -106,7 +106,7 @@ async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     check(
         &stream.next().await.expect("an error"),
         expect![[r#"
-        event: error data: {"op":"error","id":"q","code":"refetch","detail":"seq 77 is ahead of the log, which ends at 1","hint":"a whole snapshot follows"}
+        event: error data: {"op":"error","id":"q","code":"resync_required","detail":"seq 77 is ahead of the log, which ends at 1","hint":"a whole snapshot follows"}
     "#]],
     );
     check(
@@ -162,11 +162,11 @@ async fn a_stream_can_start_as_of_a_seq() {
         event: delta id: 2 data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
     "#]],
     );
-    let both = server.get(&format!("/v1/subscribe?{query}&from=1")).await;
+    let both = server.get(&format!("/v1/subscribe?{query}&after_seq=1")).await;
     check(
         &both.problem(),
         expect![[r#"
-        400 bad_request: from and as_of cannot be combined (from: only later changes; as_of: the result then, and later changes)
+        400 bad_request: after_seq and as_of cannot be combined (after_seq: only later changes; as_of: the result then, and later changes)
     "#]],
     );
     let ahead = server.get(&format!("/v1/subscribe?{}&as_of=9", notes_of("a"))).await;

@@ -44,13 +44,13 @@ const SCRIPT: &str = r#"
 2 {"op":"call","id":"c2","reducer":"edit_note","args":{"id":2,"text":"x"},"request_id":"r"}
 1 {"op":"call","id":"c3","reducer":"edit_note","args":{"id":2,"text":"x"},"request_id":"r"}
 1 {"op":"sql","id":"s1","sql":"SELECT 1 AS a, 1.0 AS b, 'c' AS c, x'00' AS d, NULL AS e"}
-2 {"op":"subscribe","id":"q3","sql":"SELECT id FROM notes","from":99}
+2 {"op":"subscribe","id":"q3","sql":"SELECT id FROM notes","after_seq":99}
 1 {"op":"subscribe","id":"q4","sql":"SELECT id FROM notes ORDER BY weight LIMIT 1","checksum":true,"explain":true}
 2 {"op":"subscribe","id":"q5","sql":"SELECT id, text FROM notes","as_of":3,"checksum":true}
-1 {"op":"subscribe","id":"q6","sql":"SELECT id FROM notes","as_of":3,"from":3}
+1 {"op":"subscribe","id":"q6","sql":"SELECT id FROM notes","as_of":3,"after_seq":3}
 1 {"op":"subscribe","id":"q7","sql":"SELECT id FROM notes","as_of":99}
 1 {"op":"subscribe","id":"q8","sql":"SELECT n.id, o.id FROM notes n JOIN notes o ON o.text = n.text"}
-1 {"op":"subscribe","id":"q9","sql":"SELECT id FROM notes","from":3}
+1 {"op":"subscribe","id":"q9","sql":"SELECT id FROM notes","after_seq":3}
 1 {"op":"explain","id":"e1","sql":"SELECT id FROM notes WHERE book = :book ORDER BY weight"}
 1 {"op":"explain","id":"e2","sql":"SELECT n.id, o.id FROM notes n JOIN notes o ON o.text = n.text LIMIT :n","params":{"n":3}}
 1 {"op":"explain","id":"e3","sql":"SELECT random() FROM notes"}

@@ -57,7 +57,7 @@ async fn metrics_have_the_prometheus_text_format() {
         "abide_ready 1",
         "# TYPE abide_refusals_by_code_total counter",
         "abide_refusals_by_code_total{code=\"not_found\"} 1",
-        "abide_change_log_floor 0",
+        "abide_change_log_oldest_seq 0",
         "abide_change_log_events 1",
         "abide_build_info{version=\"0.1.0\"} 1",
     ] {

@@ -117,7 +117,7 @@ async fn a_refused_run_leaves_nothing() {
     check(
         &absent.problem(),
         expect![[r#"
-            404 not_found: there is no session s9 (create_session creates one)
+            404 not_found: there is no session s9 (create it with  abide call create_session)
         "#]],
     );
     let both = server.post(START, r#"{"input": "x", "session_id": "s9", "title": "t"}"#).await;
@@ -301,7 +301,7 @@ async fn run_routes_work_without_hidden_columns() {
     assert_eq!(events().await.lines().count(), 4);
     hide("run_events", "kind").await;
     let refused = home.ask(&shop, "GET", "/v1/runs/r1/events", "").await.problem();
-    assert_eq!(refused, "403 denied: a policy hides what this route reads (-)");
+    assert_eq!(refused, "403 denied: a policy hides rows or columns that this route needs (-)");
     hide("runs", "id").await;
     for (method, path) in [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events")] {
         assert_eq!(home.ask(&shop, method, path, "").await.status, 403, "{path}");

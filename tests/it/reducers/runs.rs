@@ -47,7 +47,7 @@ fn a_run_is_started_driven_and_completed() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             ("user", "hello")
             seq 3 again {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused conflict: session s1 has run r1, which is running (hint: a session has one run at a time; abort_run ends it)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with  abide call abort_run)
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
             refused bad_arguments: done is recorded by finish_run and wait_run, once per turn
@@ -143,10 +143,10 @@ fn a_crashed_driver_is_replaced_and_refused() {
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
-            refused conflict: run r1 is driven by one (hint: it can be claimed when that lease expires)
-            refused not_found: no run waits for a driver
+            refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
+            refused not_found: there is no run to claim
             seq 5 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01.900}
-            refused conflict: run r1 is driven by one (hint: it can be claimed when that lease expires)
+            refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
             (null, null)
             refused lease_lost: run r1 is running and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
             seq 7 {id: r1, revision: 1, status: running, driver: two, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:03}
@@ -197,7 +197,7 @@ fn a_run_waits_for_every_decision_and_resumes() {
             seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
             seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
             ("suspended", "run r1 waits for approval")
-            refused bad_transition: run r1 is waiting, there is nothing to drive
+            refused bad_transition: run r1 is waiting and cannot be claimed
             seq 9 {id: ap#1, call_id: c1, status: approved, decided_by: local}
             ("waiting", 1)
             seq 10 {id: s1, status: active}
@@ -241,7 +241,7 @@ fn a_run_waits_while_its_session_is_handed_off() {
             ("running", 2)
             seq 8 {id: r1, revision: 1, status: running, driver: d, turn: 2, iterations: 0, tool_calls: 0, events: 3, fencing_token: 8, lease_expires_at: 14:00:01}
             seq 9 {id: ho#1, status: pending, reason: angry}
-            refused conflict: session s1 has run r1, which is running (hint: a session has one run at a time; abort_run ends it)
+            refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with  abide call abort_run)
             seq 10 {id: r1, revision: 1, status: waiting, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 8, reason: handoff}
             seq 11 {id: ho#1, status: claimed, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry}
             seq 12 {id: ho#1, status: resolved, fencing_token: 11, claimed_by: ann, lease_expires_at: 14:15:00, reason: angry, resolution: done}
@@ -349,11 +349,11 @@ fn runs_of_another_scope_are_not_found() {
             seq 1 {name: support, revision: 1, mode: primary}
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused not_found: there is no session s1 (hint: create_session creates one)
+            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
             refused not_found: there is no run r1
-            refused not_found: no run waits for a driver
+            refused not_found: there is no run to claim
             refused not_found: there is no run r1
-            refused not_found: there is no session s1 (hint: create_session creates one)
+            refused not_found: there is no session s1 (hint: create it with  abide call create_session)
         "#]],
     );
 }

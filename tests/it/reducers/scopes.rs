@@ -73,19 +73,19 @@ fn rows_of_another_tenant_are_not_found() {
             seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
             seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
-            refused not_found: there is no session z (hint: create_session creates one)
-            refused not_found: there is no session nowhere (hint: create_session creates one)
-            refused not_found: there is no session z (hint: create_session creates one)
-            refused not_found: there is no session z (hint: create_session creates one)
-            refused not_found: there is no session z (hint: create_session creates one)
-            refused not_found: there is no session z (hint: create_session creates one)
-            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session nowhere (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call nowhere
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call cz
             refused not_found: there is no tool call cz
-            refused not_found: there is no session z (hint: create_session creates one)
+            refused not_found: there is no session z (hint: create it with  abide call create_session)
             ("pending", null)
             (0)
         "#]],
@@ -129,7 +129,7 @@ fn each_tenant_has_its_own_ids() {
             seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
             refused not_found: there is no timer nowhere
             seq 11 {id: 1}
-            refused not_found: there is no session tenant=zeta/z (hint: create_session creates one)
+            refused not_found: there is no session tenant=zeta/z (hint: create it with  abide call create_session)
             seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
             seq 13 {id: tenant=acme/own, status: created, scope: {"tenant":"acme"}}
             refused conflict: session tenant=acme/own already exists (hint: omit id to get a generated one)
@@ -159,7 +159,7 @@ fn a_worker_gets_the_next_call_of_its_own_tenant() {
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {call_id: tenant=acme/ca2, status: pending, attempt: 0}
             seq 7 {call_id: tenant=zeta/cz, status: claimed, attempt: 1, fencing_token: 7, claimed_by: zoe, lease_expires_at: 14:00:30, arguments: {"of":"zeta"}}
-            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 8 {call_id: tenant=acme/ca, status: claimed, attempt: 1, fencing_token: 8, claimed_by: ann, lease_expires_at: 14:00:30, arguments: {"of":"acme"}}
             seq 9 {call_id: tenant=acme/ca2, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:30}
         "#]],
@@ -261,8 +261,8 @@ fn required_capabilities_are_enforced() {
             refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
             refused denied: the role worker may not call decide_approval (hint: abide role list  shows what each role may call; an admin can assign another role)
             refused conflict: call c is awaiting_approval (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'c'")
-            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
-            refused not_found: no call of refund waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of refund (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
             refused denied: the role worker may not call request_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)
             refused denied: the role worker may not call settle_tool_call (hint: abide role list  shows what each role may call; an admin can assign another role)

@@ -112,8 +112,8 @@ fn a_timer_with_an_existing_id() {
         expect![[r#"
             seq 1 {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel_timer, then set one with a new id)
-            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel_timer, then set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with  abide call cancel_timer  and set one with a new id)
+            refused conflict: timer t1 already exists with other attributes, due at 2026-11-21T14:00:01Z (hint: cancel it with  abide call cancel_timer  and set one with a new id)
             seq 1 again {id: t1, name: a, status: pending, due_at: 14:00:01}
             seq 1 again {id: t1, name: a, status: fired, due_at: 14:00:01, fired_at: 14:00:01}
         "#]],
@@ -141,8 +141,8 @@ fn invalid_timers() {
         sql SELECT status FROM timers
         "#,
         expect![[r#"
-            refused bad_arguments: set_timer: give either in_ms or due_at
-            refused bad_arguments: set_timer: give either in_ms or due_at
+            refused bad_arguments: set_timer needs exactly one of in_ms and due_at (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
+            refused bad_arguments: set_timer needs exactly one of in_ms and due_at (hint: in_ms is a delay in milliseconds; due_at is a time in microseconds since 1970)
             refused bad_arguments: in_ms is -1, not between 0 and 315360000000
             refused bad_arguments: in_ms is 315360000001, not between 0 and 315360000000
             refused bad_arguments: due_at is not a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
@@ -151,7 +151,7 @@ fn invalid_timers() {
             refused bad_arguments: name is empty
             refused bad_arguments: set_timer: message and resume require session_id
             refused bad_arguments: set_timer: message and resume require session_id
-            refused not_found: there is no session s_nobody (hint: create_session creates one)
+            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}
             ("fired")

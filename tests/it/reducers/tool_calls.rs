@@ -155,8 +155,8 @@ fn invalid_calls() {
         sql SELECT count(*) FROM events
         "#,
         expect![[r#"
-            refused not_found: there is no tool nothing (hint: register_tool registers one)
-            refused not_found: there is no session s_nobody (hint: create_session creates one)
+            refused not_found: there is no tool nothing (hint: register it with  abide call register_tool)
+            refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
@@ -222,14 +222,14 @@ fn only_the_holder_ends_a_call() {
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
             refused lease_lost: call pay1 is claimed by worker-1 under another token (hint: what this attempt did may be done again by another; do not report it as done)
-            refused conflict: call pay1 is claimed, there is nothing to settle
+            refused conflict: call pay1 is claimed; only an unknown call can be settled
             seq 9 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
             seq 9 again {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30, result: 1}
             refused conflict: call pay1 is succeeded already
             refused conflict: call pay1 is succeeded already
             refused conflict: call pay1 is succeeded already
             refused conflict: call pay1 is succeeded (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
-            refused conflict: call pay1 is succeeded, there is nothing to settle
+            refused conflict: call pay1 is succeeded; only an unknown call can be settled
         "#]],
     );
 }
@@ -288,9 +288,9 @@ fn an_expired_at_most_once_call_does_not_run_again() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused conflict: call pay1 is claimed, there is nothing to settle
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then call settle_tool_call)
-            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then call settle_tool_call)
+            refused conflict: call pay1 is claimed; only an unknown call can be settled
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
+            refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
             refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
@@ -576,11 +576,11 @@ fn the_rate_limit() {
             seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: local, lease_expires_at: 14:00:01}
             seq 5 {call_id: c1, status: claimed, attempt: 2, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:04}
             seq 6 {call_id: c2, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again then)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:10Z (hint: claim again at that time)
             seq 7 {call_id: c2, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:40}
             seq 8 {call_id: c3, status: pending, attempt: 0}
-            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again then)
+            refused overloaded: mail allows 2 attempts in 10000 ms, the next at 2026-11-21T14:00:14Z (hint: claim again at that time)
             seq 9 {call_id: c3, status: claimed, attempt: 1, fencing_token: 9, claimed_by: local, lease_expires_at: 14:00:44}
             ("mail", 7) ("mail", 9)
         "#]],
@@ -606,7 +606,7 @@ fn the_limit_per_session() {
             seq 3 {id: s2, status: created}
             seq 4 {call_id: c1, status: pending, attempt: 0}
             seq 5 {call_id: c2, status: pending, attempt: 0}
-            refused limit_exceeded: session s1 has already requested search 2 times (hint: the limit is 2 calls per session; register_tool changes it)
+            refused limit_exceeded: session s1 has already requested search 2 times (hint: the limit is 2 calls per session; abide call register_tool  changes it)
             seq 5 again {call_id: c2, status: pending, attempt: 0}
             seq 6 {call_id: c3, status: pending, attempt: 0}
         "#]],
@@ -635,14 +635,14 @@ fn the_longest_waiting_call_is_next() {
         expect![[r#"
             seq 8 {call_id: put1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:30}
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
-            refused not_found: no call of pay, put waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of pay, put (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 10 {call_id: look1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 14:00:01}
             seq 12 {call_id: look1, status: claimed, attempt: 2, fencing_token: 12, claimed_by: local, lease_expires_at: 14:00:31}
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
-            refused not_found: no call of look waits to be claimed (hint: abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
+            refused not_found: there is no pending call of look (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
             refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are allowed
-            refused not_found: there is no tool unheard_of (hint: register_tool registers one)
+            refused not_found: there is no tool unheard_of (hint: register it with  abide call register_tool)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             ("claim_next_tool_call", "s1")
         "#]],
@@ -671,7 +671,7 @@ fn settled_by_the_first_report() {
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             refused conflict: call pay1 was settled as failed by ann
             refused conflict: call pay1 was settled as failed by ann
-            refused conflict: call put1 is pending, there is nothing to settle
+            refused conflict: call put1 is pending; only an unknown call can be settled
         "#]],
     );
 }

@@ -164,7 +164,7 @@ impl Traffic {
 
     /// Only the panic may refuse requests, with the right code.
     fn judge(&mut self, refusals: &[Refusal], point: FaultPoint) -> Result<(), Finding> {
-        let code = if point.is_contained() { Code::Internal } else { Code::Poisoned };
+        let code = if point.is_contained() { Code::Internal } else { Code::EngineFailed };
         self.refused += refusals.len();
         match refusals.iter().find(|refusal| refusal.code != code) {
             Some(refusal) => Err(Finding::new(NAME, format!("[{}] {refusal}", refusal.code))),
@@ -190,26 +190,26 @@ impl Traffic {
             };
         }
         match self.rig.engine().ready() {
-            Err(refusal) if refusal.code == Code::Poisoned => {}
+            Err(refusal) if refusal.code == Code::EngineFailed => {}
             other => return fault(format!("its status is {other:?}")),
         }
         let late = ask("app", 99, 0, vec![say("s1", 99)]);
         match self.rig.run(late.put(self.rig.engine())) {
-            Err(refusal) if refusal.code == Code::Poisoned => self.history.open.push(late),
+            Err(refusal) if refusal.code == Code::EngineFailed => self.history.open.push(late),
             other => return fault(format!("the next call returned {other:?}")),
         }
         // Earlier updates come first. Then each subscription ends once.
         let mut ended = 0;
         while ended < QUERIES.len() {
             if let Update::Error { refusal, .. } = self.rig.run(self.listener.next()) {
-                if refusal.code != Code::Poisoned {
+                if refusal.code != Code::EngineFailed {
                     return fault(format!("a subscription received {refusal}"));
                 }
                 ended += 1;
             }
         }
         match self.rig.run(subscribe(self.rig.engine(), Start::Now)) {
-            Err(refusal) if refusal.code == Code::Poisoned => Ok(()),
+            Err(refusal) if refusal.code == Code::EngineFailed => Ok(()),
             other => fault(format!("the next subscription returned {other:?}")),
         }
     }

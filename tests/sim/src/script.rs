@@ -348,7 +348,7 @@ impl ScriptRun<'_> {
                     return Err(EngineStopped);
                 }
             }
-            Code::Poisoned | Code::Internal => self.history.open.push(ask.clone()),
+            Code::EngineFailed | Code::Internal => self.history.open.push(ask.clone()),
             _ => {}
         }
         if self.rig.engine().ready().is_err() { Err(EngineStopped) } else { Ok(JsonValue::Null) }

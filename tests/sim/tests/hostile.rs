@@ -74,7 +74,7 @@ fn verify_never_panics_or_accepts_another_log() {
 #[test]
 fn no_message_makes_the_server_panic() {
     let honest = [
-        r#"{"op":"subscribe","id":"q1","sql":"SELECT :s","params":{"s":"x"},"from":40}"#,
+        r#"{"op":"subscribe","id":"q1","sql":"SELECT :s","params":{"s":"x"},"after_seq":40}"#,
         r#"{"op":"call","id":"c1","reducer":"a","args":{"content":"hi"},"request_id":"r"}"#,
         r#"{"op":"batch","id":"b1","calls":[{"reducer":"a","args":[1,2.5e300,null]}]}"#,
         r#"{"op":"sql","id":"s1","sql":"SELECT 1","params":{"x":{"$blob":"AAAA"}}}"#,

@@ -35,7 +35,7 @@ fn nothing_is_checkpointed_after_a_failed_sync() {
         }
         machine.revive(Fault::Fail { kind: Kind::Sync, nth: 1, lasting: false });
         let refusal = rig.run(create("late").put(rig.engine())).unwrap_err();
-        assert_eq!(refusal.code, Code::Poisoned);
+        assert_eq!(refusal.code, Code::EngineFailed);
         rig.checkpoint();
         if closes {
             rig.close();
@@ -112,10 +112,10 @@ fn subscribers_learn_that_the_disk_broke() {
         rig.run(listener.subscribe(&SubscribeRequest::new("q", sql, &params))).unwrap();
         machine.revive(Fault::Fail { kind, nth: 1, lasting: true });
         let refusal = rig.run(create("s1").put(rig.engine())).unwrap_err();
-        assert_eq!(refusal.code, Code::Poisoned, "{kind}: {refusal}");
+        assert_eq!(refusal.code, Code::EngineFailed, "{kind}: {refusal}");
         assert!(matches!(rig.run(listener.next()), Update::Snapshot(_)));
         match rig.run(listener.next()) {
-            Update::Error { refusal, .. } => assert_eq!(refusal.code, Code::Poisoned, "{kind}"),
+            Update::Error { refusal, .. } => assert_eq!(refusal.code, Code::EngineFailed, "{kind}"),
             other => panic!("{kind}: {other:?}"),
         }
     }

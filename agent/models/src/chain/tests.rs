@@ -53,7 +53,7 @@ impl ModelProvider for Actor {
             Does::Breaks => {
                 let call = ModelCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
                 let told = [ModelEvent::Text("Go".into()), ModelEvent::Call(call)];
-                told.into_iter().map(Ok).chain([fails(ModelErrorKind::Broken)]).collect()
+                told.into_iter().map(Ok).chain([fails(ModelErrorKind::InvalidResponse)]).collect()
             }
             Does::Vanishes => Vec::new(),
         };
@@ -164,8 +164,8 @@ async fn a_failure_in_the_middle_is_reported() {
         expect![[r#"
         0ns Text("Go")
         0ns Call(ModelCall { id: "c", name: "f", arguments: "{}" })
-        0ns broken: attempt 2 at a/a-model after 1s
-        1s broken: attempt 3 at a/a-model after 2s
+        0ns invalid_response: attempt 2 at a/a-model after 1s
+        1s invalid_response: attempt 3 at a/a-model after 2s
         3s Text("Good.")
         3s answer of a
         asked: a/a-model, a/a-model, a/a-model"#]],
@@ -193,7 +193,7 @@ async fn each_kind_of_error_has_its_reaction() {
         overloaded: again
         unavailable: again
         stalled: again
-        broken: again
+        invalid_response: again
         unauthorized: next
         bad_request: end
         context_too_long: next

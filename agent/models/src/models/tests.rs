@@ -184,7 +184,7 @@ fn invalid_configurations_are_refused() {
     refused(
         json!({ "id": "a", "kind": "openai", "api_key": "sk" }),
         expect![
-            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_seconds`, `silence_seconds`, `price`, `prices`, `recordings`, `script`"
+            "unknown field `api_key`, expected one of `id`, `kind`, `base_url`, `key_env`, `key_file`, `key`, `models`, `priority`, `enabled`, `headers`, `extra`, `first_token_timeout_seconds`, `idle_timeout_seconds`, `price`, `prices`, `recordings`, `script`"
         ],
     );
     refused(
@@ -280,11 +280,11 @@ providers:
     models: [m]
     headers: { x-key: sk-secret }
     extra: { user: sk-secret }
-    first_token_seconds: 5
+    first_token_timeout_seconds: 5
 ";
     let config: ModelsConfig = serde_saphyr::from_str(yaml).expect("it is a configuration");
-    let patience = config.providers[0].patience();
-    assert_eq!((patience.first.as_secs(), patience.between.as_secs()), (5, 30));
+    let stall_timeouts = config.providers[0].stall_timeouts();
+    assert_eq!((stall_timeouts.first.as_secs(), stall_timeouts.between.as_secs()), (5, 30));
     let shown = format!("{config:?}");
     let surroundings = Surroundings { environment: &|_| None, folder: Path::new("") };
     let models = Models::new(config, &surroundings).expect("it is valid");

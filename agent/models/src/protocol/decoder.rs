@@ -63,7 +63,7 @@ impl Gathered {
                 true => "the stream ended in the middle of an answer",
                 false => "the stream ended before an answer began",
             };
-            return Err(ModelError::broken(message));
+            return Err(ModelError::invalid_response(message));
         };
         let reasoning = std::mem::take(&mut self.reasoning);
         let calls = std::mem::take(&mut self.calls);
@@ -115,7 +115,7 @@ impl Gathered {
 pub(super) fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, ModelError> {
     serde_json::from_str(data).map_err(|error| {
         let why = one_line(&error.to_string());
-        ModelError::broken(format!("the stream has an invalid event: {why}"))
+        ModelError::invalid_response(format!("the stream has an invalid event: {why}"))
     })
 }
 

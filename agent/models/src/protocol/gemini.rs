@@ -213,7 +213,9 @@ impl Gemini {
             self.open = Some(Partial::new(id, name, signature));
         }
         let Some(open) = &mut self.open else {
-            return Err(ModelError::broken("the stream continues a call that it did not start"));
+            return Err(ModelError::invalid_response(
+                "the stream continues a call that it did not start",
+            ));
         };
         call.partial_args.into_iter().try_for_each(|piece| open.take(piece))?;
         if !call.will_continue

@@ -44,7 +44,8 @@ impl Partial {
 
     /// Inserts a piece. Strings are appended, other values arrive complete.
     pub(super) fn take(&mut self, piece: Piece) -> Result<(), ModelError> {
-        let wrong = || ModelError::broken("a piece of a call's arguments has an invalid path");
+        let wrong =
+            || ModelError::invalid_response("a piece of a call's arguments has an invalid path");
         let mut place = &mut self.arguments;
         for step in steps(&piece.json_path).ok_or_else(wrong)? {
             place = down(place, step).ok_or_else(wrong)?;

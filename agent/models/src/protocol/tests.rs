@@ -230,7 +230,7 @@ fn gemini_continues_a_call_that_did_not_start() {
     check(
         Protocol::Gemini,
         &format!(r#"{{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}"#),
-        expect!["broken: the stream continues a call that it did not start"],
+        expect!["invalid_response: the stream continues a call that it did not start"],
     );
 }
 
@@ -274,7 +274,7 @@ fn ollama_streams_lines() {
         r#"{"message":{"content":"So"}}"#,
         expect![[r#"
             Text("So")
-            broken: the stream ended in the middle of an answer"#]],
+            invalid_response: the stream ended in the middle of an answer"#]],
     );
 }
 

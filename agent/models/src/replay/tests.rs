@@ -173,7 +173,7 @@ async fn ambiguous_recordings() {
 async fn a_replay_has_a_speed() {
     let pace = ReplaySpeed { first: Duration::from_millis(500), token: Duration::from_millis(20) };
     let began = tokio::time::Instant::now();
-    let stream = recordings().paced(pace).stream(request("rome@1", "", vec![]));
+    let stream = recordings().at_speed(pace).stream(request("rome@1", "", vec![]));
     assert_eq!(answer_of(stream).await.expect("there is an answer").calls.len(), 2);
     assert_eq!(began.elapsed(), Duration::from_millis(520));
 }

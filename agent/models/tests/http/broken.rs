@@ -21,13 +21,13 @@ fn cut_after(piece: &str, bytes: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_empty_answer() {
-    let expected = expect!["error broken: the stream ended before an answer began"];
+    let expected = expect!["error invalid_response: the stream ended before an answer began"];
     check(Protocol::OpenAi, "", expected).await;
-    let expected = expect!["error broken: the stream ended before an answer began"];
+    let expected = expect!["error invalid_response: the stream ended before an answer began"];
     check(Protocol::Anthropic, ": hello\n\n", expected).await;
-    let expected = expect!["error broken: the stream ended before an answer began"];
+    let expected = expect!["error invalid_response: the stream ended before an answer began"];
     check(Protocol::OpenAi, "data: [DONE]\n\n", expected).await;
-    let expected = expect!["error broken: the stream ended before an answer began"];
+    let expected = expect!["error invalid_response: the stream ended before an answer began"];
     check(Protocol::Gemini, "<html>it works</html>", expected).await;
 }
 
@@ -35,7 +35,7 @@ async fn an_empty_answer() {
 async fn a_stream_cut_between_events() {
     let expected = expect![[r#"
         text Sön
-        error broken: the stream ended in the middle of an answer"#]];
+        error invalid_response: the stream ended in the middle of an answer"#]];
     check(Protocol::OpenAi, TOKEN, expected).await;
 }
 
@@ -43,7 +43,7 @@ async fn a_stream_cut_between_events() {
 async fn a_stream_cut_within_a_line() {
     let expected = expect![[r#"
         text Sön
-        error broken: the stream has an invalid event: EOF while parsing an object at line 1 column 20"#]];
+        error invalid_response: the stream has an invalid event: EOF while parsing an object at line 1 column 20"#]];
     check(Protocol::OpenAi, cut_after("delta\"", 6), expected).await;
 }
 
@@ -51,7 +51,7 @@ async fn a_stream_cut_within_a_line() {
 async fn a_stream_cut_within_a_character() {
     let expected = expect![[r#"
         text Sön
-        error broken: the stream is not UTF-8"#]];
+        error invalid_response: the stream is not UTF-8"#]];
     check(Protocol::OpenAi, cut_after("ö", 1), expected).await;
 }
 
@@ -66,7 +66,7 @@ async fn a_body_shorter_than_it_should_be() {
     let events = heard(Protocol::OpenAi, short(TOKEN)).await;
     assert_eq!(events.len(), 2);
     let error = events[1].as_ref().expect_err("the body is truncated");
-    assert_eq!(error.kind, ModelErrorKind::Broken);
+    assert_eq!(error.kind, ModelErrorKind::InvalidResponse);
     assert!(error.message.starts_with("the connection was lost during the stream: "), "{error}");
     let expected = expect![[r#"
         text Sön
@@ -80,7 +80,7 @@ async fn an_event_that_is_not_json() {
     let body = format!("{TOKEN}data: {{'choices': None}}\n\n{STOP}");
     let expected = expect![[r#"
         text Sön
-        error broken: the stream has an invalid event: key must be a string at line 1 column 2"#]];
+        error invalid_response: the stream has an invalid event: key must be a string at line 1 column 2"#]];
     check(Protocol::OpenAi, body, expected).await;
 }
 
@@ -121,7 +121,7 @@ async fn a_line_that_is_too_long() {
     body.resize(18 << 20, b'x');
     let expected = expect![[r#"
         text Sön
-        error broken: an event of the stream is longer than 16 MiB"#]];
+        error invalid_response: an event of the stream is longer than 16 MiB"#]];
     check(Protocol::OpenAi, body, expected).await;
 }
 

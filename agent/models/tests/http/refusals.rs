@@ -125,7 +125,7 @@ async fn json_instead_of_a_stream() {
     check(
         Protocol::OpenAiCompatible,
         Reply::of(200, json, r#"{"choices":[]}"#),
-        expect!["error broken: the provider answered with JSON instead of a stream"],
+        expect!["error invalid_response: the provider answered with JSON instead of a stream"],
     )
     .await;
 }

@@ -5,7 +5,7 @@
 //! ends at or before s is a duplicate and is skipped; a frame that begins after s leaves a gap, so the
 //! subscription is restarted from s.
 //!
-//! One kind of frame is an exception. The answer to `subscribe` with a `from` is a delta too, but it
+//! One kind of frame is an exception. The answer to `subscribe` with an `after_seq` is a delta too, but it
 //! concerns that subscription alone: others may still expect changes of the same span, so it must not
 //! advance them. It is recognised by the subscription that waits for it. If nothing changed it names no
 //! subscription; then it belongs to the first that waits, since answers arrive in order. The same holds
@@ -279,9 +279,7 @@ impl Subscriptions {
     /// The server refuses or ends a subscription; `false` if the id is unknown.
     pub(crate) fn refused(&mut self, id: Option<&str>, refusal: Refusal) -> bool {
         let Some(name) = id.and_then(name_of) else { return false };
-        let waiting = self.unanswered.iter().find(|(other, _)| *other == name);
-        let as_of = waiting.is_some_and(|(_, start)| matches!(start, Start::AsOf(_)));
-        if refusal.code != Code::Refetch || as_of {
+        if refusal.code != Code::ResyncRequired {
             // Refusals do not wait for the answers before them.
             self.unanswered.retain(|(other, _)| *other != name);
         }
@@ -290,8 +288,8 @@ impl Subscriptions {
         };
         let key = self.names[&name];
         match refusal.code {
-            // A snapshot follows, except for a past state that is no longer available.
-            Code::Refetch if !as_of => subscription.parts.clear(),
+            // A snapshot follows.
+            Code::ResyncRequired => subscription.parts.clear(),
             Code::Overloaded => {
                 if subscription.state == State::Live(name) {
                     subscription.seq = subscription.at(self.told);
@@ -381,16 +379,24 @@ impl Subscriptions {
         self.next_name += 1;
         let name = self.next_name;
         let start = subscription.seq.map_or(subscription.start, Start::After);
-        let (from, as_of) = match start {
+        let (after_seq, as_of) = match start {
             Start::Now => (None, None),
             Start::After(seq) => (Some(seq), None),
             Start::AsOf(seq) => (None, Some(seq)),
         };
         let SubscriptionQuery { sql, params, checksum, explain } = subscription.query.clone();
         let id = format!("q{name}");
-        let timeline = subscription.timeline.clone().filter(|_| from.is_some());
-        let message =
-            ClientMessage::Subscribe { id, sql, params, from, timeline, as_of, checksum, explain };
+        let timeline = subscription.timeline.clone().filter(|_| after_seq.is_some());
+        let message = ClientMessage::Subscribe {
+            id,
+            sql,
+            params,
+            after_seq,
+            timeline,
+            as_of,
+            checksum,
+            explain,
+        };
         line.send(text(&message));
         subscription.state = State::Begun(name);
         subscription.stale = false;

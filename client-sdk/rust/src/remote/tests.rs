@@ -97,12 +97,12 @@ impl Peer {
         }
     }
 
-    /// Receives a subscribe; returns its id and `from`.
+    /// Receives a subscribe; returns its id and `after_seq`.
     async fn hear_subscribe(&mut self) -> (String, Json) {
         let message = self.hear().await;
         assert_eq!(message["op"], "subscribe", "{message}");
         let id = message["id"].as_str().expect("an id").to_owned();
-        (id, message["from"].clone())
+        (id, message["after_seq"].clone())
     }
 
     async fn say_snapshot(&mut self, id: &str, seq: i64, rows: Json) {
@@ -293,7 +293,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     assert_eq!((held(&subscription), subscription.seq()), (vec![1, 2, 3, 4], Seq(46)));
 }
 
-/// The answer to a subscribe with `from` is a delta of one subscription. If it were treated as a commit's
+/// The answer to a subscribe with `after_seq` is a delta of one subscription. If it were treated as a commit's
 /// frame, the others would advance to its end and skip their frames of that span as duplicates.
 #[tokio::test(start_paused = true)]
 async fn the_answer_to_a_resume_advances_the_connection() {
@@ -330,7 +330,8 @@ async fn a_repeated_snapshot_is_reported_as_a_difference() {
     drop(peer);
     let mut peer = Peer::accept(&mut listener).await;
     let (id, _) = peer.hear_subscribe().await;
-    peer.say(json!({"op": "error", "id": id, "code": "refetch", "detail": "too long ago"})).await;
+    peer.say(json!({"op": "error", "id": id, "code": "resync_required", "detail": "too long ago"}))
+        .await;
     let shape = json!([{"name": "id", "type": "INTEGER"}, {"name": "v", "type": "TEXT"}]);
     for (rows, more) in [(json!([[3, "c"]]), true), (json!([[1, "uno"]]), false)] {
         peer.say(json!({
@@ -540,7 +541,7 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     peer.say(json!({"op": "progress", "seq": 45})).await;
     let server = async {
         let message = peer.hear().await;
-        assert_eq!((&message["as_of"], &message["from"]), (&json!(40), &Json::Null));
+        assert_eq!((&message["as_of"], &message["after_seq"]), (&json!(40), &Json::Null));
         let id = message["id"].as_str().expect("an id").to_owned();
         peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
         peer.say_insert(&[&id], 39, 46, json!([2, "two"])).await;
@@ -566,7 +567,7 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
         let mut asked = Vec::new();
         for _ in 0..3 {
             let message = peer.hear().await;
-            asked.push((message["from"].clone(), message["as_of"].clone()));
+            asked.push((message["after_seq"].clone(), message["as_of"].clone()));
         }
         asked
     };
@@ -585,8 +586,9 @@ async fn an_unavailable_past_state_is_refused() {
     let server = async {
         let message = peer.hear().await;
         let (id, detail) = (&message["id"], "changes are kept from seq 50 on, not from 40");
-        peer.say(json!({"op": "error", "id": id, "code": "refetch", "detail": detail})).await;
+        peer.say(json!({"op": "error", "id": id, "code": "history_expired", "detail": detail}))
+            .await;
     };
     let (refused, ()) = tokio::join!(abide.subscribe("SELECT * FROM t").as_of(40).start(), server);
-    assert_eq!(refused.expect_err("it is gone").code(), Some(Code::Refetch));
+    assert_eq!(refused.expect_err("it is gone").code(), Some(Code::HistoryExpired));
 }

@@ -2,20 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use abide_client::{
-    Abide, CallLimits, Code, Error, NewIdentity, NewRole, NewSession, RateLimit, Scope, Secret,
+use abide_client::arguments::{
+    CreateIdentity, CreateSession, DisableIdentity, EnableIdentity, RevokeToken, SetRole,
 };
+use abide_client::{Abide, CallLimits, Code, Error, RateLimit, Scope, Secret};
 use abide_server::AccessConfig;
 
 use crate::world::{Server, World};
 
-fn acme() -> NewIdentity {
-    NewIdentity {
-        id: "acme".to_owned(),
-        role: "app".to_owned(),
-        scope: [("tenant".to_owned(), "acme".to_owned())].into(),
-        ..NewIdentity::default()
-    }
+fn acme(role: &str) -> CreateIdentity {
+    CreateIdentity::new("acme", role).scope([("tenant".to_owned(), "acme".to_owned())])
 }
 
 async fn connect(server: &Server, secret: &Secret) -> Result<Abide, Error> {
@@ -27,26 +23,26 @@ async fn a_token_is_valid_until_it_is_revoked() {
     let world = World::new();
     let server = world.serve(None, AccessConfig::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
-    admin.create_identity(acme()).await.expect("it is made");
+    admin.call(acme("app")).await.expect("it is made");
     let secret = Secret::new().expect("there is randomness");
-    let token = admin.create_token("acme", &secret, None).await.expect("it is made");
+    let token = admin.call(secret.create_token("acme")).await.expect("it is made");
     assert_eq!((token.id.as_str(), &token.hash), (secret.id(), &secret.hash()));
     let app = connect(&server, &secret).await.expect("it is let in");
-    let session = app.create_session(NewSession::of("a")).await.expect("it is made");
+    let session = app.call(CreateSession::new("a")).await.expect("it is made");
     assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
     let mut sessions = app.subscribe("SELECT id FROM sessions").await.expect("it begins");
     assert_eq!(sessions.next().await.expect("the session").insert_rows().len(), 1);
 
-    admin.disable_identity("acme").reason("a holiday").await.expect("it is disabled");
+    admin.call(DisableIdentity::new("acme").reason("a holiday")).await.expect("it is disabled");
     while sessions.next().await.is_some() {}
     let ended = sessions.error().and_then(Error::code);
     assert_eq!(ended, Some(Code::Unauthenticated));
-    let refused = app.create_session(NewSession::of("a")).await.expect_err("it is disabled");
+    let refused = app.call(CreateSession::new("a")).await.expect_err("it is disabled");
     assert_eq!(refused.code(), Some(Code::Unauthenticated));
-    admin.enable_identity("acme").await.expect("it is enabled");
+    admin.call(EnableIdentity::new("acme")).await.expect("it is enabled");
     let app = connect(&server, &secret).await.expect("it is let in again");
-    admin.revoke_token(secret.id()).await.expect("it is revoked");
-    let refused = app.create_session(NewSession::of("a")).await.expect_err("it is revoked");
+    admin.call(RevokeToken::new(secret.id())).await.expect("it is revoked");
+    let refused = app.call(CreateSession::new("a")).await.expect_err("it is revoked");
     assert_eq!(refused.code(), Some(Code::Unauthenticated));
     let refused = connect(&server, &secret).await.expect_err("it is revoked");
     assert!(refused.to_string().contains("was revoked at"), "{refused}");
@@ -59,27 +55,22 @@ async fn a_client_waits_for_its_rate_limit() {
     let world = World::new();
     let server = world.serve(None, AccessConfig::loopback()).await;
     let admin = Abide::embed(server.engine.clone());
-    let role = NewRole {
-        name: "slow".to_owned(),
-        reducers: ["create_session".to_owned()].into(),
-        limits: Some(CallLimits {
-            rate: Some(RateLimit { calls: 2, per_ms: 200 }),
-            quota: Some(RateLimit { calls: 8, per_ms: 86_400_000 }),
-        }),
-        ..NewRole::default()
+    let limits = CallLimits {
+        rate: Some(RateLimit { calls: 2, per_ms: 200 }),
+        quota: Some(RateLimit { calls: 8, per_ms: 86_400_000 }),
     };
-    admin.set_role(role).await.expect("it is made");
-    let identity = NewIdentity { role: "slow".to_owned(), ..acme() };
-    admin.create_identity(identity).await.expect("it is made");
+    let role = SetRole::new("slow", ["create_session".to_owned()]).limits(limits);
+    admin.call(role).await.expect("it is made");
+    admin.call(acme("slow")).await.expect("it is made");
     let secret = Secret::new().expect("there is randomness");
-    admin.create_token("acme", &secret, Some(Duration::from_secs(60))).await.expect("it is made");
+    admin.call(secret.create_token("acme").expires_in_ms(60_000)).await.expect("it is made");
     let app = connect(&server, &secret).await.expect("it is let in");
     let begun = Instant::now();
     for _ in 0..8 {
-        app.create_session(NewSession::of("a")).await.expect("it waits its turn");
+        app.call(CreateSession::new("a")).await.expect("it waits its turn");
     }
     assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
-    let used_up = app.create_session(NewSession::of("a")).await.expect_err("its quota is used up");
+    let used_up = app.call(CreateSession::new("a")).await.expect_err("its quota is used up");
     assert_eq!(used_up.code(), Some(Code::LimitExceeded));
     assert!(used_up.retry_after().is_some_and(|wait| wait <= Duration::from_secs(86_400)));
     server.stop().await;
@@ -95,9 +86,9 @@ async fn a_remote_handle_acts_for_a_scope() {
     let acme = admin.acting_for(&scope("acme")).await.expect("it connects");
     let odd =
         admin.acting_for(&scope("z\u{e9}\u{7f}\u{1f600}\t")).await.expect("any text is a scope");
-    let session = acme.create_session(NewSession::of("a")).await.expect("it is made");
+    let session = acme.call(CreateSession::new("a")).await.expect("it is made");
     assert_eq!(session.scope.as_str(), r#"{"tenant":"acme"}"#);
-    let made = odd.create_session(NewSession::of("a")).await.expect("it is made");
+    let made = odd.call(CreateSession::new("a")).await.expect("it is made");
     let kept: Scope = serde_json::from_str(made.scope.as_str()).expect("it is a scope");
     assert_eq!(kept, scope("z\u{e9}\u{7f}\u{1f600}\t"));
     let seen: Vec<(String,)> = acme.sql("SELECT id FROM sessions").fetch().await.expect("rows");

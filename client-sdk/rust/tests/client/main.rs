@@ -2,9 +2,6 @@
 //! failures that only a server can cause.
 
 mod authority;
-#[expect(unreachable_pub, reason = "the page shows the file as a program has it")]
-mod notes;
-mod own_module;
 mod restart;
 mod same;
 mod world;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use abide_client::{Abide, Code, Error, Message, NewSession, Seq};
+use abide_client::arguments::{AppendMessage, CreateSession};
+use abide_client::{Abide, Code, Error, Seq};
 use abide_server::AccessConfig;
 use serde_json::json;
 
@@ -112,8 +113,8 @@ async fn access_requires_a_token() {
     let wrong = Abide::builder(&url).token("sesame").connect().await.expect_err("a wrong token");
     assert_eq!(wrong.code(), Some(Code::Unauthenticated));
     let abide = Abide::builder(&url).token("open-sesame").connect().await.expect("it connects");
-    let session = abide.create_session(NewSession::of("a")).await.expect("it is made");
-    abide.append_message(&session.id, Message::user("hi")).await.expect("it is appended");
+    let session = abide.call(CreateSession::new("a")).await.expect("it is made");
+    abide.call(AppendMessage::new(&session.id, "user", "hi")).await.expect("it is appended");
     server.stop().await;
 }
 

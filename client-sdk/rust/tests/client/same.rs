@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use abide_client::arguments::{
+    AppendMessage, CancelSession, ClaimHandoff, ClaimToolCall, CompleteSession, CompleteToolCall,
+    CreateSession, DecideApproval, FailSession, FailToolCall, HeartbeatToolCall, RegisterTool,
+    RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff, RequestToolCall, ResolveHandoff,
+    ResumeSession, SettleToolCall, SuspendSession,
+};
 use abide_client::{
-    Abide, AgentState, Approval, Call, Code, Error, HandoffRequest, HandoffStatus, Message,
-    NewSession, NewTool, NewToolCall, Seq, Session, SessionStatus, Tool, ToolCall, ToolCallStatus,
-    Value,
+    Abide, AgentState, Approval, Call, Code, Decision, Error, HandoffRequest, HandoffStatus,
+    Outcome, Seq, Session, SessionStatus, Tool, ToolCall, ToolCallStatus, Value,
 };
 use abide_server::AccessConfig;
 use futures_util::StreamExt;
@@ -67,29 +72,24 @@ stories! {
 }
 
 async fn new_session(abide: &Abide) -> Session {
-    abide.create_session(NewSession::of("support")).await.expect("it is made").into_inner()
+    abide.call(CreateSession::new("support")).await.expect("it is made").into_inner()
 }
 
 async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
-    let session = abide
-        .create_session(NewSession {
-            agent: "support".into(),
-            title: Some("a parcel".into()),
-            metadata: serde_json::Map::from_iter([("order".to_owned(), json!(7))]),
-            ..NewSession::default()
-        })
-        .await
-        .expect("it is made");
+    let new = CreateSession::new("support")
+        .title("a parcel")
+        .metadata(serde_json::Map::from_iter([("order".to_owned(), json!(7))]));
+    let session = abide.call(new).await.expect("it is made");
     assert_eq!((session.seq, session.duplicate), (session.value.seq, false));
     assert_eq!(session.metadata.value(), json!({"order": 7}));
 
     let messages = [
-        Message::user("Where is my parcel?"),
-        Message::new::<String>("assistant", None).data(json!({"calls": [1.5, null]})),
-        Message::tool("{\"at\": \"the depot\"}").kind("observation"),
+        AppendMessage::new(&session.id, "user", "Where is my parcel?"),
+        AppendMessage::new(&session.id, "assistant", None).data(json!({"calls": [1.5, null]})),
+        AppendMessage::new(&session.id, "tool", "{\"at\": \"the depot\"}").kind("observation"),
     ];
     for message in messages.clone() {
-        abide.append_message(&session.id, message).await.expect("it is appended");
+        abide.call(message).await.expect("it is appended");
     }
     let said: Vec<AgentState> = abide
         .sql("SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id")
@@ -98,98 +98,96 @@ async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
         .await
         .expect("it is read");
     for (said, message) in said.iter().zip(&messages) {
-        assert_eq!((&said.role, &said.content), (&message.role, &message.content));
+        assert_eq!((&said.role, &said.content), (&message.role, &message.content.0));
         assert_eq!(said.data.as_ref().map(|data| data.value()), message.data);
     }
     assert_eq!(said[2].kind, "observation");
 
     let id = &session.id;
-    let suspended = abide.suspend_session(id).reason("lunch").await.expect("it is suspended");
+    let suspended =
+        abide.call(SuspendSession::new(id).reason("lunch")).await.expect("it is suspended");
     assert_eq!(
         (suspended.status, suspended.reason.as_deref()),
         (SessionStatus::Suspended, Some("lunch"))
     );
-    abide.resume_session(id).await.expect("it is resumed");
-    let done = abide.complete_session(id).result(json!({"found": true})).await.expect("it ends");
+    abide.call(ResumeSession::new(id)).await.expect("it is resumed");
+    let done =
+        abide.call(CompleteSession::new(id).result(json!({"found": true}))).await.expect("it ends");
     assert_eq!(done.result.as_ref().map(|json| json.value()), Some(json!({"found": true})));
 
     let failed = new_session(abide).await;
-    let failed =
-        abide.fail_session(&failed.id, "lost", "the parcel is lost").await.expect("it ends");
+    let failed = FailSession::new(&failed.id, "lost", "the parcel is lost");
+    let failed = abide.call(failed).await.expect("it ends");
     assert_eq!(failed.error_code.as_deref(), Some("lost"));
     let cancelled = new_session(abide).await;
-    let cancelled = abide.cancel_session(&cancelled.id).reason("no").await.expect("it ends");
+    let cancelled =
+        abide.call(CancelSession::new(&cancelled.id).reason("no")).await.expect("it ends");
     assert_eq!(cancelled.error_code.as_deref(), Some("cancelled"));
 }
 
 async fn requested(abide: &Abide, session: &Session, call_id: &str, tool: &str) -> ToolCall {
-    let call = NewToolCall {
-        call_id: call_id.into(),
-        session_id: session.id.clone(),
-        tool_name: tool.into(),
-        arguments: json!({"order": 7}),
-        ..NewToolCall::default()
-    };
-    let first = abide.request_tool_call(call.clone()).await.expect("it is asked for");
-    let again = abide.request_tool_call(call).await.expect("it is asked for again");
+    let call = RequestToolCall::new(call_id, &session.id, tool, json!({"order": 7}));
+    let first = abide.call(call.clone()).await.expect("it is asked for");
+    let again = abide.call(call).await.expect("it is asked for again");
     assert_eq!((first.duplicate, again.duplicate, again.seq), (false, true, first.seq));
     first.into_inner()
 }
 
 async fn a_tool_call_runs_once(abide: &Abide) {
     let session = new_session(abide).await;
-    let tool = abide.register_tool(NewTool::named("refund")).await.expect("it is registered");
+    let tool = abide.call(RegisterTool::new("refund")).await.expect("it is registered");
     assert!(!tool.needs_approval);
     let tools: Vec<Tool> = abide.sql("SELECT * FROM tools").fetch().await.expect("read");
     assert_eq!(tools, [tool.into_inner()], "a row reads the same as a result, bools too");
 
     let call = requested(abide, &session, "c1", "refund").await;
-    let claimed = abide
-        .claim_tool_call(&call.call_id)
-        .lease(Duration::from_secs(5))
-        .worker("w1")
-        .await
-        .expect("it is claimed");
-    let lost = abide.claim_tool_call(&call.call_id).await.expect_err("one claimant wins");
+    let claim = ClaimToolCall::new(&call.call_id).lease_ms(5_000).worker("w1");
+    let token = abide.call(claim).await.expect("it is claimed").fencing_token.expect("a token");
+    let lost = abide.call(ClaimToolCall::new(&call.call_id)).await.expect_err("one claimant wins");
     assert_eq!(lost.code(), Some(Code::Conflict));
-    abide.heartbeat_tool_call(&claimed).lease(Duration::from_secs(9)).await.expect("it goes on");
-    let done = abide.complete_tool_call(&claimed, json!({"refunded": 12})).await.expect("it ends");
+    let heartbeat = HeartbeatToolCall::new(&call.call_id, token).lease_ms(9_000);
+    abide.call(heartbeat).await.expect("it goes on");
+    let done = CompleteToolCall::new(&call.call_id, token, json!({"refunded": 12}));
+    let done = abide.call(done).await.expect("it ends");
     assert_eq!(done.status, ToolCallStatus::Succeeded);
 
     requested(abide, &session, "c2", "refund").await;
-    let claimed = abide.claim_tool_call("c2").await.expect("it is claimed");
-    let back = abide.fail_tool_call(&claimed, "busy").retryable().await.expect("it goes back");
+    let claim = ClaimToolCall::new("c2");
+    let claimed = abide.call(claim.clone()).await.expect("it is claimed");
+    let token = claimed.fencing_token.expect("a token");
+    let busy = FailToolCall::new("c2", token, "busy").retryable(true);
+    let back = abide.call(busy).await.expect("it goes back");
     assert_eq!(back.status, ToolCallStatus::Pending);
-    let claimed = abide.claim_tool_call("c2").await.expect("it is claimed");
-    let failed = abide.fail_tool_call(&claimed, "no").await.expect("it fails");
+    let claimed = abide.call(claim).await.expect("it is claimed");
+    let token = claimed.fencing_token.expect("a token");
+    let failed = abide.call(FailToolCall::new("c2", token, "no")).await.expect("it fails");
     assert_eq!((failed.status, failed.attempt), (ToolCallStatus::Failed, 2));
 
-    let settled = abide
-        .settle_tool_call("c2", Ok(json!(1)))
-        .evidence(json!({"by": "hand"}))
-        .await
-        .expect_err("there is nothing to settle");
+    let settled = SettleToolCall::new("c2", Outcome::Succeeded)
+        .result(json!(1))
+        .evidence(json!({"by": "hand"}));
+    let settled = abide.call(settled).await.expect_err("there is nothing to settle");
     assert_eq!(settled.code(), Some(Code::Conflict));
 }
 
 async fn approvals_are_decided(abide: &Abide) {
     let session = new_session(abide).await;
-    let tool = NewTool { needs_approval: Some(true), ..NewTool::named("refund") };
-    abide.register_tool(tool).await.expect("it is registered");
+    let tool = RegisterTool::new("refund").needs_approval(true);
+    abide.call(tool).await.expect("it is registered");
     let call = requested(abide, &session, "c1", "refund").await;
     assert_eq!(call.status, ToolCallStatus::AwaitingApproval);
     let pending: Vec<Approval> =
         abide.sql("SELECT * FROM approvals WHERE status = 'pending'").fetch().await.expect("read");
-    let approved = abide
-        .approve(&pending[0])
+    let approval = DecideApproval::new(Decision::Approve)
+        .id(&pending[0].id)
         .comment("up to 10")
-        .approved_arguments(json!({"order": 7, "most": 10}))
-        .await
-        .expect("it is decided");
+        .approved_arguments(json!({"order": 7, "most": 10}));
+    let approved = abide.call(approval).await.expect("it is decided");
     assert_eq!(approved.comment.as_deref(), Some("up to 10"));
     let other = requested(abide, &session, "c2", "refund").await;
-    abide.reject(&other).await.expect("it is decided");
-    let again = abide.approve(&other).await.expect_err("the first decider wins");
+    let decide = |decision| abide.call(DecideApproval::new(decision).call_id(&other.call_id));
+    decide(Decision::Reject).await.expect("it is decided");
+    let again = decide(Decision::Approve).await.expect_err("the first decider wins");
     assert_eq!(again.code(), Some(Code::Conflict));
 }
 
@@ -200,20 +198,22 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
         .checksum()
         .await
         .expect("it begins");
-    let ask = abide.request_supervisor_handoff(&session.id, "angry", "refunds");
-    ask.data(json!({"order": 7})).await.expect("it is handed off");
+    let request = |reason: &str| RequestSupervisorHandoff::new(&session.id, reason, "refunds");
+    abide.call(request("angry").data(json!({"order": 7}))).await.expect("it is handed off");
 
     let mut claimed_at = Seq::ZERO;
     while claimed_at == Seq::ZERO {
         let update = pending.next().await.expect("an update");
         for handoff in update.inserts::<HandoffRequest>().expect("rows") {
-            let claim = abide.claim_handoff(&handoff.id).await.expect("it is claimed");
-            abide.claim_handoff(&handoff.id).await.expect_err("one winner");
-            let released = abide.release_handoff(&claim.id).await.expect("it is given back");
+            let claim = abide.call(ClaimHandoff::new(&handoff.id)).await.expect("it is claimed");
+            abide.call(ClaimHandoff::new(&handoff.id)).await.expect_err("one winner");
+            let released =
+                abide.call(ReleaseHandoff::new(&claim.id)).await.expect("it is given back");
             assert_eq!(released.status, HandoffStatus::Pending);
-            let claim = abide.claim_handoff(&handoff.id).lease(Duration::from_secs(60));
-            let claim = claim.await.expect("it is claimed");
-            abide.resolve_handoff(&claim.id, "approved").await.expect("it is answered");
+            let claim = ClaimHandoff::new(&handoff.id).lease_ms(60_000);
+            let claim = abide.call(claim).await.expect("it is claimed");
+            let answer = ResolveHandoff::new(&claim.id, "approved");
+            abide.call(answer).await.expect("it is answered");
             claimed_at = claim.seq;
         }
     }
@@ -221,11 +221,12 @@ async fn handoffs_go_to_one_supervisor(abide: &Abide) {
         pending.next().await.expect("an update");
     }
     assert_eq!(pending.rows().len(), 0);
-    abide.request_supervisor_handoff(&session.id, "again", "refunds").await.expect("handed off");
+    abide.call(request("again")).await.expect("handed off");
     let again = pending.next().await.expect("an update");
     let again: Vec<HandoffRequest> = again.inserts().expect("rows");
-    abide.claim_handoff(&again[0].id).await.expect("it is claimed");
-    let rejected = abide.reject_handoff(&again[0].id, "no").await.expect("it is declined");
+    abide.call(ClaimHandoff::new(&again[0].id)).await.expect("it is claimed");
+    let rejected =
+        abide.call(RejectHandoff::new(&again[0].id, "no")).await.expect("it is declined");
     assert_eq!(rejected.status, HandoffStatus::Rejected);
 }
 
@@ -247,7 +248,7 @@ async fn a_batch_is_all_or_nothing(abide: &Abide) {
     let batch = abide
         .batch([
             Call::new("keep", json!({"name": "a"})),
-            abide.append_message(&session.id, Message::user("hi")).into(),
+            AppendMessage::new(&session.id, "user", "hi").into(),
         ])
         .request_id("both");
     let done = batch.await.expect("both happen");
@@ -368,7 +369,7 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     keep("b").await.expect("it is kept");
     keep("c").await.expect("it is kept");
     let sql = "SELECT id, name FROM samples; ";
-    let mut sub = abide.subscribe(sql).checksum().from(known).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().after(known).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     let rows: Vec<(i64, String)> = update.inserts().expect("rows");
     assert_eq!(rows, [(2, "b".to_owned()), (3, "c".to_owned())]);
@@ -378,7 +379,7 @@ async fn a_subscription_from_a_seq_gets_the_changes_since(abide: &Abide) {
     assert_eq!(update.deletes::<i64>().expect("keys"), [1]);
 
     // A seq beyond the end of the log: the whole result, marked as such.
-    let mut sub = abide.subscribe(sql).checksum().from(1_000_000).await.expect("it begins");
+    let mut sub = abide.subscribe(sql).checksum().after(1_000_000).await.expect("it begins");
     let update = sub.next().await.expect("an update");
     assert!(update.reset);
     assert_eq!(update.inserts::<(i64, String)>().expect("rows").len(), 2);
@@ -405,7 +406,7 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
     assert_eq!(missing.code(), Some(Code::BadArguments));
     let live = abide.subscribe("SELECT * FROM samples ORDER BY random()").checksum().await;
     assert_eq!(live.expect_err("not live").code(), Some(Code::UnsupportedSql));
-    let syntax = abide.subscribe("SELEC").checksum().from(1).await.expect_err("no SQL");
+    let syntax = abide.subscribe("SELEC").checksum().after(1).await.expect_err("no SQL");
     assert_eq!(syntax.code(), Some(Code::BadSql));
     let not_an_object = abide.call_by_name("keep", json!([1])).await.expect_err("a list");
     assert!(matches!(not_an_object, Error::Refused(_)), "{not_an_object}");
@@ -433,8 +434,12 @@ async fn joins_and_groups_are_maintained(abide: &Abide) {
     let mut joined = abide.subscribe(joined).checksum().await.expect("it begins");
     let mut grouped = abide.subscribe(grouped).checksum().await.expect("it begins");
     let mut last = Seq::ZERO;
-    for message in [Message::user("a"), Message::assistant("b"), Message::user("c")] {
-        last = abide.append_message(&session.id, message).await.expect("it is appended").seq;
+    for (role, text) in [("user", "a"), ("assistant", "b"), ("user", "c")] {
+        last = abide
+            .call(AppendMessage::new(&session.id, role, text))
+            .await
+            .expect("it is appended")
+            .seq;
     }
     for sub in [&mut joined, &mut grouped] {
         while sub.seq() < last {
@@ -560,7 +565,8 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
 async fn a_resumed_subscription_gets_the_columns(abide: &Abide) {
     let kept = abide.call_by_name("keep", json!({"name": "a"})).await.expect("it is kept").seq;
     let sql = "SELECT * FROM samples ORDER BY weight, name DESC";
-    let mut sub = abide.subscribe(sql).from(kept).await.expect("it begins, though nothing changed");
+    let mut sub =
+        abide.subscribe(sql).after(kept).await.expect("it begins, though nothing changed");
     let columns: Vec<&str> = sub.columns().iter().map(|column| column.name.as_str()).collect();
     assert_eq!(columns, ["id", "name", "weight", "bytes", "seq"]);
     assert_eq!((sub.key(), sub.seq()), (&["id".to_owned()][..], kept));

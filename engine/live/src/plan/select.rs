@@ -93,10 +93,10 @@ impl Lowering<'_> {
             let wanted = form(first);
             if wanted.is_none() || cores.iter().any(|(_, core)| form(&core.outputs[at]) != wanted) {
                 return Err(unsupported(&format!(
-                    "a compound query whose column {} has more than one possible type",
+                    "UNION, EXCEPT or INTERSECT if the type of column {} can differ between rows",
                     first.name
                 ))
-                .hint("wrap it in CAST(… AS …), or use UNION ALL"));
+                .hint("use CAST(… AS …) on that column in every SELECT, or use UNION ALL"));
             }
         }
         Ok(())

@@ -41,7 +41,7 @@ pub enum Start {
     After(Seq),
     /// With the result as of this seq, followed by the changes since.
     AsOf(Seq),
-    /// With the whole result after `refetch`: the caller has a result of another history.
+    /// With the whole result after `resync_required`: the caller has a result of another history.
     Diverged,
 }
 
@@ -56,9 +56,11 @@ impl Start {
             (Some(from), None) => Ok(Start::After(from)),
             (None, Some(past)) => Ok(Start::AsOf(past)),
             (Some(_), Some(_)) => {
-                let refusal = Refusal::new(Code::BadRequest, "from and as_of cannot be combined");
-                Err(refusal
-                    .hint("from: only later changes; as_of: the result then, and later changes"))
+                let refusal =
+                    Refusal::new(Code::BadRequest, "after_seq and as_of cannot be combined");
+                Err(refusal.hint(
+                    "after_seq: only later changes; as_of: the result then, and later changes",
+                ))
             }
         }
     }

@@ -92,7 +92,7 @@ fn rerun(update: Update) -> QueuedUpdate {
 
 fn too_dear() -> Refusal {
     Refusal::new(
-        Code::Refetch,
+        Code::ResyncRequired,
         "the deltas of this query are too expensive: it is run again as a whole",
     )
     .hint("`abide explain` shows what it costs; an index or a narrower WHERE may help")

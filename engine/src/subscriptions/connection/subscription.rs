@@ -92,7 +92,7 @@ impl Subscription {
     /// up to `sent_up_to` for all subscriptions.
     pub(super) fn answer(&mut self, resumed: ResumeResult, sent_up_to: Seq) -> Vec<QueuedUpdate> {
         match resumed {
-            ResumeResult::Snapshot { seq, rows, refetch } => self.snapshot(seq, rows, refetch),
+            ResumeResult::Snapshot { seq, rows, why } => self.snapshot(seq, rows, why),
             ResumeResult::Past { past, rows, seq, delta } => {
                 let mut answer = self.snapshot(past, rows, None);
                 let change = self.change(seq, delta);
@@ -114,12 +114,12 @@ impl Subscription {
         &mut self,
         seq: Seq,
         result: Arc<SharedResult>,
-        refetch: Option<Refusal>,
+        why: Option<Refusal>,
     ) -> Vec<QueuedUpdate> {
         (self.seq, self.held) = (seq, None);
         self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
-        let (mut parts, reset) = (Vec::new(), refetch.is_some());
-        if let Some(refusal) = refetch {
+        let (mut parts, reset) = (Vec::new(), why.is_some());
+        if let Some(refusal) = why {
             let update = Update::Error { id: Arc::clone(&self.id), refusal };
             parts.push(QueuedUpdate::only_for(&self.id, update));
         }

@@ -37,7 +37,7 @@ pub enum Update {
         /// That seq.
         seq: Seq,
     },
-    /// An error of a subscription. With code `refetch` a snapshot follows; with any other
+    /// An error of a subscription. With code `resync_required` a snapshot follows; with any other
     /// the subscription has ended.
     Error {
         /// The subscription.

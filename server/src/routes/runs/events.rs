@@ -143,7 +143,7 @@ impl Events {
                 changes.iter().map(|change| self.change(change)).collect()
             }
             Update::Rerun { change, .. } => self.change(change),
-            Update::Error { refusal, .. } if refusal.code != Code::Refetch => {
+            Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
                 self.end_with(refusal)
             }
             Update::Error { .. } | Update::Progress { .. } => String::new(),

@@ -103,7 +103,7 @@ impl Exchange {
                 Ok(ParsedReply::Yes(SimReply { results, duplicate }, first))
             }
             ServerMessage::Error {
-                code: Code::Overloaded | Code::DiskFull | Code::Poisoned,
+                code: Code::Overloaded | Code::DiskFull | Code::EngineFailed,
                 ..
             } => Ok(ParsedReply::Perhaps),
             ServerMessage::Error { code: Code::Internal, detail, .. } => {

@@ -87,13 +87,14 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                     id,
                     sql,
                     params,
-                    from,
+                    after_seq,
                     timeline,
                     as_of,
                     checksum,
                     explain,
                 }) => {
-                    let start = Start::of(from, as_of).expect("a client sends at most one of both");
+                    let start =
+                        Start::of(after_seq, as_of).expect("a client sends at most one of both");
                     let start = engine.on_timeline(start, timeline.as_deref());
                     let wanted = SubscribeRequest {
                         id: &id,

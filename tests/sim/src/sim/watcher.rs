@@ -68,13 +68,13 @@ impl Watcher {
                 replica.timeline.clone_from(&self.timeline);
             }
             (replica.waits, replica.parts) = (true, Vec::new());
-            let from = replica.whole.then_some(replica.seq);
+            let after_seq = replica.whole.then_some(replica.seq);
             let message = ClientMessage::Subscribe {
                 id: id.clone(),
                 sql: replica.sql.to_owned(),
                 params: Map::new(),
-                from,
-                timeline: replica.timeline.clone().filter(|_| from.is_some()),
+                after_seq,
+                timeline: replica.timeline.clone().filter(|_| after_seq.is_some()),
                 as_of: None,
                 checksum: true,
                 explain: false,
@@ -118,7 +118,7 @@ impl Watcher {
                 replica.verify(seq, checksum)?;
             }
             ServerMessage::Delta { from, to, changes } => self.delta(from, to, &changes)?,
-            ServerMessage::Error { code: Code::Refetch, .. } => {}
+            ServerMessage::Error { code: Code::ResyncRequired, .. } => {}
             other => return Err(broken(format!("unexpected message {other:?}"))),
         }
         Ok(())

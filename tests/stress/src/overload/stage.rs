@@ -206,7 +206,7 @@ impl OverloadFixture {
 pub(crate) fn subscribe(sql: &str, params: JsonValue, from: Option<i64>) -> JsonValue {
     let mut message = json!({"op": "subscribe", "id": "q", "sql": sql, "params": params});
     if let Some(seq) = from {
-        message["from"] = seq.into();
+        message["after_seq"] = seq.into();
     }
     message
 }

@@ -119,7 +119,7 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<
                     return Ok(None);
                 }
             }
-            Ok(Some(told)) if told["op"] == "error" && told["code"] != "refetch" => {
+            Ok(Some(told)) if told["op"] == "error" && told["code"] != "resync_required" => {
                 return Err(format!("unexpected response to a resume: {told}"));
             }
             Ok(Some(_)) => {}

@@ -1,7 +1,6 @@
 //! Notes on sessions.
 
-use abide_reducers::Session;
-use abide_schema::{Abort, Context, Module, reducer, table};
+use abide::prelude::*;
 
 /// A note on a session.
 #[table(name = "notes", index(session_id))]
@@ -26,7 +25,7 @@ pub fn add_note(
     ctx.insert(Note { id: 0, session_id, body })
 }
 
-/// What a program registers.
+/// What the program registers.
 pub fn module() -> Module {
     Module::new("notes").table::<Note>().reducer(add_note::definition())
 }

@@ -1,9 +1,13 @@
-//! A custom module, with typed calls of its reducers and of built-in ones.
+//! Test of typed calls, of the reducer of `examples/own-module` and of built-in ones.
 
-use abide_client::arguments::{AppendMessage, CreateSession};
-use abide_client::{Abide, Call, Config};
+use crate::arguments::{AppendMessage, CreateSession};
+use crate::{Abide, Call, Config};
 
-use crate::notes::{self, AddNote};
+#[path = "../../examples/own-module/src/notes.rs"]
+#[expect(unreachable_pub, reason = "the file is as a program has it")]
+mod notes;
+
+use notes::AddNote;
 
 #[tokio::test]
 async fn a_typed_call_names_its_reducer_and_returns_its_result() {

@@ -1,0 +1,99 @@
+//! The lease of a claimed run, and the calls of its holder. Each of them presents the claim's fencing token: after the
+//! lease is lost, all of them are refused.
+
+use std::fmt;
+use std::time::Duration;
+
+use abide_client::arguments::{FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun};
+use abide_client::{DERIVED, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
+use serde_json::{Map, Value};
+
+/// Proof of a claimed run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunLease {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The claim's fencing token.
+    pub(crate) fencing_token: i64,
+}
+
+impl RunLease {
+    /// From a claimed run; `None` if the run is not claimed.
+    pub(crate) fn of(run: &Run) -> Option<RunLease> {
+        Some(RunLease { run_id: run.id.clone(), fencing_token: run.fencing_token? })
+    }
+
+    /// The call that extends the lease.
+    pub(crate) fn heartbeat(&self, lease: Duration) -> HeartbeatRun {
+        HeartbeatRun::new(&self.run_id, self.fencing_token, millis(lease))
+    }
+
+    /// The call that records events of the run and extends the lease. In a batch: if the claim was lost, nothing of
+    /// the batch takes effect.
+    pub(crate) fn record(
+        &self,
+        events: &[NewRunEvent],
+        spent: Option<&ModelUsage>,
+        lease: Duration,
+    ) -> RecordRun {
+        RecordRun {
+            spent: spent.cloned(),
+            ..RecordRun::new(&self.run_id, self.fencing_token)
+                .events(events)
+                .lease_ms(millis(lease))
+        }
+    }
+
+    /// The id of a tool call of the run. Only the holder of the run can request a call with it.
+    pub(crate) fn call_id(&self, rest: impl fmt::Display) -> String {
+        format!("{}{DERIVED}{rest}", self.run_id)
+    }
+
+    /// The request for a tool call of the run; its id must come from [`RunLease::call_id`].
+    pub(crate) fn request(&self, request: RequestToolCall) -> RequestToolCall {
+        request.run_id(&self.run_id).run_fencing_token(self.fencing_token)
+    }
+
+    /// The call that completes the run.
+    pub(crate) fn done(&self, output: Map<String, Value>) -> FinishRun {
+        self.finish(RunEnd::Done).output(output)
+    }
+
+    /// The call that fails the run.
+    pub(crate) fn failed(&self, code: impl Into<String>, message: impl Into<String>) -> FinishRun {
+        self.finish(RunEnd::Failed).code(code).message(message)
+    }
+
+    /// The call that ends the run after an abort request.
+    pub(crate) fn aborted(&self, message: impl Into<String>) -> FinishRun {
+        self.finish(RunEnd::Aborted).message(message)
+    }
+
+    /// The call that records what the run waits for.
+    pub(crate) fn wait(&self, interrupt: Map<String, Value>) -> WaitRun {
+        WaitRun::new(&self.run_id, self.fencing_token, interrupt)
+    }
+
+    fn finish(&self, end: RunEnd) -> FinishRun {
+        FinishRun::new(&self.run_id, self.fencing_token, end)
+    }
+}
+
+/// An event of the run. Its data is a JSON object.
+pub(crate) fn run_event(kind: RunEventKind, data: Value) -> NewRunEvent {
+    let data = match data {
+        Value::Object(data) => data,
+        other => Map::from_iter([("value".to_owned(), other)]),
+    };
+    NewRunEvent { kind, data }
+}
+
+/// The fencing token of a tool call that this runtime has claimed.
+pub(crate) fn fencing_token(claimed: &ToolCall) -> i64 {
+    claimed.fencing_token.unwrap_or_default()
+}
+
+/// A time as an argument of a reducer.
+pub(crate) fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
