@@ -120,7 +120,7 @@ async fn resumes(engine: &Engine, from: Seq) -> bool {
     connection.subscribe(&request).await.unwrap();
     match connection.next().await {
         Update::Delta { .. } => true,
-        Update::Error { refusal, .. } if refusal.code == Code::Refetch => false,
+        Update::Error { refusal, .. } if refusal.code == Code::ResyncRequired => false,
         other => panic!("{other:?}"),
     }
 }
