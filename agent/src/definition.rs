@@ -341,7 +341,7 @@ impl AgentDefinition {
         if let Some(schema) = &self.response_format {
             Parameters::of(schema).map_err(|why| {
                 DefinitionError::Contradiction(format!(
-                    "response_format is not a valid JSON Schema: {why}"
+                    "response_format is not a supported JSON Schema: {why}"
                 ))
             })?;
         }

@@ -62,7 +62,7 @@ fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
             .wrong_with(&value)
             .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Misfit),
         Err(why) => StructuredAnswer::Misfit(format!(
-            "the response_format is not a valid JSON Schema: {why}"
+            "the response_format is not a supported JSON Schema: {why}"
         )),
     }
 }

@@ -3,9 +3,9 @@
 //! Valid arguments are used unchanged. Only invalid ones are **repaired** (`repair.rs`): values of a wrong type are
 //! converted, and the result is validated again. Nothing is added that the model did not write.
 //!
-//! A schema may come from an MCP server and arguments from a model, so the cost of validation is limited: before
-//! each validation, the number of subschemas that apply to the arguments is counted (`abide-json-schema`).
-//! Arguments above the limit are invalid.
+//! A schema may come from an MCP server and arguments from a model, so each validation counts its steps
+//! (`abide-json-schema`). Arguments that take too many are invalid. The schemas that are refused here are also
+//! refused by `register_tool`.
 
 mod messages;
 mod repair;
@@ -15,8 +15,7 @@ mod validator;
 mod tests;
 
 use abide_json_integers as integers;
-use abide_json_schema::Schema;
-use jsonschema::PatternOptions;
+use abide_json_schema::BudgetExhausted;
 use serde_json::{Map, Value};
 
 use validator::BoundedValidator;
@@ -24,6 +23,9 @@ pub use validator::CheckedArguments;
 
 /// Maximum number of errors to report; the model sees further ones in its next attempt.
 const TOLD_ERRORS: usize = 5;
+
+/// Maximum number of collected errors, including those of alternatives.
+const COLLECTED_ERRORS: usize = 100;
 
 /// A compiled schema of a tool's arguments.
 pub struct Parameters {
@@ -41,18 +43,10 @@ impl Parameters {
     /// Compiles a schema: JSON Schema 2020-12, or the draft in its `$schema`. Remote references are not fetched.
     ///
     /// # Errors
-    /// Why the schema is invalid.
+    /// Why the schema is invalid or not supported.
     pub fn of(schema: &Value) -> Result<Parameters, String> {
         integers::check(&schema.to_string()).map_err(|found| found.to_string())?;
-        let linear = jsonschema::options().with_pattern_options(PatternOptions::regex());
-        // Patterns are matched in linear time if possible. Patterns with lookaround need backtracking, which is
-        // limited.
-        let validator = linear.build(schema).or_else(|_| {
-            let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS);
-            jsonschema::options().with_pattern_options(patterns).build(schema)
-        });
-        let validator = validator.map_err(|why| why.to_string())?;
-        let validator = BoundedValidator { validator, costs: Schema::compile_for_cost(schema)? };
+        let validator = BoundedValidator::of(schema)?;
         Ok(Parameters { schema: schema.clone(), validator })
     }
 
@@ -90,15 +84,21 @@ impl Parameters {
     /// The errors of any value, without repair; `None` if it is valid.
     #[must_use]
     pub fn wrong_with(&self, value: &Value) -> Option<String> {
-        if !self.validator.affords(value) {
-            let wrong = "it has too many levels of nested alternatives";
-            return Some(wrong.to_owned());
+        let first = match self.validator.first(value) {
+            Ok(first) => first?,
+            Err(BudgetExhausted) => {
+                return Some("it has too many levels of nested alternatives".to_owned());
+            }
+        };
+        let errors = self.validator.mismatches(value, COLLECTED_ERRORS);
+        if errors.is_empty() {
+            // Finding all of them is too expensive.
+            let (path, what) = first;
+            return Some(messages::at(&path, &what));
         }
-        let mut errors = self.validator.iter_errors(value);
-        let told: Vec<String> =
-            errors.by_ref().take(TOLD_ERRORS).map(|e| messages::error(&e)).collect();
-        let more = if errors.next().is_some() { ", and further errors" } else { "" };
-        (!told.is_empty()).then(|| format!("{}{more}", told.join("; ")))
+        let told: Vec<String> = errors.iter().take(TOLD_ERRORS).map(messages::error).collect();
+        let more = if errors.len() > TOLD_ERRORS { ", and further errors" } else { "" };
+        Some(format!("{}{more}", told.join("; ")))
     }
 
     fn misfit(&self, arguments: &Value) -> ArgumentsError {
@@ -107,6 +107,3 @@ impl Parameters {
         ArgumentsError(format!("invalid arguments: {wrong}. {takes}"))
     }
 }
-
-/// Maximum number of backtracking steps of a pattern with lookaround: enough for patterns for names or dates.
-const BACKTRACKS: usize = 100_000;

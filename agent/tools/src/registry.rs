@@ -84,8 +84,8 @@ pub enum ToolsError {
         /// The name.
         name: String,
     },
-    /// An invalid schema.
-    #[error("the parameters of {name} are not a valid JSON Schema: {why}")]
+    /// An invalid or unsupported schema.
+    #[error("the parameters of {name} are not a supported JSON Schema: {why}")]
     Schema {
         /// The tool.
         name: String,

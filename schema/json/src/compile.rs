@@ -2,13 +2,15 @@
 //! many references lead to it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::iter;
 
 use regex::RegexBuilder;
 use serde_json::{Map, Number, Value};
 
+use crate::json_type::JsonType;
 use crate::number;
-use crate::schema::{Id, Keyword, Pattern, Schema, Types};
-use crate::text::quote;
+use crate::schema::{Contains, Id, Keyword, Node, Pattern, Schema, Types, Unevaluated};
+use crate::text::{quote, quote_text};
 
 /// Maximum bytes of a compiled pattern, and the steps charged for each byte of text. In the worst case each byte
 /// is compared with each state of the automaton, and a state takes some thirty bytes.
@@ -17,14 +19,8 @@ const PATTERN_SIZES: [(usize, usize); 3] = [(4 << 10, 8), (32 << 10, 64), (256 <
 /// Maximum bytes of all compiled patterns of a schema: compiling takes time too.
 const PATTERNS_BYTES: usize = 1 << 20;
 
-const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
-
-/// What a schema is compiled for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CompilePurpose {
-    Verdict,
-    Cost,
-}
+/// Lookahead and lookbehind. They need a search that can take exponential time.
+const LOOKAROUND: [&str; 4] = ["(?=", "(?!", "(?<=", "(?<!"];
 
 /// The version of JSON Schema, as far as the versions differ here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,11 +32,11 @@ enum Draft {
     Of2020,
 }
 
-pub(crate) fn compile(root: &Value, purpose: CompilePurpose) -> Result<Schema, String> {
-    let draft = draft(root, purpose)?;
+pub(crate) fn compile(root: &Value) -> Result<Schema, String> {
+    let draft = draft(root)?;
     let (ids, nodes, todo) = (HashMap::new(), Vec::new(), VecDeque::new());
     let (room, anchors) = (PATTERNS_BYTES, None);
-    let mut compiler = Compiler { root, purpose, draft, ids, nodes, todo, room, anchors };
+    let mut compiler = Compiler { root, draft, ids, nodes, todo, room, anchors };
     compiler.place(root);
     while let Some((id, schema)) = compiler.todo.pop_front() {
         compiler.nodes[id] = compiler.subschema(schema)?;
@@ -48,7 +44,7 @@ pub(crate) fn compile(root: &Value, purpose: CompilePurpose) -> Result<Schema, S
     Ok(Schema { nodes: compiler.nodes })
 }
 
-fn draft(root: &Value, purpose: CompilePurpose) -> Result<Draft, String> {
+fn draft(root: &Value) -> Result<Draft, String> {
     let Some(named) = root.get("$schema") else { return Ok(Draft::Of2020) };
     let text = named.as_str().unwrap_or_default();
     let known = [
@@ -59,20 +55,16 @@ fn draft(root: &Value, purpose: CompilePurpose) -> Result<Draft, String> {
         ("json-schema.org/draft/2020-12/schema", Draft::Of2020),
     ];
     let found = known.into_iter().find(|(name, _)| text.contains(name));
-    match found {
-        Some((_, draft)) => Ok(draft),
-        None if purpose == CompilePurpose::Cost => Ok(Draft::Of2020),
-        None => Err(format!("its $schema is {}, which is unknown", quote(named))),
-    }
+    let unknown = || format!("its $schema is {}, which is unknown", quote(named));
+    found.map(|(_, draft)| draft).ok_or_else(unknown)
 }
 
 struct Compiler<'a> {
     root: &'a Value,
-    purpose: CompilePurpose,
     draft: Draft,
     /// Visited subschemas by address.
     ids: HashMap<*const Value, Id>,
-    nodes: Vec<Vec<Keyword>>,
+    nodes: Vec<Node>,
     /// Subschemas not read yet: no recursion, however long a chain of references is.
     todo: VecDeque<(Id, &'a Value)>,
     /// Bytes left for patterns.
@@ -89,71 +81,81 @@ impl<'a> Compiler<'a> {
     fn place(&mut self, schema: &'a Value) -> Id {
         *self.ids.entry(std::ptr::from_ref(schema)).or_insert_with(|| {
             let id = self.nodes.len();
-            self.nodes.push(Vec::new());
+            self.nodes.push(Node::default());
             self.todo.push_back((id, schema));
             id
         })
     }
 
-    fn subschema(&mut self, schema: &'a Value) -> Compiled<Vec<Keyword>> {
+    fn subschema(&mut self, schema: &'a Value) -> Compiled<Node> {
+        let mut node = Node::default();
         let members = match schema {
-            Value::Bool(true) => return Ok(Vec::new()),
-            Value::Bool(false) => return Ok(vec![Keyword::False]),
+            Value::Bool(true) => return Ok(node),
+            Value::Bool(false) => {
+                node.keywords.push(Keyword::False);
+                return Ok(node);
+            }
             Value::Object(members) => members,
             other => return Err(format!("{} is not a schema", quote(other))),
         };
-        self.check_supported(schema, members)?;
-        let mut keywords = Vec::new();
-        if let Some(target) = members.get("$ref") {
-            let found = self.resolve(target)?;
-            keywords.push(Keyword::Ref(self.place(found)));
-            if self.draft <= Draft::Seven {
-                // Its siblings are ignored.
-                return Ok(keywords);
-            }
-        }
-        for name in ["$dynamicRef", "$recursiveRef"] {
-            // Its target is dynamic; for the cost, the named target counts.
-            if let Some(target) = members.get(name) {
-                let found = self.resolve(target).unwrap_or(self.root);
-                keywords.push(Keyword::Ref(self.place(found)));
-            }
-        }
-        self.any_value(members, &mut keywords)?;
-        self.numbers(members, &mut keywords)?;
-        self.texts(members, &mut keywords)?;
-        self.objects(members, &mut keywords)?;
-        self.arrays(members, &mut keywords)?;
-        self.combinations(members, &mut keywords)?;
-        Ok(keywords)
-    }
-
-    fn check_supported(&mut self, schema: &Value, members: &'a Map<String, Value>) -> Compiled<()> {
-        if self.purpose == CompilePurpose::Cost {
-            return Ok(());
-        }
-        for name in ["$dynamicRef", "$recursiveRef"] {
-            if members.contains_key(name) {
-                return Err(format!("it has a {name}"));
-            }
-        }
-        for name in ["unevaluatedProperties", "unevaluatedItems"] {
-            if self.draft >= Draft::Of2019
-                && members.get(name).is_some_and(|it| *it != Value::Bool(true))
-            {
-                return Err(format!("it has {name}, which is not supported"));
-            }
-        }
         // References inside it would be relative to it, not to the whole document.
         let is_name = |id: &Value| id.as_str().is_some_and(|id| !id.starts_with('#'));
         if !std::ptr::eq(schema, self.root) && members.get("$id").is_some_and(is_name) {
             return Err("a part of it has an $id".to_owned());
         }
+        let keywords = &mut node.keywords;
+        self.references(members, keywords)?;
+        if self.draft <= Draft::Seven && !keywords.is_empty() {
+            // The siblings of a reference are ignored.
+            return Ok(node);
+        }
+        self.any_value(members, keywords)?;
+        self.numbers(members, keywords)?;
+        self.texts(members, keywords)?;
+        self.objects(members, keywords)?;
+        self.arrays(members, keywords)?;
+        self.combinations(members, keywords)?;
+        if self.draft >= Draft::Of2019 {
+            node.unevaluated = self.unevaluated(members);
+        }
+        Ok(node)
+    }
+
+    /// The document has one base URI (a nested `$id` is refused), so a dynamic reference has only one target.
+    fn references(
+        &mut self,
+        members: &'a Map<String, Value>,
+        into: &mut Vec<Keyword>,
+    ) -> Compiled<()> {
+        let dynamic = match self.draft {
+            Draft::Of2020 => Some("$dynamicRef"),
+            Draft::Of2019 => Some("$recursiveRef"),
+            _ => None,
+        };
+        for name in iter::once("$ref").chain(dynamic) {
+            if let Some(target) = members.get(name) {
+                let found = self.resolve(name, target)?;
+                into.push(Keyword::Ref(self.place(found)));
+            }
+        }
         Ok(())
     }
 
-    fn resolve(&mut self, target: &Value) -> Compiled<&'a Value> {
-        let text = target.as_str().ok_or_else(|| format!("$ref is {}", quote(target)))?;
+    fn unevaluated(&mut self, members: &'a Map<String, Value>) -> Option<Unevaluated> {
+        let (properties, items) =
+            (members.get("unevaluatedProperties"), members.get("unevaluatedItems"));
+        let constrains = properties.iter().chain(&items).any(|it| **it != Value::Bool(true));
+        let (properties, items) =
+            (properties.map(|it| self.place(it)), items.map(|it| self.place(it)));
+        (properties.is_some() || items.is_some()).then_some(Unevaluated {
+            properties,
+            items,
+            constrains,
+        })
+    }
+
+    fn resolve(&mut self, name: &str, target: &Value) -> Compiled<&'a Value> {
+        let text = target.as_str().ok_or_else(|| format!("{name} is {}", quote(target)))?;
         let lost = || format!("it refers to {text:?}, which does not exist in it");
         let own = self.root.get("$id").and_then(Value::as_str).unwrap_or_default();
         let own = own.trim_end_matches('#');
@@ -187,16 +189,18 @@ impl<'a> Compiler<'a> {
 
     fn types(&self, value: &Value) -> Compiled<Types> {
         let one = |value: &Value| {
-            let found = TYPES.into_iter().find(|name| value.as_str() == Some(name));
-            found.ok_or_else(|| wrong("type", value, "the name of a type"))
+            value
+                .as_str()
+                .and_then(JsonType::named)
+                .ok_or_else(|| wrong("type", value, "the name of a type"))
         };
-        let names = match value {
+        let accepted = match value {
             Value::Array(names) if !names.is_empty() => {
                 names.iter().map(one).collect::<Compiled<Vec<_>>>()?
             }
             name => vec![one(name)?],
         };
-        Ok(Types { names, by_notation: self.draft == Draft::Four })
+        Ok(Types { accepted, by_notation: self.draft == Draft::Four })
     }
 
     fn numbers(&mut self, members: &Map<String, Value>, into: &mut Vec<Keyword>) -> Compiled<()> {
@@ -242,12 +246,13 @@ impl<'a> Compiler<'a> {
     }
 
     fn pattern(&mut self, source: &str) -> Compiled<Pattern> {
-        let mut pattern = Pattern { source: source.to_owned(), regex: None, steps_per_byte: 0 };
-        if self.purpose == CompilePurpose::Cost {
-            return Ok(pattern);
-        }
-        let wrong =
-            || format!("{} is not a pattern that can be matched in linear time", quoted(source));
+        let wrong = || {
+            let quoted = quote_text(source);
+            match LOOKAROUND.iter().any(|one| source.contains(one)) {
+                true => format!("the pattern {quoted} uses lookaround, which is not supported"),
+                false => format!("{quoted} is not a pattern that can be matched in linear time"),
+            }
+        };
         let translated = jsonschema_regex::to_rust_regex(source).map_err(|()| wrong())?;
         for (bytes, steps_per_byte) in PATTERN_SIZES {
             if bytes > self.room {
@@ -256,14 +261,13 @@ impl<'a> Compiler<'a> {
             match RegexBuilder::new(&translated).size_limit(bytes).build() {
                 Ok(regex) => {
                     self.room -= bytes;
-                    (pattern.regex, pattern.steps_per_byte) = (Some(regex), steps_per_byte);
-                    return Ok(pattern);
+                    return Ok(Pattern { source: source.to_owned(), regex, steps_per_byte });
                 }
                 Err(regex::Error::CompiledTooBig(_)) => {}
                 Err(_) => return Err(wrong()),
             }
         }
-        Err(format!("the patterns are too large with {}", quoted(source)))
+        Err(format!("the patterns are too large with {}", quote_text(source)))
     }
 
     fn objects(
@@ -289,11 +293,6 @@ impl<'a> Compiler<'a> {
             into.push(Keyword::PropertyNames(self.place(schema)));
         }
         self.dependencies(members, into)?;
-        if self.purpose == CompilePurpose::Cost {
-            for name in ["unevaluatedProperties", "unevaluatedItems"] {
-                into.extend(members.get(name).map(|it| Keyword::Everywhere(self.place(it))));
-            }
-        }
         Ok(())
     }
 
@@ -348,7 +347,9 @@ impl<'a> Compiler<'a> {
             let counted = self.draft >= Draft::Of2019;
             let of = |name| if counted { count(members, name) } else { Ok(None) };
             let (min, max) = (of("minContains")?.unwrap_or(1), of("maxContains")?);
-            into.push(Keyword::Contains { schema: self.place(schema), min, max });
+            let evaluates = self.draft == Draft::Of2020;
+            let schema = self.place(schema);
+            into.push(Keyword::Contains(Contains { schema, min, max, evaluates }));
         }
         Ok(())
     }
@@ -425,10 +426,6 @@ fn count(members: &Map<String, Value>, name: &str) -> Compiled<Option<u64>> {
     count.map(Some).ok_or_else(|| wrong(name, value, "a count"))
 }
 
-fn quoted(text: &str) -> String {
-    quote(&Value::from(text))
-}
-
 fn wrong(name: &str, value: &Value, wanted: &str) -> String {
     format!("{name} is {}, which is not {wanted}", quote(value))
 }
@@ -455,9 +452,9 @@ fn anchors(root: &Value) -> HashMap<String, &Value> {
     while let Some(value) = todo.pop() {
         match value {
             Value::Object(members) => {
-                let anchor = members.get("$anchor").and_then(Value::as_str);
-                let id = members.get("$id").and_then(Value::as_str);
-                let names = anchor.into_iter().chain(id.and_then(|id| id.strip_prefix('#')));
+                let text = |name| members.get(name).and_then(Value::as_str);
+                let id = text("$id").and_then(|id| id.strip_prefix('#'));
+                let names = [text("$anchor"), text("$dynamicAnchor"), id].into_iter().flatten();
                 for name in names {
                     found.entry(name.to_owned()).or_insert(value);
                 }

@@ -1,23 +1,18 @@
 //! The evaluation, which counts its steps.
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::mem;
 
 use serde_json::{Map, Number, Value};
 
+use crate::budget::{BYTES_PER_STEP, Budget};
+use crate::equality::{are_unique, equal};
+use crate::json_type::JsonType;
+use crate::mismatch::{BudgetExhausted, Failure, Mismatch, MismatchKind};
 use crate::number;
-use crate::schema::{DEPTH, Failure, Id, Keyword, Pattern, Schema, Types};
-use crate::text::quote;
-
-/// Bytes of text processed in a step.
-const BYTES_PER_STEP: usize = 16;
-
-/// Maximum number of mismatches named in a list.
-const NAMED: usize = 12;
-
-/// The step budget is used up.
-struct BudgetExhausted;
+use crate::schema::{Contains, DEPTH, Id, Keyword, Pattern, Schema, Types, Unevaluated};
+use crate::text::{listed, quote, quote_all, quote_name, quote_text};
 
 type EvaluationResult = Result<bool, BudgetExhausted>;
 
@@ -27,18 +22,23 @@ pub(crate) fn check(schema: &Schema, value: &Value, steps: u64) -> Result<(), Fa
         Err(BudgetExhausted) => Err(Failure::OverBudget),
         Ok(true) => Ok(()),
         Ok(false) => {
-            let (path, what) = evaluation.misfit.unwrap_or_default();
+            let first = evaluation.mismatches.into_iter().next();
+            let (path, what) = first.map(|it| (it.path, it.what)).unwrap_or_default();
             Err(Failure::Misfit { path, what })
         }
     }
 }
 
-pub(crate) fn cost(schema: &Schema, value: &Value, most: u64) -> Result<u64, Failure> {
-    let mut evaluation = Evaluation { exhaustive: true, quiet: 1, ..Evaluation::new(schema, most) };
-    match evaluation.schema(0, value) {
-        Err(BudgetExhausted) => Err(Failure::OverBudget),
-        Ok(_) => Ok(most - evaluation.left),
-    }
+pub(crate) fn mismatches(
+    schema: &Schema,
+    value: &Value,
+    steps: u64,
+    most: usize,
+) -> Result<Vec<Mismatch>, BudgetExhausted> {
+    let mut evaluation = Evaluation::new(schema, steps);
+    (evaluation.collects, evaluation.room) = (true, most.max(1));
+    evaluation.schema(0, value)?;
+    Ok(evaluation.mismatches)
 }
 
 enum Part<'v> {
@@ -48,42 +48,67 @@ enum Part<'v> {
 
 struct Evaluation<'s, 'v> {
     schema: &'s Schema,
-    left: u64,
+    budget: Budget,
     depth: usize,
-    /// Continues after a mismatch.
-    exhaustive: bool,
+    /// Collects mismatches instead of the first one.
+    collects: bool,
     /// Above zero while a mismatch does not decide the verdict by itself.
     quiet: usize,
     path: Vec<Part<'v>>,
     /// References being followed, each with its value.
     followed: Vec<(Id, *const Value)>,
-    misfit: Option<(String, String)>,
+    mismatches: Vec<Mismatch>,
+    /// How many more mismatches can be recorded.
+    room: usize,
+    /// The positions of the members or items of the current value to which a keyword applied. `None` unless a
+    /// schema of this value has `unevaluatedProperties` or `unevaluatedItems`.
+    evaluated: Option<BTreeSet<usize>>,
 }
 
 impl<'s, 'v> Evaluation<'s, 'v> {
-    fn new(schema: &'s Schema, left: u64) -> Self {
-        let (path, followed, misfit) = (Vec::new(), Vec::new(), None);
-        Evaluation { schema, left, depth: 0, exhaustive: false, quiet: 0, path, followed, misfit }
-    }
-
-    fn spend(&mut self, steps: usize) -> Result<(), BudgetExhausted> {
-        self.left = self.left.checked_sub(steps as u64).ok_or(BudgetExhausted)?;
-        Ok(())
+    /// An evaluation that records one mismatch.
+    fn new(schema: &'s Schema, steps: u64) -> Self {
+        Evaluation {
+            schema,
+            budget: Budget { left: steps },
+            depth: 0,
+            collects: false,
+            quiet: 0,
+            path: Vec::new(),
+            followed: Vec::new(),
+            mismatches: Vec::new(),
+            room: 1,
+            evaluated: None,
+        }
     }
 
     fn schema(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
-        self.spend(1)?;
+        self.budget.spend(1)?;
         if self.depth == DEPTH {
             return Err(BudgetExhausted);
         }
         self.depth += 1;
-        let keywords = &self.schema.nodes[id];
-        let fits = self.all(keywords.iter(), |this, keyword| this.keyword(keyword, value))?;
+        let node = &self.schema.nodes[id];
+        let constrained = node.unevaluated.as_ref().filter(|it| it.constrains);
+        let outer = self.evaluated.take();
+        if outer.is_some() || constrained.is_some() {
+            self.evaluated = Some(BTreeSet::new());
+        }
+        let mut fits = self.all(node.keywords.iter(), |this, it| this.keyword(it, value))?;
+        // After a mismatch, members that the mismatched keyword would have evaluated are not known.
+        if let (true, Some(rest), Some(_)) = (fits, &node.unevaluated, &self.evaluated) {
+            fits = self.unevaluated(rest, value)?;
+        }
+        let own = mem::replace(&mut self.evaluated, outer);
+        if let (true, Some(own), Some(outer)) = (fits, own, &mut self.evaluated) {
+            self.budget.spend(own.len())?;
+            outer.extend(own);
+        }
         self.depth -= 1;
         Ok(fits)
     }
 
-    /// Whether all items hold; evaluates the rest after a mismatch only if exhaustive.
+    /// Whether all items hold. After a mismatch, the rest is evaluated only if its mismatches are recorded.
     fn all<T>(
         &mut self,
         of: impl Iterator<Item = T>,
@@ -92,11 +117,17 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         let mut all = true;
         for one in of {
             all &= fits(self, one)?;
-            if !all && !self.exhaustive {
+            let goes_on = all || self.collects && self.records();
+            if !goes_on {
                 return Ok(false);
             }
         }
         Ok(all)
+    }
+
+    /// Whether a mismatch would be recorded.
+    fn records(&self) -> bool {
+        self.quiet == 0 && self.room > 0
     }
 
     /// Evaluates without recording an error.
@@ -107,29 +138,58 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         Ok(fits)
     }
 
-    fn within(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> EvaluationResult {
-        self.path.push(part);
-        let fits = self.schema(id, value)?;
-        self.path.pop();
+    /// Evaluates without recording an error, and without effect on `unevaluatedProperties` and `unevaluatedItems`.
+    fn apart(&mut self, id: Id, value: &'v Value) -> EvaluationResult {
+        let outer = self.evaluated.take();
+        let fits = self.quietly(id, value)?;
+        self.evaluated = outer;
         Ok(fits)
     }
 
-    /// Checks a condition; records the first error.
-    fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> EvaluationResult {
-        if !holds && self.quiet == 0 && self.misfit.is_none() {
-            let mut path = String::new();
-            for part in &self.path {
-                let written = match part {
-                    Part::Name(name) => {
-                        write!(path, "/{}", name.replace('~', "~0").replace('/', "~1"))
-                    }
-                    Part::Item(at) => write!(path, "/{at}"),
-                };
-                written.expect("a String takes everything");
-            }
-            self.misfit = Some((path, what()));
+    fn within(&mut self, part: Part<'v>, id: Id, value: &'v Value) -> EvaluationResult {
+        let outer = self.evaluated.take();
+        self.path.push(part);
+        let fits = self.schema(id, value)?;
+        self.path.pop();
+        self.evaluated = outer;
+        Ok(fits)
+    }
+
+    /// A keyword applied to the member or item at this position.
+    fn mark(&mut self, position: usize) {
+        if let Some(all) = &mut self.evaluated {
+            all.insert(position);
         }
-        Ok(holds)
+    }
+
+    /// Checks a condition; records a mismatch.
+    fn hold(&mut self, holds: bool, what: impl FnOnce() -> String) -> EvaluationResult {
+        if holds { Ok(true) } else { self.reject(|| (MismatchKind::Other, what())) }
+    }
+
+    /// Records a mismatch.
+    fn reject(&mut self, why: impl FnOnce() -> (MismatchKind, String)) -> EvaluationResult {
+        if !self.records() {
+            return Ok(false);
+        }
+        let mut path = String::new();
+        for part in &self.path {
+            let written = match part {
+                Part::Name(name) => {
+                    write!(path, "/{}", name.replace('~', "~0").replace('/', "~1"))
+                }
+                Part::Item(at) => write!(path, "/{at}"),
+            };
+            written.expect("a String takes everything");
+        }
+        if self.collects {
+            // The budget also limits the memory of the paths.
+            self.budget.spend(1 + path.len() / BYTES_PER_STEP)?;
+        }
+        self.room -= 1;
+        let (kind, what) = why();
+        self.mismatches.push(Mismatch { path, what, kind });
+        Ok(false)
     }
 
     fn keyword(&mut self, keyword: &'s Keyword, value: &'v Value) -> EvaluationResult {
@@ -141,22 +201,18 @@ impl<'s, 'v> Evaluation<'s, 'v> {
             Keyword::Type(types) => self.types(types, value),
             Keyword::Enum(values) => self.one_of(values, value),
             Keyword::Const(wanted) => {
-                let equal = self.equal(wanted, value)?;
+                let equal = equal(&mut self.budget, wanted, value)?;
                 self.hold(equal, || format!("{} was expected", quote(wanted)))
             }
             Keyword::AllOf(ids) => self.all(ids.iter(), |this, id| this.schema(*id, value)),
             Keyword::AnyOf(ids) => self.any_of(ids, value),
             Keyword::OneOf(ids) => self.exactly_one_of(ids, value),
             Keyword::Not(id) => {
-                let fits = self.quietly(*id, value)?;
+                let fits = self.apart(*id, value)?;
                 self.hold(!fits, || format!("{} is not allowed by \"not\"", quote(value)))
             }
             Keyword::If { test, then, otherwise } => {
                 let chosen = if self.quietly(*test, value)? { then } else { otherwise };
-                if self.exhaustive {
-                    let both = then.iter().chain(otherwise);
-                    return self.all(both, |this, id| this.schema(*id, value));
-                }
                 chosen.map_or(Ok(true), |id| self.schema(id, value))
             }
             keyword => match value {
@@ -172,7 +228,7 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     /// Follows a reference. One that returns to itself for the same value imposes no constraint.
     fn follow(&mut self, target: Id, value: &'v Value) -> EvaluationResult {
         let following = (target, std::ptr::from_ref(value));
-        self.spend(self.followed.len() / 8)?;
+        self.budget.spend(self.followed.len() / 8)?;
         if self.followed.contains(&following) {
             return Ok(true);
         }
@@ -183,61 +239,97 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     }
 
     fn types(&mut self, types: &Types, value: &Value) -> EvaluationResult {
-        let is = |name: &&str| match *name {
-            "integer" => match value {
-                Value::Number(number) if types.by_notation => number::is_written_whole(number),
-                Value::Number(number) => number::is_whole(number),
-                _ => false,
-            },
-            name => name == type_of(value),
+        let is = |one: &JsonType| match (one, value) {
+            (JsonType::Integer, Value::Number(number)) if types.by_notation => {
+                number::is_written_whole(number)
+            }
+            (JsonType::Integer, Value::Number(number)) => number::is_whole(number),
+            (one, value) => *one == JsonType::of(value),
         };
-        self.hold(types.names.iter().any(is), || {
-            let names: Vec<String> = types.names.iter().map(|name| format!("{name:?}")).collect();
+        if types.accepted.iter().any(is) {
+            return Ok(true);
+        }
+        self.reject(|| {
+            let names: Vec<String> =
+                types.accepted.iter().map(|one| format!("\"{one}\"")).collect();
             let word = if names.len() == 1 { "type" } else { "types" };
-            format!("{} is not of {word} {}", quote(value), names.join(", "))
+            let what = format!("{} is not of {word} {}", quote(value), names.join(", "));
+            (MismatchKind::Type(types.accepted.clone()), what)
         })
     }
 
     fn one_of(&mut self, values: &[Value], value: &Value) -> EvaluationResult {
-        let mut found = false;
         for one in values {
-            found |= self.equal(one, value)?;
-            if found && !self.exhaustive {
-                break;
-            }
-        }
-        self.hold(found, || {
-            let mut named: Vec<String> = values.iter().take(NAMED).map(quote).collect();
-            if values.len() > NAMED {
-                named.push(format!("{} more", values.len() - NAMED));
-            }
-            format!("{} is not one of {}", quote(value), named.join(", "))
-        })
-    }
-
-    fn any_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
-        let mut found = false;
-        for id in ids {
-            found |= self.quietly(*id, value)?;
-            if found && !self.exhaustive {
+            if equal(&mut self.budget, one, value)? {
                 return Ok(true);
             }
         }
-        self.hold(found, || format!("{} is valid under none of \"anyOf\"", quote(value)))
+        self.hold(false, || format!("{} is not one of {}", quote(value), quote_all(values)))
+    }
+
+    fn any_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
+        // All that match count for `unevaluatedProperties` and `unevaluatedItems`.
+        let enough = if self.evaluated.is_some() { usize::MAX } else { 1 };
+        let (found, branches) = self.alternatives(ids, value, enough)?;
+        if found > 0 {
+            return Ok(true);
+        }
+        self.reject(|| {
+            let what = format!("{} is valid under none of \"anyOf\"", quote(value));
+            (MismatchKind::Alternatives(branches), what)
+        })
     }
 
     fn exactly_one_of(&mut self, ids: &[Id], value: &'v Value) -> EvaluationResult {
-        let mut found = 0;
+        let (found, branches) = self.alternatives(ids, value, 2)?;
+        if found == 1 {
+            return Ok(true);
+        }
+        self.reject(|| match found {
+            0 => {
+                let what = format!("{} is valid under none of \"oneOf\"", quote(value));
+                (MismatchKind::Alternatives(branches), what)
+            }
+            _ => {
+                let what = format!("{} is valid under more than one of \"oneOf\"", quote(value));
+                (MismatchKind::Other, what)
+            }
+        })
+    }
+
+    /// How many of the subschemas match, counted up to `enough`; if none does, the mismatches with each.
+    fn alternatives(
+        &mut self,
+        ids: &[Id],
+        value: &'v Value,
+        enough: usize,
+    ) -> Result<(usize, Vec<Vec<Mismatch>>), BudgetExhausted> {
+        let (mut found, mut branches) = (0, Vec::new());
+        // One is left for the mismatch with all.
+        let detailed = self.collects && self.quiet == 0 && self.room > 1;
+        if !detailed {
+            for id in ids {
+                found += usize::from(self.quietly(*id, value)?);
+                if found == enough {
+                    break;
+                }
+            }
+            return Ok((found, branches));
+        }
+        let room = self.room;
+        self.room -= 1;
+        let outer = mem::take(&mut self.mismatches);
         for id in ids {
-            found += usize::from(self.quietly(*id, value)?);
-            if found > 1 && !self.exhaustive {
+            // After the last place is used, a branch is evaluated without recording.
+            found += usize::from(self.schema(*id, value)?);
+            branches.push(mem::take(&mut self.mismatches));
+            if found == enough {
                 break;
             }
         }
-        self.hold(found == 1, || {
-            let many = if found == 0 { "none" } else { "more than one" };
-            format!("{} is valid under {many} of \"oneOf\"", quote(value))
-        })
+        self.mismatches = outer;
+        self.room = if found > 0 { room } else { self.room + 1 };
+        Ok((found, branches))
     }
 
     fn number(&mut self, keyword: &Keyword, number: &Number) -> EvaluationResult {
@@ -262,16 +354,16 @@ impl<'s, 'v> Evaluation<'s, 'v> {
     fn text(&mut self, keyword: &Keyword, text: &str, value: &Value) -> EvaluationResult {
         let (holds, what) = match keyword {
             Keyword::MinLength(least) => {
-                self.spend(text.len() / BYTES_PER_STEP)?;
+                self.budget.spend(text.len() / BYTES_PER_STEP)?;
                 (chars(text) >= *least, format!("is shorter than {least} characters"))
             }
             Keyword::MaxLength(most) => {
-                self.spend(text.len() / BYTES_PER_STEP)?;
+                self.budget.spend(text.len() / BYTES_PER_STEP)?;
                 (chars(text) <= *most, format!("is longer than {most} characters"))
             }
             Keyword::Pattern(pattern) => {
                 let matches = self.matches(pattern, text)?;
-                (matches, format!("does not match {:?}", pattern.source))
+                (matches, format!("does not match {}", quote_text(&pattern.source)))
             }
             _ => return Ok(true),
         };
@@ -280,8 +372,9 @@ impl<'s, 'v> Evaluation<'s, 'v> {
 
     fn matches(&mut self, pattern: &Pattern, text: &str) -> EvaluationResult {
         let bytes = text.len();
-        self.spend(1 + bytes / BYTES_PER_STEP + bytes.saturating_mul(pattern.steps_per_byte))?;
-        Ok(pattern.regex.as_ref().is_none_or(|regex| regex.is_match(text)))
+        self.budget
+            .spend(1 + bytes / BYTES_PER_STEP + bytes.saturating_mul(pattern.steps_per_byte))?;
+        Ok(pattern.regex.is_match(text))
     }
 
     fn array(
@@ -298,44 +391,45 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 self.hold(count <= *most, || format!("{} has more than {most} items", quote(value)))
             }
             Keyword::UniqueItems => {
-                let unique = self.are_unique(items)?;
+                let unique = are_unique(&mut self.budget, items)?;
                 self.hold(unique, || format!("{} has non-unique elements", quote(value)))
             }
             Keyword::Items { prefix, rest } => {
                 let each = |at: usize| prefix.get(at).or(rest.as_ref());
                 self.all(items.iter().enumerate(), |this, (at, item)| {
-                    each(at).map_or(Ok(true), |id| this.within(Part::Item(at), *id, item))
+                    let Some(id) = each(at) else { return Ok(true) };
+                    this.mark(at);
+                    this.within(Part::Item(at), *id, item)
                 })
             }
-            Keyword::Everywhere(id) => self.all(items.iter(), |this, item| this.schema(*id, item)),
-            Keyword::Contains { schema, min, max } => {
-                let mut found = 0;
-                for item in items {
-                    found += u64::from(self.quietly(*schema, item)?);
-                    let decided = max.map_or(found >= *min, |max| found > max);
-                    if decided && !self.exhaustive {
-                        break;
-                    }
-                }
-                let enough = found >= *min && max.is_none_or(|max| found <= max);
-                self.hold(enough, || {
-                    format!("{} has {found} items that match \"contains\"", quote(value))
-                })
-            }
+            Keyword::Contains(contains) => self.contains(contains, items, value),
             _ => Ok(true),
         }
     }
 
-    fn are_unique(&mut self, items: &[Value]) -> EvaluationResult {
-        let mut seen = BTreeSet::new();
-        for item in items {
-            let mut text = String::new();
-            self.canonical(item, &mut text)?;
-            if !seen.insert(text) && !self.exhaustive {
-                return Ok(false);
+    fn contains(
+        &mut self,
+        contains: &Contains,
+        items: &'v [Value],
+        value: &Value,
+    ) -> EvaluationResult {
+        let Contains { schema, min, max, evaluates } = contains;
+        let marks = *evaluates && self.evaluated.is_some();
+        let mut found = 0;
+        for (at, item) in items.iter().enumerate() {
+            if self.apart(*schema, item)? {
+                found += 1;
+                if marks {
+                    self.mark(at);
+                }
+            }
+            let decided = max.map_or(found >= *min, |max| found > max);
+            if decided && !marks {
+                break;
             }
         }
-        Ok(seen.len() == items.len())
+        let enough = found >= *min && max.is_none_or(|max| found <= max);
+        self.hold(enough, || format!("{} has {found} items that match \"contains\"", quote(value)))
     }
 
     fn object(
@@ -353,32 +447,43 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                 format!("{} has more than {most} properties", quote(value))
             }),
             Keyword::Required(names) => self.all(names.iter(), |this, name| {
-                this.spend(1)?;
-                this.hold(members.contains_key(name), || format!("{name:?} is a required property"))
+                this.budget.spend(1)?;
+                this.has(members, name, || format!("{} is a required property", quote_text(name)))
             }),
             Keyword::Properties { .. } => self.properties(keyword, members),
-            Keyword::Everywhere(id) => {
-                self.all(members.values(), |this, member| this.schema(*id, member))
-            }
             Keyword::PropertyNames(id) => self.names(*id, members),
             Keyword::DependentRequired(all) => self.all(all.iter(), |this, (name, wanted)| {
-                this.spend(1)?;
+                this.budget.spend(1)?;
                 if !members.contains_key(name) {
                     return Ok(true);
                 }
                 this.all(wanted.iter(), |this, wanted| {
-                    this.spend(1)?;
-                    this.hold(members.contains_key(wanted), || {
-                        format!("{wanted:?} is required if {name:?} is present")
+                    this.budget.spend(1)?;
+                    this.has(members, wanted, || {
+                        let (wanted, name) = (quote_text(wanted), quote_text(name));
+                        format!("{wanted} is required if {name} is present")
                     })
                 })
             }),
             Keyword::DependentSchemas(all) => self.all(all.iter(), |this, (name, id)| {
-                this.spend(1)?;
+                this.budget.spend(1)?;
                 if members.contains_key(name) { this.schema(*id, value) } else { Ok(true) }
             }),
             _ => Ok(true),
         }
+    }
+
+    /// Checks that a member exists.
+    fn has(
+        &mut self,
+        members: &Map<String, Value>,
+        name: &str,
+        what: impl FnOnce() -> String,
+    ) -> EvaluationResult {
+        if members.contains_key(name) {
+            return Ok(true);
+        }
+        self.reject(|| (MismatchKind::Missing(name.to_owned()), what()))
     }
 
     fn properties(
@@ -387,8 +492,9 @@ impl<'s, 'v> Evaluation<'s, 'v> {
         members: &'v Map<String, Value>,
     ) -> EvaluationResult {
         let Keyword::Properties { named, patterns, rest } = keyword else { return Ok(true) };
-        self.all(members.iter(), |this, (name, member)| {
-            this.spend(1)?;
+        let mut unexpected = Vec::new();
+        let fits = self.all(members.iter().enumerate(), |this, (at, (name, member))| {
+            this.budget.spend(1)?;
             let (mut fits, mut known) = (true, false);
             if let Some(id) = named.get(name) {
                 known = true;
@@ -400,120 +506,87 @@ impl<'s, 'v> Evaluation<'s, 'v> {
                     fits &= this.within(Part::Name(name), *id, member)?;
                 }
             }
+            if known || rest.is_some() {
+                this.mark(at);
+            }
             let (false, Some(rest)) = (known, rest) else { return Ok(fits) };
-            if let [Keyword::False] = this.schema.nodes[*rest].as_slice() {
-                return this.hold(false, || {
-                    format!("Additional properties are not allowed ('{name}' was unexpected)")
-                });
+            if this.refuses_all(*rest) {
+                unexpected.push(name);
+                return Ok(false);
             }
             this.within(Part::Name(name), *rest, member)
+        })?;
+        if unexpected.is_empty() {
+            return Ok(fits);
+        }
+        self.unexpected("properties", unexpected.iter().map(|name| quote_name(name)))
+    }
+
+    /// Rejects members or items that are not allowed.
+    fn unexpected(
+        &mut self,
+        what: &str,
+        all: impl ExactSizeIterator<Item = String>,
+    ) -> EvaluationResult {
+        let verb = if all.len() == 1 { "was" } else { "were" };
+        self.hold(false, || {
+            format!("Additional {what} are not allowed ({} {verb} unexpected)", listed(all))
         })
+    }
+
+    fn refuses_all(&self, id: Id) -> bool {
+        matches!(self.schema.nodes[id].keywords.as_slice(), [Keyword::False])
+    }
+
+    fn unevaluated(&mut self, rest: &Unevaluated, value: &'v Value) -> EvaluationResult {
+        let (what, id, parts): (_, _, Vec<(Part<'v>, &'v Value)>) = match value {
+            Value::Object(members) => {
+                let parts = members.iter().map(|(name, member)| (Part::Name(name), member));
+                ("properties", rest.properties, parts.collect())
+            }
+            Value::Array(items) => {
+                let parts = items.iter().enumerate().map(|(at, item)| (Part::Item(at), item));
+                ("items", rest.items, parts.collect())
+            }
+            _ => return Ok(true),
+        };
+        let Some(id) = id else { return Ok(true) };
+        self.budget.spend(parts.len())?;
+        let known = self.evaluated.clone().unwrap_or_default();
+        let mut unexpected = Vec::new();
+        let left = parts.into_iter().enumerate().filter(|(at, _)| !known.contains(at));
+        let fits = self.all(left, |this, (at, (part, value))| {
+            this.mark(at);
+            if !this.refuses_all(id) {
+                return this.within(part, id, value);
+            }
+            unexpected.push(match part {
+                Part::Name(name) => quote_name(name),
+                Part::Item(at) => format!("item {at}"),
+            });
+            Ok(false)
+        })?;
+        if unexpected.is_empty() {
+            return Ok(fits);
+        }
+        self.unexpected(what, unexpected.into_iter())
     }
 
     /// Checks member names against a schema. They are not part of the value, so they get their own scope.
     fn names(&mut self, id: Id, members: &Map<String, Value>) -> EvaluationResult {
         self.all(members.keys(), |this, name| {
-            this.spend(1 + name.len() / BYTES_PER_STEP)?;
+            this.budget.spend(1 + name.len() / BYTES_PER_STEP)?;
             let name = Value::String(name.clone());
-            let mut inner = Evaluation {
-                depth: this.depth,
-                exhaustive: this.exhaustive,
-                quiet: 1,
-                ..Evaluation::new(this.schema, this.left)
-            };
+            let mut inner = Evaluation::new(this.schema, this.budget.left);
+            (inner.depth, inner.quiet) = (this.depth, 1);
             let fits = inner.schema(id, &name);
-            this.left = inner.left;
+            this.budget.left = inner.budget.left;
             let fits = fits?;
             this.hold(fits, || format!("{} is not an allowed property name", quote(&name)))
         })
-    }
-
-    /// Whether two values are equal as JSON Schema defines it.
-    fn equal(&mut self, a: &Value, b: &Value) -> EvaluationResult {
-        self.spend(1)?;
-        match (a, b) {
-            (Value::Number(a), Value::Number(b)) => Ok(number::compare(a, b) == Ordering::Equal),
-            (Value::String(a), Value::String(b)) => {
-                self.spend(a.len().min(b.len()) / BYTES_PER_STEP)?;
-                Ok(a == b)
-            }
-            (Value::Array(a), Value::Array(b)) => {
-                if a.len() != b.len() {
-                    return Ok(false);
-                }
-                for (a, b) in a.iter().zip(b) {
-                    if !self.equal(a, b)? {
-                        return Ok(false);
-                    }
-                }
-                Ok(true)
-            }
-            (Value::Object(a), Value::Object(b)) => {
-                if a.len() != b.len() {
-                    return Ok(false);
-                }
-                for (name, a) in a {
-                    self.spend(1 + name.len() / BYTES_PER_STEP)?;
-                    let Some(b) = b.get(name) else { return Ok(false) };
-                    if !self.equal(a, b)? {
-                        return Ok(false);
-                    }
-                }
-                Ok(true)
-            }
-            (a, b) => Ok(a == b),
-        }
-    }
-
-    /// Writes a text that is the same for equal values.
-    fn canonical(&mut self, value: &Value, into: &mut String) -> Result<(), BudgetExhausted> {
-        self.spend(1)?;
-        match value {
-            Value::Number(number) => into.push_str(&number::canonical(number)),
-            Value::Array(items) => {
-                into.push('[');
-                for item in items {
-                    self.canonical(item, into)?;
-                    into.push(',');
-                }
-                into.push(']');
-            }
-            Value::Object(members) => {
-                into.push('{');
-                let mut names: Vec<&String> = members.keys().collect();
-                names.sort_unstable();
-                for name in names {
-                    self.quoted(name, into)?;
-                    into.push(':');
-                    self.canonical(&members[name], into)?;
-                    into.push(',');
-                }
-                into.push('}');
-            }
-            Value::String(text) => self.quoted(text, into)?,
-            Value::Null | Value::Bool(_) => into.push_str(&value.to_string()),
-        }
-        Ok(())
-    }
-
-    fn quoted(&mut self, text: &str, into: &mut String) -> Result<(), BudgetExhausted> {
-        self.spend(1 + text.len() / BYTES_PER_STEP)?;
-        write!(into, "{text:?}").expect("a String takes everything");
-        Ok(())
     }
 }
 
 fn chars(text: &str) -> u64 {
     text.chars().count() as u64
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }

@@ -1,9 +1,11 @@
-//! A compiled schema as a value: its keywords, and why a value does not match.
+//! A compiled schema as a value: its subschemas and their keywords.
 
 use std::collections::BTreeMap;
 
 use regex::Regex;
 use serde_json::{Number, Value};
+
+use crate::json_type::JsonType;
 
 /// Maximum nesting of subschemas during an evaluation: it recurses on the stack.
 pub const DEPTH: usize = 384;
@@ -11,25 +13,28 @@ pub const DEPTH: usize = 384;
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
-    pub(crate) nodes: Vec<Vec<Keyword>>,
-}
-
-/// Why a value was not accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The value does not match.
-    Misfit {
-        /// The position, as a JSON pointer.
-        path: String,
-        /// The mismatch at that position.
-        what: String,
-    },
-    /// The evaluation exceeds the step budget, or nests more than [`DEPTH`] subschemas.
-    OverBudget,
+    pub(crate) nodes: Vec<Node>,
 }
 
 /// A subschema, as index into [`Schema::nodes`].
 pub(crate) type Id = usize;
+
+/// A subschema.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) keywords: Vec<Keyword>,
+    /// Evaluated after all keywords.
+    pub(crate) unevaluated: Option<Unevaluated>,
+}
+
+/// `unevaluatedProperties` and `unevaluatedItems`.
+#[derive(Debug)]
+pub(crate) struct Unevaluated {
+    pub(crate) properties: Option<Id>,
+    pub(crate) items: Option<Id>,
+    /// Whether it constrains the value: a schema other than `true` is given.
+    pub(crate) constrains: bool,
+}
 
 /// A keyword that constrains the value.
 #[derive(Debug)]
@@ -50,23 +55,12 @@ pub(crate) enum Keyword {
     MinItems(u64),
     MaxItems(u64),
     UniqueItems,
-    Items {
-        prefix: Vec<Id>,
-        rest: Option<Id>,
-    },
-    Contains {
-        schema: Id,
-        min: u64,
-        max: Option<u64>,
-    },
+    Items { prefix: Vec<Id>, rest: Option<Id> },
+    Contains(Contains),
     MinProperties(u64),
     MaxProperties(u64),
     Required(Vec<String>),
-    Properties {
-        named: BTreeMap<String, Id>,
-        patterns: Vec<(Pattern, Id)>,
-        rest: Option<Id>,
-    },
+    Properties { named: BTreeMap<String, Id>, patterns: Vec<(Pattern, Id)>, rest: Option<Id> },
     PropertyNames(Id),
     DependentRequired(Vec<(String, Vec<String>)>),
     DependentSchemas(Vec<(String, Id)>),
@@ -74,21 +68,24 @@ pub(crate) enum Keyword {
     AnyOf(Vec<Id>),
     OneOf(Vec<Id>),
     Not(Id),
-    If {
-        test: Id,
-        then: Option<Id>,
-        otherwise: Option<Id>,
-    },
-    /// Counted as if it applied to every member or item.
-    Everywhere(Id),
+    If { test: Id, then: Option<Id>, otherwise: Option<Id> },
+}
+
+/// `contains` with its limits.
+#[derive(Debug)]
+pub(crate) struct Contains {
+    pub(crate) schema: Id,
+    pub(crate) min: u64,
+    pub(crate) max: Option<u64>,
+    /// Whether `unevaluatedItems` ignores the items that match: since 2020-12.
+    pub(crate) evaluates: bool,
 }
 
 /// A regular expression, matched in linear time.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) source: String,
-    /// `None` if compiled for costs only: then it matches everything.
-    pub(crate) regex: Option<Regex>,
+    pub(crate) regex: Regex,
     /// Steps charged for each byte of text.
     pub(crate) steps_per_byte: usize,
 }
@@ -96,7 +93,7 @@ pub(crate) struct Pattern {
 /// The allowed types of a value.
 #[derive(Debug)]
 pub(crate) struct Types {
-    pub(crate) names: Vec<&'static str>,
+    pub(crate) accepted: Vec<JsonType>,
     /// Draft 4: a number written as a float is not an integer.
     pub(crate) by_notation: bool,
 }

@@ -7,10 +7,44 @@ use serde_json::Value;
 /// Maximum bytes of a quoted value.
 const QUOTED: usize = 200;
 
+/// Maximum number of values in a list.
+const LISTED: usize = 12;
+
 /// A value as JSON, truncated if long. The time does not depend on the size of the value.
 pub(crate) fn quote(value: &Value) -> String {
+    truncated(|into| serde_json::to_writer(into, value).is_err())
+}
+
+/// A text as JSON, truncated if long.
+pub(crate) fn quote_text(text: &str) -> String {
+    truncated(|into| serde_json::to_writer(into, text).is_err())
+}
+
+/// The first values of a list as JSON.
+pub(crate) fn quote_all(values: &[Value]) -> String {
+    listed(values.iter().map(quote))
+}
+
+/// The first texts of a list, and how many more there are.
+pub(crate) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(LISTED);
+    let mut first: Vec<String> = all.take(LISTED).collect();
+    if more > 0 {
+        first.push(format!("{more} more"));
+    }
+    first.join(", ")
+}
+
+/// A name in single quotes, truncated if long.
+pub(crate) fn quote_name(name: &str) -> String {
+    let end = name.floor_char_boundary(QUOTED);
+    let cut = if end < name.len() { "…" } else { "" };
+    format!("'{}{cut}'", &name[..end])
+}
+
+fn truncated(write: impl FnOnce(&mut TruncatedText) -> bool) -> String {
     let mut quoted = TruncatedText(Vec::new());
-    let cut = serde_json::to_writer(&mut quoted, value).is_err();
+    let cut = write(&mut quoted);
     let mut text = String::from_utf8_lossy(&quoted.0).trim_end_matches('\u{fffd}').to_owned();
     if cut {
         text.push('…');

@@ -149,6 +149,7 @@ fn invalid_schemas() {
         register_tool name=a input_schema={"$ref":"#anchor"}
         register_tool name=a input_schema={"$dynamicRef":"#x"}
         register_tool name=a input_schema={"pattern":"^(a+)\\1$"}
+        register_tool name=a input_schema={"pattern":"^(?!con$)[a-z]+$"}
         sql SELECT count(*) FROM tools
         "##,
         expect![[r##"
@@ -160,6 +161,7 @@ fn invalid_schemas() {
             refused bad_arguments: unsupported input_schema of a: it refers to "#anchor", which does not exist in it (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused bad_arguments: unsupported input_schema of a: it has a $dynamicRef (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             refused bad_arguments: unsupported input_schema of a: "^(a+)\\1$" is not a pattern that can be matched in linear time (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: the pattern "^(?!con$)[a-z]+$" uses lookaround, which is not supported (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
             (0)
         "##]],
     );
@@ -219,6 +221,25 @@ fn recursive_schemas() {
             refused bad_arguments: the arguments do not fit tree: at /children/0/children/0: Additional properties are not allowed ('x' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'tree' AND version = 1")
             seq 6 {call_id: c3, status: pending, attempt: 0, arguments: 1}
             refused bad_arguments: the arguments do not fit redos: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa… does not match "^(a+)+$" (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'redos' AND version = 1")
+        "#]],
+    );
+}
+
+/// Generators write `unevaluatedProperties` for combined types.
+#[test]
+fn unevaluated_properties() {
+    check(
+        r#"
+        create_session agent=support id=s1
+        register_tool name=find input_schema={"unevaluatedProperties":false,"allOf":[{"properties":{"path":{}}}],"anyOf":[{"required":["name"],"properties":{"name":{}}},true]}
+        request_tool_call call_id=c1 session_id=s1 tool_name=find arguments={"name":1,"path":1}
+        request_tool_call call_id=c2 session_id=s1 tool_name=find arguments={"nane":1,"path":1}
+        "#,
+        expect![[r#"
+            seq 1 {id: s1, status: created}
+            seq 2 {name: find, version: 1, effect: at_most_once}
+            seq 3 {call_id: c1, status: pending, attempt: 0, arguments: {"name":1,"path":1}}
+            refused bad_arguments: the arguments do not fit find: Additional properties are not allowed ('nane' was unexpected) (hint: see  abide sql "SELECT json_extract(manifest, '$.input_schema') FROM tool_versions WHERE name = 'find' AND version = 1")
         "#]],
     );
 }

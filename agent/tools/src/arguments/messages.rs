@@ -1,10 +1,14 @@
 //! Schemas and errors as text for a model.
 
-use jsonschema::ValidationError;
+use abide_json_schema::{Mismatch, MismatchKind};
 use serde_json::Value;
 
-/// Maximum length of one error. It quotes the invalid value, which may have megabytes.
+/// Maximum length of the location and of the message of one error. They quote names and values of the arguments,
+/// which may have megabytes.
 const ERROR_CHARS: usize = 200;
+
+/// Maximum number of alternatives whose errors are listed.
+const ALTERNATIVES: usize = 4;
 
 /// Maximum number of listed parameters and enumeration values.
 const PARAMETERS: usize = 40;
@@ -14,15 +18,46 @@ const CHOICES: usize = 12;
 const DEPTH: usize = 3;
 
 /// The location and the message of an error.
-pub(super) fn error(error: &ValidationError<'_>) -> String {
-    let place = error.instance_path().to_string();
-    let place = if place.is_empty() { String::new() } else { format!("at {place}: ") };
-    let said = error.to_string();
-    let mut what: String = said.chars().take(ERROR_CHARS).collect();
-    if what.len() < said.len() {
-        what.push('…');
+pub(super) fn error(error: &Mismatch) -> String {
+    match &error.kind {
+        MismatchKind::Alternatives(branches) => {
+            let mut told: Vec<String> = branches
+                .iter()
+                .take(ALTERNATIVES)
+                .filter_map(|branch| Some(inner(branch.first()?, &error.path)))
+                .collect();
+            if branches.len() > ALTERNATIVES {
+                told.push(format!("{} more", branches.len() - ALTERNATIVES));
+            }
+            format!("{} ({})", at(&error.path, &error.what), told.join("; "))
+        }
+        _ => at(&error.path, &error.what),
     }
-    format!("{place}{what}")
+}
+
+/// The error of an alternative, without a location or value that was named before.
+fn inner(error: &Mismatch, outer: &str) -> String {
+    match &error.kind {
+        MismatchKind::Type(types) if error.path == outer => {
+            format!("not of type {}", join(types.iter().map(|one| format!("\"{one}\""))))
+        }
+        _ if error.path == outer => truncated(&error.what),
+        _ => at(&error.path, &error.what),
+    }
+}
+
+/// An error at a location.
+pub(super) fn at(path: &str, what: &str) -> String {
+    let place = if path.is_empty() { String::new() } else { format!("at {}: ", truncated(path)) };
+    place + &truncated(what)
+}
+
+fn truncated(text: &str) -> String {
+    let mut short: String = text.chars().take(ERROR_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
 }
 
 /// `Parameters: path (string, required), lines (integer)`.

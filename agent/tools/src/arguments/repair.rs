@@ -8,11 +8,10 @@
 //! combinations.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abide_json_integers as integers;
-use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{JsonType, JsonTypeSet, ValidationError};
+use abide_json_schema::{JsonType, Mismatch, MismatchKind};
 use serde_json::{Map, Number, Value};
 
 use super::validator::{BoundedValidator, CheckedArguments};
@@ -20,8 +19,8 @@ use super::validator::{BoundedValidator, CheckedArguments};
 /// A round converts all invalid values, so this limits the nesting of strings in strings.
 const ROUNDS: usize = 16;
 
-/// Maximum number of locations per round. Arguments with more errors do not match the schema at all.
-const PLACES: usize = 1_000;
+/// Maximum number of errors per round. Arguments with more errors do not match the schema at all.
+const ERRORS: usize = 1_000;
 
 /// Keys that models use to wrap arguments.
 const ENVELOPES: [&str; 3] = ["input", "args", "arguments"];
@@ -74,15 +73,13 @@ fn retyped(validator: &BoundedValidator, arguments: &Value) -> Option<CheckedArg
     let mut fitted = CheckedArguments { arguments: arguments.clone(), repairs: Vec::new() };
     for _ in 0..ROUNDS {
         let mut places = TypeErrors::new();
-        for error in validator.iter_errors(&fitted.arguments).take(PLACES) {
-            collect(&error, &mut places);
-        }
-        let mut places: Vec<(String, JsonTypeSet)> = places.into_iter().collect();
+        collect(&validator.mismatches(&fitted.arguments, ERRORS), &mut places);
+        let mut places: Vec<(String, BTreeSet<JsonType>)> = places.into_iter().collect();
         // Deeper locations first: a value to be wrapped or removed is repaired before it moves.
         places.sort_by_key(|(path, _)| Reverse(path.matches('/').count()));
         let before = fitted.repairs.len();
         for (path, types) in &places {
-            fitted.repairs.extend(mend(validator, &mut fitted.arguments, path, *types));
+            fitted.repairs.extend(mend(validator, &mut fitted.arguments, path, types));
         }
         if fitted.repairs.len() == before {
             return None;
@@ -95,21 +92,20 @@ fn retyped(validator: &BoundedValidator, arguments: &Value) -> Option<CheckedArg
 }
 
 /// Invalid locations, as JSON pointers, and the types that are valid there.
-type TypeErrors = BTreeMap<String, JsonTypeSet>;
+type TypeErrors = BTreeMap<String, BTreeSet<JsonType>>;
 
-/// Collects the locations of an error, including those of all alternatives.
-fn collect(error: &ValidationError<'_>, places: &mut TypeErrors) {
-    let mut types = JsonTypeSet::empty();
-    match error.kind() {
-        ValidationErrorKind::Type { kind: TypeKind::Single(one) } => types = types.insert(*one),
-        ValidationErrorKind::Type { kind: TypeKind::Multiple(several) } => types = *several,
-        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
-            context.iter().flatten().for_each(|error| collect(error, places));
+/// Collects the locations of errors, including those of all alternatives.
+fn collect(errors: &[Mismatch], places: &mut TypeErrors) {
+    for error in errors {
+        let place = places.entry(error.path.clone()).or_default();
+        match &error.kind {
+            MismatchKind::Type(accepted) => place.extend(accepted),
+            MismatchKind::Alternatives(branches) => {
+                branches.iter().for_each(|branch| collect(branch, places));
+            }
+            MismatchKind::Missing(_) | MismatchKind::Other => {}
         }
-        _ => {}
     }
-    let place = places.entry(error.instance_path().to_string()).or_default();
-    *place = place.union(types);
 }
 
 /// Repairs one location. Returns a description of the conversion.
@@ -117,7 +113,7 @@ fn mend(
     validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,
-    types: JsonTypeSet,
+    types: &BTreeSet<JsonType>,
 ) -> Option<String> {
     let place = if path.is_empty() { "the arguments" } else { path };
     let stands = arguments.pointer_mut(path)?;
@@ -128,7 +124,7 @@ fn mend(
         *stands = value;
         return Some(format!("{place}: parsed the value in a string"));
     }
-    if types.contains(JsonType::Array) && !stands.is_array() && !stands.is_null() {
+    if types.contains(&JsonType::Array) && !stands.is_array() && !stands.is_null() {
         *stands = Value::Array(vec![stands.take()]);
         return Some(format!("{place}: wrapped a single value in an array"));
     }
@@ -140,11 +136,11 @@ fn leave_out(
     validator: &BoundedValidator,
     arguments: &mut Value,
     path: &str,
-    types: JsonTypeSet,
+    types: &BTreeSet<JsonType>,
 ) -> Option<String> {
     let Some((parent, key)) = path.rsplit_once('/') else {
         let nothing = Value::Object(Map::new());
-        return types.contains(JsonType::Object).then(|| {
+        return types.contains(&JsonType::Object).then(|| {
             *arguments = nothing;
             "the arguments: treated an empty string as no arguments".to_owned()
         });
@@ -153,35 +149,33 @@ fn leave_out(
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     let kept = members.clone();
     members.remove(&key);
-    let missed = validator.iter_errors(arguments).any(|error| misses(&error, parent, &key));
+    let missed = misses(&validator.mismatches(arguments, ERRORS), parent, &key);
     if !missed {
         return Some(format!("{path}: removed an empty string"));
     }
     let members = arguments.pointer_mut(parent)?.as_object_mut()?;
     *members = kept;
-    types.contains(JsonType::Null).then(|| {
+    types.contains(&JsonType::Null).then(|| {
         members.insert(key, Value::Null);
         format!("{path}: replaced an empty string by null")
     })
 }
 
-/// Whether an error, or one of its alternatives, reports a missing member.
-fn misses(error: &ValidationError<'_>, parent: &str, key: &str) -> bool {
-    match error.kind() {
-        ValidationErrorKind::Required { property } => {
-            property == key && error.instance_path().to_string() == parent
+/// Whether one of the errors, or of their alternatives, reports a missing member.
+fn misses(errors: &[Mismatch], parent: &str, key: &str) -> bool {
+    errors.iter().any(|error| match &error.kind {
+        MismatchKind::Missing(name) => name == key && error.path == parent,
+        MismatchKind::Alternatives(branches) => {
+            branches.iter().any(|branch| misses(branch, parent, key))
         }
-        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
-            context.iter().flatten().any(|error| misses(error, parent, key))
-        }
-        _ => false,
-    }
+        MismatchKind::Type(_) | MismatchKind::Other => false,
+    })
 }
 
 /// The JSON value in a string, if it has one of the types.
-fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
+fn out_of_text(text: &str, types: &BTreeSet<JsonType>) -> Option<Value> {
     let text = text.trim();
-    if types.contains(JsonType::Boolean) {
+    if types.contains(&JsonType::Boolean) {
         // Python capitalizes them.
         let told = [("true", true), ("false", false)];
         let found = told.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
@@ -191,14 +185,14 @@ fn out_of_text(text: &str, types: JsonTypeSet) -> Option<Value> {
     }
     let value = exact(text)?;
     let fits = match &value {
-        Value::Null => types.contains(JsonType::Null),
+        Value::Null => types.contains(&JsonType::Null),
         Value::Number(number) => {
             let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
-            let fits = types.contains(JsonType::Number);
-            (fits || whole && types.contains(JsonType::Integer)) && is_exact(number, text)
+            let fits = types.contains(&JsonType::Number);
+            (fits || whole && types.contains(&JsonType::Integer)) && is_exact(number, text)
         }
-        Value::Array(_) => types.contains(JsonType::Array),
-        Value::Object(_) => types.contains(JsonType::Object),
+        Value::Array(_) => types.contains(&JsonType::Array),
+        Value::Object(_) => types.contains(&JsonType::Object),
         Value::Bool(_) | Value::String(_) => false,
     };
     fits.then_some(value)

@@ -207,18 +207,18 @@ fn an_envelope_is_unwrapped_unless_it_is_a_parameter() {
         of(path, &["path"]),
         &texts,
         expect![[r#"
-        {"input": {"path": "a"}}
-          {"path":"a"}
-          unwrapped the arguments from "input"
-        {"args": "{\"path\": \"a\"}"}
-          {"path":"a"}
-          unwrapped the arguments from "args"
-        {"arguments": {"path": "a"}, "path": "b"}
-          invalid arguments: Additional properties are not allowed ('arguments' was unexpected). Parameters: path (string, required)
-        {"input": {"input": {"path": "a"}}}
-          invalid arguments: Additional properties are not allowed ('input' was unexpected); "path" is a required property. Parameters: path (string, required)
-        {"input": "a"}
-          invalid arguments: Additional properties are not allowed ('input' was unexpected); "path" is a required property. Parameters: path (string, required)"#]],
+            {"input": {"path": "a"}}
+              {"path":"a"}
+              unwrapped the arguments from "input"
+            {"args": "{\"path\": \"a\"}"}
+              {"path":"a"}
+              unwrapped the arguments from "args"
+            {"arguments": {"path": "a"}, "path": "b"}
+              invalid arguments: Additional properties are not allowed ('arguments' was unexpected). Parameters: path (string, required)
+            {"input": {"input": {"path": "a"}}}
+              invalid arguments: "path" is a required property; Additional properties are not allowed ('input' was unexpected). Parameters: path (string, required)
+            {"input": "a"}
+              invalid arguments: "path" is a required property; Additional properties are not allowed ('input' was unexpected). Parameters: path (string, required)"#]],
     );
     let schema = of(json!({"input": {"type": "object"}, "path": {"type": "string"}}), &["path"]);
     check(
@@ -256,7 +256,7 @@ fn alternatives_are_repaired() {
               {"when":null}
               /when: parsed the value in a string
             {"when": "tomorrow"}
-              invalid arguments: at /when: "tomorrow" is not valid under any of the schemas listed in the 'anyOf' keyword. Parameters: when (object or null, required)"#]],
+              invalid arguments: at /when: "tomorrow" is valid under none of "anyOf" (not of type "object"; not of type "null"). Parameters: when (object or null, required)"#]],
     );
 }
 
@@ -276,7 +276,7 @@ fn errors_list_all_parameters() {
         ],
         expect![[r#"
             {"mode": "x", "lines": [1, "two"], "at": "noon", "extra": 1}
-              invalid arguments: at /at: "noon" is not valid under any of the schemas listed in the 'anyOf' keyword; at /lines/1: "two" is not of type "integer"; at /mode: "x" is not one of "r" or "w"; Additional properties are not allowed ('extra' was unexpected); "path" is a required property. Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
+              invalid arguments: "path" is a required property; at /at: "noon" is valid under none of "anyOf" (not of type "integer"; not of type "null"); at /lines/1: "two" is not of type "integer"; at /mode: "x" is not one of "r", "w"; Additional properties are not allowed ('extra' was unexpected). Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
             {"path": "a
               the arguments are not JSON: EOF while parsing a string at line 1 column 11. Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)
             []
@@ -287,16 +287,73 @@ fn errors_list_all_parameters() {
     assert!(told.len() < 500, "{} bytes quote the whole value", told.len());
 }
 
+/// What `register_tool` refuses is refused when the tool is added.
 #[test]
-fn patterns_with_lookaround_are_checked() {
+fn unsupported_schemas_are_refused() {
+    let why = |schema: Value| Parameters::of(&of(json!({"it": schema}), &[])).err();
+    let told = [
+        why(json!({"pattern": "^(?!con$)[a-z]+$"})),
+        why(json!({"type": "objekt"})),
+        why(json!({"$ref": "other.json"})),
+        why(json!({"$id": "other.json"})),
+    ];
+    expect![[r#"
+        the pattern "^(?!con$)[a-z]+$" uses lookaround, which is not supported
+        type is "objekt", which is not the name of a type
+        it refers to "other.json", which does not exist in it
+        a part of it has an $id"#]]
+    .assert_eq(&told.map(Option::unwrap_or_default).join("\n"));
+}
+
+#[test]
+fn formats_are_not_checked() {
     check(
-        of(json!({"name": {"type": "string", "pattern": "^(?!con$)[a-z]+$"}}), &["name"]),
-        &[r#"{"name": "file"}"#, r#"{"name": "con"}"#],
+        of(json!({"at": {"type": "string", "format": "date-time"}}), &[]),
+        &[r#"{"at": "tomorrow"}"#],
         expect![[r#"
-            {"name": "file"}
-              {"name":"file"}
-            {"name": "con"}
-              invalid arguments: at /name: "con" does not match "^(?!con$)[a-z]+$". Parameters: name (string, required)"#]],
+            {"at": "tomorrow"}
+              {"at":"tomorrow"}"#]],
+    );
+}
+
+#[test]
+fn members_that_no_alternative_declares_are_invalid() {
+    check(
+        json!({"type": "object", "unevaluatedProperties": false, "oneOf": [
+            {"properties": {"path": {"type": "string"}}, "required": ["path"]},
+            {"properties": {"lines": {"type": "array"}}, "required": ["lines"]}]}),
+        &[r#"{"path": "a"}"#, r#"{"lines": 1}"#, r#"{"path": "a", "lime": 1}"#, r#"{"lime": 1}"#],
+        expect![[r#"
+            {"path": "a"}
+              {"path":"a"}
+            {"lines": 1}
+              {"lines":[1]}
+              /lines: wrapped a single value in an array
+            {"path": "a", "lime": 1}
+              invalid arguments: Additional properties are not allowed ('lime' was unexpected). Parameters: object
+            {"lime": 1}
+              invalid arguments: {"lime":1} is valid under none of "oneOf" ("path" is a required property; "lines" is a required property). Parameters: object"#]],
+    );
+}
+
+#[test]
+fn errors_of_alternatives_are_listed() {
+    let path = json!({"type": "object", "properties": {"path": {"type": "string"}},
+        "required": ["path"]});
+    check(
+        of(
+            json!({"one": {"anyOf": [path, {"enum": ["a", "b"]}, {"type": ["integer", "null"]}]},
+                "many": {"oneOf": vec![json!({"type": "null"}); 9]}}),
+            &[],
+        ),
+        &[r#"{"one": {"path": true}}"#, r#"{"one": {}}"#, r#"{"one": "c", "many": 1}"#],
+        expect![[r#"
+            {"one": {"path": true}}
+              invalid arguments: at /one: {"path":true} is valid under none of "anyOf" (at /one/path: true is not of type "string"; {"path":true} is not one of "a", "b"; not of type "integer" or "null"). Parameters: many (null), one (object or one of "a", "b" or integer or null)
+            {"one": {}}
+              invalid arguments: at /one: {} is valid under none of "anyOf" ("path" is a required property; {} is not one of "a", "b"; not of type "integer" or "null"). Parameters: many (null), one (object or one of "a", "b" or integer or null)
+            {"one": "c", "many": 1}
+              invalid arguments: at /many: 1 is valid under none of "oneOf" (not of type "null"; not of type "null"; not of type "null"; not of type "null"; 5 more); at /one: "c" is valid under none of "anyOf" (not of type "object"; "c" is not one of "a", "b"; not of type "integer" or "null"). Parameters: many (null), one (object or one of "a", "b" or integer or null)"#]],
     );
 }
 

@@ -1,37 +1,45 @@
 //! A validator with bounded cost, and the arguments that pass it.
 
-use abide_json_schema::Schema;
-use jsonschema::{ValidationError, Validator};
+use abide_json_schema::{BudgetExhausted, Failure, Mismatch, Schema};
 use serde_json::Value;
+
+/// Maximum number of steps of an evaluation: the same as for `request_tool_call`.
+const STEPS: u64 = 500_000;
 
 /// A validator that refuses values whose validation is too expensive.
 pub(super) struct BoundedValidator {
-    pub(super) validator: Validator,
-    pub(super) costs: Schema,
+    schema: Schema,
 }
 
 impl BoundedValidator {
-    pub(super) fn affords(&self, value: &Value) -> bool {
-        self.costs.cost(value, STEPS).is_ok()
+    /// # Errors
+    /// A description of the invalid or unsupported part of the schema.
+    pub(super) fn of(schema: &Value) -> Result<BoundedValidator, String> {
+        Schema::compile(schema).map(|schema| BoundedValidator { schema })
     }
 
     /// Whether a value is valid. A value that is too expensive is not.
     pub(super) fn is_valid(&self, value: &Value) -> bool {
-        self.affords(value) && self.validator.is_valid(value)
+        self.schema.check(value, STEPS).is_ok()
     }
 
-    /// The errors of a value; none if the validation is too expensive.
-    pub(super) fn iter_errors<'a>(
-        &'a self,
-        value: &'a Value,
-    ) -> impl Iterator<Item = ValidationError<'a>> {
-        self.affords(value).then(|| self.validator.iter_errors(value)).into_iter().flatten()
+    /// The mismatches of a value, at most `most`; none if it is too expensive to find all of them.
+    pub(super) fn mismatches(&self, value: &Value, most: usize) -> Vec<Mismatch> {
+        self.schema.mismatches(value, STEPS, most).unwrap_or_default()
+    }
+
+    /// The first mismatch of an invalid value: its location and a description.
+    ///
+    /// # Errors
+    /// [`BudgetExhausted`] if the value is too expensive.
+    pub(super) fn first(&self, value: &Value) -> Result<Option<(String, String)>, BudgetExhausted> {
+        match self.schema.check(value, STEPS) {
+            Ok(()) => Ok(None),
+            Err(Failure::Misfit { path, what }) => Ok(Some((path, what))),
+            Err(Failure::OverBudget) => Err(BudgetExhausted),
+        }
     }
 }
-
-/// Maximum number of subschemas that may apply to arguments, with repetitions. In the worst case, each one stores
-/// an error.
-const STEPS: u64 = 300_000;
 
 /// Valid arguments.
 #[derive(Clone, Debug, PartialEq)]

@@ -104,8 +104,8 @@ fn names_and_schemas_are_validated() {
         tool one already exists
         invalid tool name "two words": use letters, digits, _ and -, at most 64
         invalid tool name "x…": use letters, digits, _ and -, at most 64
-        the parameters of two are not a valid JSON Schema: "objekt" is not valid under any of the schemas listed in the 'anyOf' keyword
-        the parameters of two are not a valid JSON Schema: Resource 'https://example.com/schema.json' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP"#]]
+        the parameters of two are not a supported JSON Schema: type is "objekt", which is not the name of a type
+        the parameters of two are not a supported JSON Schema: it refers to "https://example.com/schema.json", which does not exist in it"#]]
     .assert_eq(&told.join("\n"));
 }
 
