@@ -86,8 +86,8 @@ mod tests {
             &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
             expect![[r#"
-                helper native: Some(false) says "Look."
-                clerk native: Some(false) says "Be kind.""#]],
+                helper native: false says "Look."
+                clerk native: false says "Be kind.""#]],
         );
     }
 

@@ -419,7 +419,7 @@ fn no_work_starts_below_an_aborted_run() {
             for attempt in &attempts {
                 let refused = batch(&world, vec![end.clone(), attempt.clone()]).await;
                 let refused = refused.expect_err(&format!("{attempt:?}")).to_string();
-                let why = ["being aborted", "no run waits", "being cancelled"];
+                let why = ["being aborted", "no run to claim", "being cancelled"];
                 assert!(why.iter().any(|why| refused.contains(why)), "{attempt:?}: {refused}");
             }
         }

@@ -18,6 +18,7 @@ pub(crate) fn migrate(
     path: &Path,
     layout: &Layout,
     log_id: Option<&str>,
+    timeline: Option<String>,
 ) -> Result<Timelines, OpenError> {
     let store = |why: rusqlite::Error| OpenError::Store { path: path.to_owned(), why: why.into() };
     let transaction = connection
@@ -48,14 +49,14 @@ pub(crate) fn migrate(
             return Err(OpenError::TableDiffers { path: path.to_owned(), table });
         }
     }
-    let timelines = start_timeline(&transaction).map_err(store)?;
+    let timelines = start_timeline(&transaction, timeline).map_err(store)?;
     transaction.commit().map_err(store)?;
     Ok(timelines)
 }
 
-fn start_timeline(connection: &Connection) -> rusqlite::Result<Timelines> {
+fn start_timeline(connection: &Connection, id: Option<String>) -> rusqlite::Result<Timelines> {
     let stored = meta(connection, "timelines")?;
-    let timelines = Timelines::continued(stored.as_deref(), head(connection)?);
+    let timelines = Timelines::continued(stored.as_deref(), head(connection)?, id);
     set_meta(connection, "timelines", &timelines.to_text())?;
     Ok(timelines)
 }

@@ -55,6 +55,8 @@ pub struct Tuning {
     pub checkpoint_bytes: u64,
     /// The disk of the file.
     pub disk: Arc<dyn Disk>,
+    /// The id of the timeline that this opening starts. `None` for a random one; a simulation sets it.
+    pub timeline: Option<String>,
 }
 
 impl Default for Tuning {
@@ -66,6 +68,7 @@ impl Default for Tuning {
             busy_ms: 5_000,
             checkpoint_bytes: limits::CHECKPOINT_WAL_BYTES,
             disk: Arc::new(SystemDisk),
+            timeline: None,
         }
     }
 }
@@ -128,7 +131,8 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
-        let timelines = migrate::migrate(&mut connection, path, &layout, log_id)?;
+        let timelines =
+            migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
         let log_id =
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;

@@ -25,13 +25,11 @@ struct Timeline {
 }
 
 impl Timelines {
-    /// The stored timelines of a file, with a new one after its last event.
-    pub(crate) fn continued(stored: Option<&str>, head: Seq) -> Timelines {
+    /// The stored timelines of a file, with a new one after its last event. Its id is random if none is given.
+    pub(crate) fn continued(stored: Option<&str>, head: Seq, id: Option<String>) -> Timelines {
         let mut all: Vec<Timeline> =
             stored.unwrap_or_default().split(' ').filter_map(Timeline::parse).collect();
-        let mut id = uuid::Uuid::new_v4().simple().to_string();
-        id.truncate(DIGITS);
-        all.push(Timeline { after: head, id });
+        all.push(Timeline { after: head, id: id.unwrap_or_else(random_id) });
         all.drain(..all.len().saturating_sub(KEPT));
         Timelines(all)
     }
@@ -57,6 +55,12 @@ impl Timelines {
     }
 }
 
+fn random_id() -> String {
+    let mut id = uuid::Uuid::new_v4().simple().to_string();
+    id.truncate(DIGITS);
+    id
+}
+
 impl Timeline {
     fn parse(text: &str) -> Option<Timeline> {
         let (after, id) = text.split_once(':')?;
@@ -71,7 +75,7 @@ mod tests {
 
     /// Opens a file with this many events once more.
     fn open(stored: &str, head: i64) -> (String, Timelines) {
-        let timelines = Timelines::continued(Some(stored), Seq(head));
+        let timelines = Timelines::continued(Some(stored), Seq(head), None);
         (timelines.to_text(), timelines)
     }
 

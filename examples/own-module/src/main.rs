@@ -1,9 +1,7 @@
 //! Abide with one more table and one more reducer.
 
-use std::process::ExitCode;
-
 mod notes;
 
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     abide::main(vec![notes::module()])
 }

@@ -224,7 +224,7 @@ async fn invalid_requests_are_refused() {
         GET /v1/subscribe?sql=SELECT+1&params=%7B
             400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
         GET /v1/subscribe?sql=SELECT+1&colour=red
-            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `timeline`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
@@ -258,8 +258,8 @@ async fn invalid_headers_are_refused() {
     check(
         &refused.problem(),
         expect![[r#"
-        400 bad_request: the header Last-Event-ID is not a seq (send the unchanged id of the last event, or omit the header)
-    "#]],
+            400 bad_request: the header Last-Event-ID is not the id of an event (send the unchanged id of the last event, or omit the header)
+        "#]],
     );
     unharmed(&server).await;
 }

@@ -4,7 +4,7 @@ use expect_test::expect;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::house::TestServer;
+use crate::house::{TIMELINE, TestServer};
 use crate::http::{self, check, escaped};
 
 /// An event stream.
@@ -58,7 +58,7 @@ async fn a_stream_sends_a_snapshot_and_every_change() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}
+            event: snapshot id: 1@71e11e data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}
         "#]],
     );
     server.post("/v1/call/write_note", r#"{"book":"b","text":"elsewhere"}"#).await;
@@ -68,8 +68,8 @@ async fn a_stream_sends_a_snapshot_and_every_change() {
     check(
         &delta,
         expect![[r#"
-        event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[[1,"line\nbreak"]]}]}
-    "#]],
+            event: delta id: 3@71e11e data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[[1,"line\nbreak"]]}]}
+        "#]],
     );
 }
 
@@ -86,14 +86,14 @@ async fn a_reconnect_resumes_from_the_last_event() {
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-            event: delta id: 3 data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
+            event: delta id: 3@71e11e data: {"op":"delta","from":2,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
         "#]],
     );
     let mut stream = Stream::of(&server, &query, None).await;
     check(
         &stream.next().await.expect("what is new"),
         expect![[r#"
-            event: delta id: 3 data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
+            event: delta id: 3@71e11e data: {"op":"delta","from":1,"to":3,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"],[3,"three"]],"updates":[],"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
         "#]],
     );
 }
@@ -112,7 +112,7 @@ async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-            event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"reset":true}
+            event: snapshot id: 1@71e11e data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"reset":true}
         "#]],
     );
 }
@@ -129,8 +129,34 @@ async fn only_the_last_part_of_a_snapshot_has_an_id() {
     assert!(first.starts_with("event: snapshot data: "), "{first:.60}");
     assert!(first.contains(r#""more":true"#));
     let last = stream.next().await.expect("a part");
-    assert!(last.starts_with("event: snapshot id: 700 data: "), "{last:.60}");
+    assert!(last.starts_with("event: snapshot id: 700@71e11e data: "), "{last:.60}");
     assert!(!last.contains(r#""more":"#));
+}
+
+/// A seq of another history is not a position in this log, whether it comes as an event's id or as parameters.
+#[tokio::test]
+async fn a_resume_from_another_timeline_gets_a_new_snapshot() {
+    let server = TestServer::open().await;
+    for text in ["one", "two"] {
+        let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
+        server.post("/v1/call/write_note", &note).await;
+    }
+    let same = format!("1@{TIMELINE}");
+    let mut stream = Stream::of(&server, &notes_of("a"), Some(&same)).await;
+    let delta = stream.next().await.expect("a delta");
+    assert!(delta.starts_with("event: delta id: 2@71e11e data: "), "{delta}");
+
+    let by_parameter = format!("{}&after_seq=1&timeline=other", notes_of("a"));
+    for (query, last) in [(notes_of("a"), Some("1@other")), (by_parameter, None)] {
+        let mut stream = Stream::of(&server, &query, last).await;
+        check(&stream.next().await.expect("an error"), expect![[r#"
+            event: error data: {"op":"error","id":"q","code":"resync_required","detail":"your rows are from a history that this database does not have; it may have been restored from a backup","hint":"a whole snapshot follows"}
+        "#]          event: error data: {"op":"error","id":"q","code":"resync_required","detail":"your rows are from a history that this database does not have; it may have been restored from a backup","hint":"a whole snapshot follows"}
+        "#]]);
+        let snapshot = stream.next().await.expect("a snapshot");
+        assert!(snapshot.starts_with("event: snapshot id: 2@71e11e data: "), "{snapshot}");
+        assert!(snapshot.contains(r#""reset":true"#), "{snapshot}");
+    }
 }
 
 /// A reconnect repeats the address with its `as_of`, but resumes from the last event.
@@ -146,21 +172,21 @@ async fn a_stream_can_start_as_of_a_seq() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-        event: snapshot id: 1 data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"checksum":"5f35e4fe2c7ea804"}
-    "#]],
+            event: snapshot id: 1@71e11e data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"checksum":"5f35e4fe2c7ea804"}
+        "#]],
     );
     check(
         &stream.next().await.expect("what changed since"),
         expect![[r#"
-        event: delta id: 2 data: {"op":"delta","from":1,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"]],"updates":[],"checksum":"46244b99579b89bf"}]}
-    "#]],
+            event: delta id: 2@71e11e data: {"op":"delta","from":1,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[[2,"two"]],"updates":[],"checksum":"46244b99579b89bf"}]}
+        "#]],
     );
     let mut stream = Stream::of(&server, &query, Some("2")).await;
     check(
         &stream.next().await.expect("nothing new"),
         expect![[r#"
-        event: delta id: 2 data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
-    "#]],
+            event: delta id: 2@71e11e data: {"op":"delta","from":2,"to":2,"changes":[{"id":"q","deletes":[],"inserts":[],"updates":[],"checksum":"46244b99579b89bf","columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"}}]}
+        "#]],
     );
     let both = server.get(&format!("/v1/subscribe?{query}&after_seq=1")).await;
     check(

@@ -47,6 +47,9 @@ pub(crate) struct TestServer {
     _folder: TempDir,
 }
 
+/// The timeline of every server.
+pub(crate) const TIMELINE: &str = "71e11e";
+
 impl TestServer {
     /// Starts with access for everyone on this machine.
     pub(crate) async fn open() -> TestServer {
@@ -89,7 +92,8 @@ impl TestServer {
     ) -> TestServer {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(ManualClock::new());
-        let config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..config };
+        let mut config = Config { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..config };
+        config.tuning.timeline = Some(TIMELINE.to_owned());
         let engine = Engine::open(folder.path().join("notes.db"), config).expect("a new file");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has an address");

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::house::TestServer;
+use crate::house::{TIMELINE, TestServer};
 use crate::http;
 use crate::ws::Socket;
 
@@ -160,8 +160,11 @@ async fn a_resume_sends_the_changes_in_between() {
     assert_eq!(change["columns"], json!(columns));
     assert_eq!(change["key"], json!(["id"]));
 
-    // Also without changes.
-    socket.say(&format!(r#"{{"op":"subscribe","id":"r","sql":"{sql}","after_seq":4}}"#)).await;
+    // Also without changes, and with the timeline of the connection.
+    let resume = format!(
+        r#"{{"op":"subscribe","id":"r","sql":"{sql}","after_seq":4,"timeline":"{TIMELINE}"}}"#
+    );
+    socket.say(&resume).await;
     let change = socket.hear().await["changes"][0].clone();
     assert_eq!((&change["inserts"], &change["columns"]), (&json!([]), &json!(columns)));
 }

@@ -179,6 +179,10 @@ impl Rig {
             let layout = Layout { modules: config.modules.clone() };
             drop(Store::open_as(&path, layout, config.tuning.clone(), Some(LOG_ID))?);
         }
+        // Messages name the timeline, and a seed must produce the same messages.
+        let mut timeline = [0; 8];
+        clock.fill(&mut timeline).expect("the simulated source of entropy does not fail");
+        config.tuning.timeline = Some(format!("{:016x}", u64::from_be_bytes(timeline)));
         let director = Arc::new(Director::default());
         config.scheduler = Arc::clone(&director) as _;
         configure(&mut config);
