@@ -149,10 +149,9 @@ async fn a_resume_from_another_timeline_gets_a_new_snapshot() {
     let by_parameter = format!("{}&after_seq=1&timeline=other", notes_of("a"));
     for (query, last) in [(notes_of("a"), Some("1@other")), (by_parameter, None)] {
         let mut stream = Stream::of(&server, &query, last).await;
-        check(&stream.next().await.expect("an error"), expect![[r#"
-            event: error data: {"op":"error","id":"q","code":"resync_required","detail":"your rows are from a history that this database does not have; it may have been restored from a backup","hint":"a whole snapshot follows"}
-        "#]          event: error data: {"op":"error","id":"q","code":"resync_required","detail":"your rows are from a history that this database does not have; it may have been restored from a backup","hint":"a whole snapshot follows"}
-        "#]]);
+        let error = stream.next().await.expect("an error");
+        let why = "your rows are from a history that this database does not have";
+        assert!(error.contains("resync_required") && error.contains(why), "{error}");
         let snapshot = stream.next().await.expect("a snapshot");
         assert!(snapshot.starts_with("event: snapshot id: 2@71e11e data: "), "{snapshot}");
         assert!(snapshot.contains(r#""reset":true"#), "{snapshot}");
