@@ -75,8 +75,8 @@ struct IdentityArgument {
 const EXAMPLES: &str = "\
 Examples:
   abide identity create acme-app --role app --scope tenant=acme --rate 100/1s
-  abide identity create ann --role supervisor --can refunds,appeals --scope tenant=acme
-  abide identity change ann --can refunds
+  abide identity create ann --role supervisor --capability refunds,appeals --scope tenant=acme
+  abide identity change ann --capability refunds
   abide identity disable ann --reason 'left the company'
   abide identity list --db abide.db                # no server needed";
 

@@ -65,7 +65,7 @@ struct Remove {
 
 const EXAMPLES: &str = "\
 Examples:
-  abide role set clerk --may append_message,decide_approval --can refunds
+  abide role set clerk --allow append_message,decide_approval --capability refunds
   abide role list
   abide role remove clerk";
 

@@ -63,8 +63,8 @@ struct Revoke {
 
 const EXAMPLES: &str = "\
 Examples:
-  abide token create root --role admin --can '*' --db abide.db   # the first, directly on the file
-  export ABIDE_TOKEN=$(abide token create root --role admin --can '*' --db abide.db)
+  abide token create root --role admin --capability '*' --db abide.db   # the first, directly on the file
+  export ABIDE_TOKEN=$(abide token create root --role admin --capability '*' --db abide.db)
   abide token create acme-app --role app --scope tenant=acme --expires 90d
   abide token create acme-app --label 'the new server'           # one more token of it
   abide token list

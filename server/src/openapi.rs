@@ -225,14 +225,14 @@ fn subscribe() -> JsonValue {
             parameter("sql", "query", true, "One SELECT."),
             parameter("params", "query", false, "Its parameters, as a JSON object."),
             parameter("after_seq", "query", false, "Only the changes after this seq."),
-            parameter("timeline", "query", false, "The timeline on which the client has after_seq."),
+            parameter("timeline", "query", false, "The timeline of after_seq."),
             parameter(
                 "as_of", "query", false,
                 "The result as of this seq, followed by the changes since.",
             ),
             parameter("checksum", "query", false, "Send the result's checksum with each change."),
             parameter("explain", "query", false, "Send the statements that produce the deltas."),
-            parameter("Last-Event-ID", "header", false, "The id of the last event; it has priority."),
+            parameter("Last-Event-ID", "header", false, "The last event's id; it has priority."),
         ],
         "responses": answers("The events.", "text/event-stream", json!({"type": "string"})),
     }})

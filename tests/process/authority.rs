@@ -35,7 +35,8 @@ fn deployment() -> (Server, String) {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let db_text = db.to_str().unwrap();
-    let root = run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db_text]);
+    let root =
+        run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db_text]);
     let root = root.good().trim_end().to_owned();
     (Server::start_in(folder), root)
 }
@@ -97,7 +98,7 @@ fn tokens_are_listed_and_revoked_and_identities_disabled() {
 #[test]
 fn a_custom_role_and_rate() {
     let (server, root) = deployment();
-    as_who(&server, &root, &["role", "set", "greeter", "--may", "create_session,append_message"])
+    as_who(&server, &root, &["role", "set", "greeter", "--allow", "create_session,append_message"])
         .good();
     let words = ["greta", "--role", "greeter", "--quota", "2/1d"];
     let greta = token(&server, &root, &words);
@@ -132,7 +133,8 @@ fn a_token_is_shown_once() {
     for entry in fs::read_dir(server.folder()).unwrap() {
         assert!(!in_file(&entry.unwrap().path()));
     }
-    let wrong = run(["token", "create", "x", "--can", "y", "--db", server.db().to_str().unwrap()]);
+    let wrong =
+        run(["token", "create", "x", "--capability", "y", "--db", server.db().to_str().unwrap()]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
 }
 
@@ -143,7 +145,8 @@ fn a_token_in_the_servers_own_shell_can_be_revoked() {
     let folder = tempfile::tempdir().unwrap();
     let db = folder.path().join("abide.db");
     let db = db.to_str().unwrap();
-    let root = run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db]).good();
+    let root =
+        run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db]).good();
     let root = root.trim_end();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--db", db, "--json"];
     let serving = Process::spawn(abide().env("ABIDE_TOKEN", root).args(serve));
@@ -168,7 +171,7 @@ fn other_machines_need_a_token() {
     let refused = run(["serve", "--listen", "0.0.0.0:0", "--db", db]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("abide token create"), "{}", refused.stderr);
-    run(["token", "create", "root", "--role", "admin", "--can", "*", "--db", db]).good();
+    run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db]).good();
     let serving =
         Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));
     let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();

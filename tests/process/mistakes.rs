@@ -77,7 +77,7 @@ fn commands_that_use_a_file_do_not_create_it() {
         "identity change ann",
         "identity disable ann",
         "identity enable ann",
-        "role set r --may append_message",
+        "role set r --allow append_message",
         "role remove r",
         "backup copy.db",
     ];
@@ -169,26 +169,26 @@ fn what_is_no_database_is_named() {
 fn names_that_do_not_exist_are_refused_with_the_nearest() {
     let folder = folder();
     // The answer has a moment in it.
-    typed(folder.path(), "role set clerk --may append_message --db a.db");
+    typed(folder.path(), "role set clerk --allow append_message --db a.db");
     check(
         folder.path(),
         &[
-            "role set clerk --may apend_message --db a.db",
-            "role set clerk --may append_message,pay --db a.db",
+            "role set clerk --allow apend_message --db a.db",
+            "role set clerk --allow append_message,pay --db a.db",
             "role remove admin --db a.db",
             "role remove clrk --db a.db",
             "role remove nothing --db a.db",
-            "role set app --may append_message --db a.db",
+            "role set app --allow append_message --db a.db",
             "identity create ann --role clrk --db a.db",
             "token create ann --role admn --db a.db",
             "token create ann --db a.db",
             "token revoke x --db a.db",
         ],
         expect![[r#"
-            $ abide role set clerk --may apend_message --db a.db
+            $ abide role set clerk --allow apend_message --db a.db
             error: there is no reducer "apend_message"   [unknown_reducer]
               hint: did you mean append_message?
-            $ abide role set clerk --may append_message,pay --db a.db
+            $ abide role set clerk --allow append_message,pay --db a.db
             error: there is no reducer "pay"   [unknown_reducer]
               hint: GET /v1/schema lists them
             $ abide role remove admin --db a.db
@@ -200,7 +200,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
             $ abide role remove nothing --db a.db
             error: there is no role nothing   [not_found]
               hint: the roles are admin, app, agent, worker, supervisor, auditor, clerk;  abide role set  creates others
-            $ abide role set app --may append_message --db a.db
+            $ abide role set app --allow append_message --db a.db
             error: app is a built-in role and cannot be changed   [conflict]
               hint: choose another name for a role of your own
             $ abide identity create ann --role clrk --db a.db
@@ -223,7 +223,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
 fn unknown_names_in_policies_are_refused_with_the_nearest() {
     let folder = folder();
     // The answer has a moment in it.
-    typed(folder.path(), "role set clerk --may append_message --db a.db");
+    typed(folder.path(), "role set clerk --allow append_message --db a.db");
     check(
         folder.path(),
         &[

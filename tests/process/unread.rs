@@ -39,7 +39,7 @@ impl UnreadFixture {
             let words = [&["token", "create"], words, &["--db", db.to_str().unwrap()]].concat();
             run(words).good().trim_end().to_owned()
         };
-        token(&["root", "--role", "admin", "--can", "*"]);
+        token(&["root", "--role", "admin", "--capability", "*"]);
         let acme = token(&["acme", "--role", "app", "--scope", "tenant=acme"]);
         let zeta = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"]);
         let mut server = Server::start_in(folder);

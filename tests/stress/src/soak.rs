@@ -39,12 +39,12 @@ const CLIENTS: u64 = 50;
 
 /// The identities, with their arguments for `abide token create`.
 const IDENTITIES: [(&str, &[&str]); 7] = [
-    ("root", &["--role", "admin", "--can", "*"]),
+    ("root", &["--role", "admin", "--capability", "*"]),
     ("app", &["--role", "app"]),
     ("acme", &["--role", "app", "--scope", "tenant=acme"]),
     ("zeta", &["--role", "app", "--scope", "tenant=zeta"]),
     ("worker", &["--role", "worker"]),
-    ("supervisor", &["--role", "supervisor", "--can", "*"]),
+    ("supervisor", &["--role", "supervisor", "--capability", "*"]),
     ("auditor", &["--role", "auditor"]),
 ];
 

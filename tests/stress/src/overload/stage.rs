@@ -95,7 +95,7 @@ impl OverloadFixture {
             let told = output(abide()?.args(["token", "create"]).args(args).arg("--db").arg(&db))?;
             Ok(told.trim().to_owned())
         };
-        let admin = token(&["root", "--role", "admin", "--can", "*"])?;
+        let admin = token(&["root", "--role", "admin", "--capability", "*"])?;
         let timed = token(&["timed", "--role", "app"])?;
         let flooder = token(&["flooder", "--role", "app", "--rate", "50/1s"])?;
         let attacker = token(&["zeta", "--role", "app", "--scope", "tenant=zeta"])?;
