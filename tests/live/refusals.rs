@@ -274,8 +274,8 @@ fn groups_must_have_one_value() {
             SELECT a FROM r GROUP BY 2
                 bad_sql: a GROUP BY term is out of range
             SELECT coalesce(a, x) FROM r UNION SELECT n FROM s
-                unsupported_sql: a compound query whose column coalesce(a, x) has more than one possible type cannot be live
-                wrap it in CAST(… AS …), or use UNION ALL
+                unsupported_sql: UNION, EXCEPT or INTERSECT if the type of column coalesce(a, x) can differ between rows cannot be live
+                use CAST(… AS …) on that column in every SELECT, or use UNION ALL
             SELECT DISTINCT a FROM r ORDER BY b
                 unsupported_sql: an order by what SELECT DISTINCT does not show cannot be live
                 run it once with  abide sql

@@ -211,7 +211,7 @@ fn names_that_do_not_exist_are_refused_with_the_nearest() {
               hint: did you mean admin?
             $ abide token create ann --db a.db
             error: there is no identity ann   [not_found]
-              hint: create_identity creates one
+              hint: abide identity list  lists them;  abide identity create  creates one
             $ abide token revoke x --db a.db
             error: there is no token x   [not_found]
               hint: abide token list  lists them
