@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cells;
 use crate::failure::Failure;
-use crate::global_options::Options;
+use crate::global_options::{DEFAULT_URL, Options};
 use crate::output::{say, say_json};
 
 /// Arguments of `abide backup`.
@@ -32,6 +32,10 @@ Examples:
 /// # Errors
 /// The file does not exist, the target exists or cannot be written, or the copy does not verify.
 pub(crate) fn run(options: &Options, args: Backup) -> Result<(), Failure> {
+    if options.db.is_none() && options.url != DEFAULT_URL {
+        let detail = "a backup copies a file of this machine, not through a server";
+        return Err(Failure::usage(detail, "name the file:  abide backup COPY --db FILE"));
+    }
     let (from, to) = (options.db_or_default(), args.to);
     abide_store::backup(&from, &to).map_err(|error| error.to_refusal())?;
     let verified = verify_file(&to, &mut |_| {})?;

@@ -7,6 +7,7 @@ use abide_client::{CallLimits, RateLimit};
 use clap::Args;
 
 use crate::duration;
+use crate::failure::Failure;
 
 /// The rights of an identity.
 #[derive(Args, Clone, Debug, Default)]
@@ -29,6 +30,21 @@ pub(crate) struct GrantOptions {
 }
 
 impl GrantOptions {
+    /// Refuses options that contradict each other.
+    ///
+    /// # Errors
+    /// A key of the scope is given twice.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let mut keys = BTreeSet::new();
+        match self.scope.iter().find(|(key, _)| !keys.insert(key)) {
+            None => Ok(()),
+            Some((key, _)) => Err(Failure::usage(
+                format!("--scope names the key {key:?} twice"),
+                "a scope has one value for each key",
+            )),
+        }
+    }
+
     /// The capabilities, if some are given.
     pub(crate) fn capability_set(&self) -> Option<BTreeSet<String>> {
         (!self.capabilities.is_empty()).then(|| self.capabilities.iter().cloned().collect())

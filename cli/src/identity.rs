@@ -92,9 +92,13 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
             sql::list(options, identities, "no identities").await
         }
         IdentityCommand::Create(args) => {
+            args.grants.check()?;
             call::make(options, args.grants.identity(&args.id, &args.role)).await
         }
-        IdentityCommand::Change(args) => call::make(options, changed(args)).await,
+        IdentityCommand::Change(args) => {
+            args.grants.check()?;
+            call::make(options, changed(args)).await
+        }
         IdentityCommand::Disable(Disable { id, reason }) => {
             call::make(options, DisableIdentity { id, reason }).await
         }

@@ -119,6 +119,7 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
 
 /// Creates the token, and its identity if requested: both or neither.
 async fn make(abide: &Abide, args: &Create, secret: &Secret) -> Result<JsonValue, Failure> {
+    args.grants.check()?;
     let expires_in = args.expires.map(|span| span.as_millis());
     let token = CreateToken {
         label: args.label.clone(),

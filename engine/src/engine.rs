@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// Looks up credentials, on a dedicated reader, so that callers' queries do not delay
-    /// authentication. The state that it reads need not be durable yet.
+    /// authentication. Like every answer, it waits until the state that it read is durable.
     ///
     /// # Errors
     /// A [`Refusal`].

@@ -17,6 +17,7 @@ pub mod canonical;
 pub mod checksum;
 pub mod event;
 pub mod id;
+pub mod json_values;
 pub mod limits;
 mod module;
 pub mod nearest;

@@ -24,6 +24,10 @@ pub const DELEGATED_AGENTS: usize = 1_000;
 /// Calls in one `/v1/batch`: all of them share one transaction, which no other call can join.
 pub const BATCH_CALLS: usize = 1_000;
 
+/// Values in one request or WebSocket message, as [`crate::json_values`] counts them. With the most expensive values
+/// a message of this many takes some 60 MB while it is parsed.
+pub const JSON_VALUES: usize = 250_000;
+
 /// Bytes of a whole request or WebSocket message: one full call, or a batch of ordinary ones.
 pub const MESSAGE_BYTES: usize = 16 << 20;
 

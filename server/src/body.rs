@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abide_engine::buffers::Reservation;
 use abide_schema::caller::Caller;
-use abide_schema::{Code, Refusal, integers, limits::MESSAGE_BYTES};
+use abide_schema::{Code, Refusal, integers, json_values, limits::MESSAGE_BYTES};
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
@@ -46,6 +46,7 @@ impl RequestBody {
         if self.text.trim_ascii().is_empty() {
             return Ok(JsonValue::Null);
         }
+        json_values::check(&self.text)?;
         let value = serde_json::from_str(&self.text).map_err(|why| {
             not_json(&why)
                 .hint("send one JSON object in UTF-8, or an empty body if no arguments are needed")
@@ -69,6 +70,7 @@ impl RequestBody {
             );
             return Err(refused(refusal));
         }
+        json_values::check(&self.text)?;
         let envelope = serde_json::from_str(&self.text).map_err(|why| match why.classify() {
             serde_json::error::Category::Data => refused(Refusal::new(
                 Code::BadRequest,

@@ -59,7 +59,7 @@ pub(crate) async fn subscribe(
         let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
         Refusal::new(Code::BadRequest, format!("invalid query string: {why}")).hint(
             "/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; \
-                 only sql is required; there are also as_of, checksum and explain",
+                 only sql is required; there are also timeline, as_of, checksum and explain",
         )
     })?;
     let params = wanted.params.as_deref().map_or_else(|| Ok(Map::new()), params)?;

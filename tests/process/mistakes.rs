@@ -341,3 +341,28 @@ fn a_pipe_hears_of_a_lost_connection() {
         assert_eq!(line, format!("reconnected to {url}"));
     }
 }
+
+/// A second `--scope` with the same key replaced the first, and `backup` copied the local file, whatever `--url` named.
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    let lines = [
+        "token create x --role app --scope tenant=a --scope tenant=b --db a.db",
+        "identity create x --role app --scope tenant=a --scope tenant=b --db a.db",
+        "backup copy.db --url http://127.0.0.1:9",
+    ];
+    check(
+        folder().path(),
+        &lines,
+        expect![[r#"
+            $ abide token create x --role app --scope tenant=a --scope tenant=b --db a.db
+            error: --scope names the key "tenant" twice
+              hint: a scope has one value for each key
+            $ abide identity create x --role app --scope tenant=a --scope tenant=b --db a.db
+            error: --scope names the key "tenant" twice
+              hint: a scope has one value for each key
+            $ abide backup copy.db --url http://127.0.0.1:9
+            error: a backup copies a file of this machine, not through a server
+              hint: name the file:  abide backup COPY --db FILE
+        "#]],
+    );
+}

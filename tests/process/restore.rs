@@ -36,7 +36,7 @@ fn backup(server: &Server, name: &str) {
     run(["backup", copy.to_str().unwrap(), "--db", db.to_str().unwrap()]).good();
 }
 
-/// Puts a copy in place of the file, as `docs/backup.md` describes.
+/// Puts another file in place of the file, as `docs/backup.md` describes.
 fn restore(server: &Server, name: &str) {
     for ending in ["", "-wal", "-shm"] {
         let path = format!("{}{ending}", server.db().display());
@@ -93,11 +93,13 @@ async fn a_client_notices_another_file_on_the_same_port() {
     wait_for(&mut watched, "here").await;
     server.stop();
 
-    fs::remove_file(server.db()).unwrap();
-    server.start_again();
-    let other = server.client().await;
+    let mut elsewhere = Server::start_on(&server.beside("other.db"));
+    let other = elsewhere.client().await;
     other.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     say(&other, &["there 1", "there 2", "there 3"]).await;
+    elsewhere.stop();
+    restore(&server, "other.db");
+    server.start_again();
     wait_for(&mut watched, "there 3").await;
     assert_equal(&abide, &watched).await;
 }

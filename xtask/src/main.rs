@@ -102,7 +102,7 @@ const VERBS: &[Subcommand] = &[
     },
     Subcommand {
         name: "proofs",
-        about: "run every long check in full, and write the figures to docs/reliability.md",
+        about: "run every proof in full, and write the figures to docs/reliability.md",
         takes: proofs::TAKES,
         run: proofs::run,
     },

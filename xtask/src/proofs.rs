@@ -1,4 +1,4 @@
-//! `cargo xtask proofs`: every check that takes too long for `cargo xtask ci`, in full. It writes the figures that they
+//! `cargo xtask proofs`: every proof in full. `cargo xtask ci` runs a share of most of them. It writes the figures that they
 //! print to `docs/reliability.md`, between two marks. A figure is that of the proof's last complete run; a failed proof
 //! has no figures in the table. `--only` runs one of them.
 //!

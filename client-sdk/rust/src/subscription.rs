@@ -57,6 +57,9 @@ impl Subscribe {
     /// [`Subscription::seq`]. The first update is all changes since, in one; if the change history no
     /// longer reaches back that far, it is the whole result, marked [`Update::reset`].
     ///
+    /// A seq that another process stored names no timeline: after the server was restored from a backup, fetch
+    /// the whole result instead. Over reconnects of this client the timeline is checked.
+    ///
     /// Such a subscription keeps no rows: [`Subscription::rows`] is empty. For a query with LIMIT it
     /// cannot report which rows left.
     pub fn after(mut self, seq: impl Into<Position>) -> Self {

@@ -47,7 +47,7 @@ impl Deferred {
         let weight = 1 + unit.bytes() / limits::READER_QUEUE_UNIT_BYTES;
         let (caller, readers) = (unit.caller.reader_key().to_owned(), Arc::clone(&self.readers));
         let job: ReaderJob = Box::new(move |_: &mut Reader| self.run());
-        // A refused job is dropped, and its `drop` answers the caller.
+        // A refused job is dropped, and its `drop` answers the caller: with the queue full, or with the engine closing.
         let _ = readers.push(Some(&caller), job, weight);
     }
 

@@ -316,5 +316,5 @@ fn spawn_all(threads: &Threads, writer: WriterThread, syncer: Syncer) -> [JoinHa
 }
 
 fn io_error(why: &std::io::Error) -> StoreError {
-    StoreError::Limit(format!("the WAL cannot be synced: {why}"))
+    StoreError::Io(format!("the WAL cannot be synced: {why}"))
 }

@@ -45,11 +45,11 @@ fn parameter(name: &str, value: &JsonValue) -> Result<Value, Refusal> {
 }
 
 fn of_the_present() -> Refusal {
-    Refusal::new(Code::BadSql, "past queries can only read registered tables")
-        .hint("use table names without  main.  and not the engine's own tables")
+    Refusal::new(Code::BadSql, "a query with as_of reads a table that has no history")
+        .hint("use table names without  main.;  GET /v1/schema lists the tables")
 }
 
-/// The answer to a restricted query, from the rows found by [`resume::once`](crate::queries::planned::once).
+/// The answer to a restricted query, from the rows found by [`planned::once`](crate::queries::planned::once).
 pub(crate) fn answer(binding: &Binding, seq: Seq, rows: Vec<Row>) -> QueryResult {
     let shown = binding.shape().columns.iter().filter(|column| !column.hidden);
     QueryResult { seq, rows, columns: shown.map(|column| column.name.clone()).collect() }

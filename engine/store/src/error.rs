@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
+    /// An operation on a file failed outside of SQLite.
+    #[error("{0}")]
+    Io(String),
     /// The statement exceeded its time or its steps.
     #[error("the statement ran too long")]
     Interrupted,
@@ -132,8 +135,10 @@ impl StoreError {
             }
             StoreError::Limit(why) => Refusal::new(Code::LimitExceeded, why.clone()),
             StoreError::Interrupted => Refusal::new(Code::LimitExceeded, self.to_string()),
-            StoreError::Broken(_) => Refusal::new(Code::Internal, self.to_string())
-                .hint("see the server's log for the cause"),
+            StoreError::Broken(_) | StoreError::Io(_) => {
+                Refusal::new(Code::Internal, self.to_string())
+                    .hint("see the server's log for the cause")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Creation and migration of tables. Each module has a version and the steps between versions; the
+//! Creation and migration of tables, and the start of a timeline, in the first transaction of an opening. Each module has a version and the steps between versions; the
 //! newest declaration is complete. A test of every module proves that the steps lead to the
 //! declaration.
 

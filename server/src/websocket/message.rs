@@ -2,7 +2,7 @@
 
 use abide_schema::limits::{MESSAGE_BYTES, NAME_BYTES};
 use abide_schema::wire::ClientMessage;
-use abide_schema::{Code, Refusal, integers};
+use abide_schema::{Code, Refusal, integers, json_values};
 use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value as JsonValue;
@@ -25,6 +25,10 @@ pub fn read(text: &str) -> Result<ClientMessage, (Option<String>, Refusal)> {
         let id = serde_json::from_str::<MessageId>(text).ok().map(|named| named.id);
         return Err((id.filter(|id| id.len() <= NAME_BYTES), too_large()));
     }
+    json_values::check(text).map_err(|refusal| {
+        let id = serde_json::from_str::<MessageId>(text).ok().map(|named| named.id);
+        (id.filter(|id| id.len() <= NAME_BYTES), refusal)
+    })?;
     // Serde would also accept an array, its items as the fields in order.
     let object = text.trim_ascii_start().starts_with('{');
     let message = if object {
