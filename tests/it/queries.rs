@@ -381,9 +381,9 @@ fn errors_of_past_queries() {
             at 2: (1)
             refused bad_request: there is no state 5: the log ends at 4 (hint: use a seq from 0 to 4)
             refused bad_request: there is no state -1: the log ends at 4 (hint: use a seq from 0 to 4)
-            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
-            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
-            refused bad_sql: past queries can only read registered tables (hint: use table names without  main.  and not the engine's own tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
+            refused bad_sql: a query with as_of reads a table that has no history (hint: use table names without  main.;  GET /v1/schema lists the tables)
             refused bad_sql: no such table: nowhere (hint: GET /v1/schema lists the tables)
             refused bad_sql: cannot modify sessions because it is a view
             refused bad_sql: the statement is not read-only (hint: one SELECT, VALUES or WITH; to change data, call a reducer)

@@ -219,13 +219,13 @@ async fn invalid_requests_are_refused() {
         GET /v1/ws
             400 bad_request: this endpoint requires a WebSocket: connection header did not include 'upgrade' (open ws://…/v1/ws with the subprotocol abide.v1)
         GET /v1/subscribe
-            400 bad_request: invalid query string: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: missing field `sql` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also timeline, as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&after_seq=soon
-            400 bad_request: invalid query string: after_seq: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: after_seq: invalid digit found in string (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also timeline, as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+1&params=%7B
             400 bad_request: params is not a JSON object: EOF while parsing an object at line 1 column 1 (params={"sid": "s_42"}, percent-encoded)
         GET /v1/subscribe?sql=SELECT+1&colour=red
-            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `timeline`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also as_of, checksum and explain)
+            400 bad_request: invalid query string: colour: unknown field `colour`, expected one of `sql`, `params`, `after_seq`, `timeline`, `as_of`, `checksum`, `explain`, `token` (/v1/subscribe?sql=SELECT…&params={…}&after_seq=40; only sql is required; there are also timeline, as_of, checksum and explain)
         GET /v1/subscribe?sql=SELECT+random()+FROM+notes
             422 unsupported_sql: random() is not deterministic, so this query cannot be live (run it once with  abide sql)
         GET /v1/subscribe?sql=SELECT+*+FROM+books
