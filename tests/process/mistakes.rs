@@ -355,13 +355,13 @@ fn options_that_contradict_each_other_are_refused() {
         &lines,
         expect![[r#"
             $ abide token create x --role app --scope tenant=a --scope tenant=b --db a.db
-            error: --scope names the key "tenant" twice
+            error: --scope names the key "tenant" twice   [usage]
               hint: a scope has one value for each key
             $ abide identity create x --role app --scope tenant=a --scope tenant=b --db a.db
-            error: --scope names the key "tenant" twice
+            error: --scope names the key "tenant" twice   [usage]
               hint: a scope has one value for each key
             $ abide backup copy.db --url http://127.0.0.1:9
-            error: a backup copies a file of this machine, not through a server
+            error: a backup copies a file of this machine, not through a server   [usage]
               hint: name the file:  abide backup COPY --db FILE
         "#]],
     );
