@@ -275,7 +275,7 @@ impl Engine {
         self.inner.jobs.weight()
     }
 
-    /// Queue lengths of the threads. For a scheduler ([`StepScheduler`]).
+    /// Queue lengths of the threads. For a scheduler ([`StepScheduler`](crate::ports::StepScheduler)).
     #[must_use]
     pub fn waiting(&self) -> Backlog {
         Backlog {
