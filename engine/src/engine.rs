@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::ports::{Backlog, EventSources};
 use crate::results::{CommittedBatch, CommittedCall, QueryResult};
 use crate::subscriptions::buffers::Buffers;
-use crate::subscriptions::connection::{Connection, Start};
+use crate::subscriptions::connection::Connection;
 use inner::{Inner, overloaded};
 use startup::ThreadConfig;
 
@@ -213,24 +213,11 @@ impl Engine {
         *self.inner.queries.durable.borrow()
     }
 
-    /// The timeline of the states since this engine was opened. See [`Engine::on_timeline`].
+    /// The timeline of the states since this engine was opened. A client that resumes in another process or on another
+    /// connection states it ([`SubscribeRequest::timeline`](crate::SubscribeRequest::timeline)).
     #[must_use]
     pub fn timeline(&self) -> &str {
         self.inner.store.timelines().current()
-    }
-
-    /// Where a subscription starts whose caller has a state of a timeline: [`Start::Diverged`] if the file does not have
-    /// that state, because it was restored from a backup or is another file. Without a timeline the caller is believed.
-    #[must_use]
-    pub fn on_timeline(&self, start: Start, timeline: Option<&str>) -> Start {
-        match (start, timeline) {
-            (Start::After(seq), Some(timeline))
-                if !self.inner.store.timelines().contain(timeline, seq) =>
-            {
-                Start::Diverged
-            }
-            (start, _) => start,
-        }
     }
 
     /// The path of the file.

@@ -69,8 +69,9 @@ pub(crate) async fn subscribe(
         Some((seq, timeline)) => (Start::After(seq), timeline),
         None => (Start::of(after_seq, as_of)?, timeline),
     };
-    let start = app.engine.on_timeline(start, timeline.as_deref());
-    let wanted = SubscribeRequest { id: ID, sql: &sql, params: &params, start, checksum, explain };
+    let timeline = timeline.as_deref();
+    let wanted =
+        SubscribeRequest { id: ID, sql: &sql, params: &params, start, timeline, checksum, explain };
     let mut connection = app.engine.connect(&session.caller);
     let account = app.engine.buffers().account(&session.caller);
     connection.subscribe(&wanted).await?;

@@ -215,7 +215,8 @@ impl SubscriptionStart {
                 Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
             };
             let (id, checksum, explain) = (ID, *checksum, *explain);
-            let wanted = SubscribeRequest { id, sql, params, start, checksum, explain };
+            let wanted =
+                SubscribeRequest { id, sql, params, start, timeline: None, checksum, explain };
             match connection.subscribe(&wanted).await {
                 Ok(()) => return Ok(connection),
                 Err(refusal) if self.is_passing(&refusal) => sleep(backoff.next()).await,

@@ -268,13 +268,25 @@ impl Connection {
     ) -> Result<ResumeResult, QueryFailure> {
         let (binding, tables) = (binding.clone(), Arc::clone(&self.engine.queries.tables));
         let (start, checksum) = (wanted.start, wanted.checksum);
+        let has_other_history = self.has_other_history(wanted);
         let shared = self.engine.shared_results(&self.caller);
-        let read = move |reader: &mut _| {
-            resume::begin(reader, &tables, &binding, start, checksum, &shared)
+        let read = move |reader: &mut _| match has_other_history {
+            true => resume::begin_again(reader, &binding, &shared),
+            false => resume::begin(reader, &tables, &binding, start, checksum, &shared),
         };
         let resumed = self.engine.queries.read(self.caller.reader_key(), read).await?;
         self.engine.queries.wait_durable(resumed.seq()).await?;
         Ok(resumed)
+    }
+
+    /// Whether the client's rows are of a state that the file does not have.
+    fn has_other_history(&self, wanted: &SubscribeRequest<'_>) -> bool {
+        match (wanted.start, wanted.timeline) {
+            (Start::After(seq), Some(timeline)) => {
+                !self.engine.store.timelines().contain(timeline, seq)
+            }
+            _ => false,
+        }
     }
 
     /// Like [`Connection::begin`], and brings the other subscriptions to the end of the answer. An

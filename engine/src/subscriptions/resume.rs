@@ -43,6 +43,18 @@ impl ResumeResult {
     }
 }
 
+/// Reads the whole result for a client whose rows are from another history.
+pub(crate) fn begin_again(
+    reader: &mut Reader,
+    binding: &Binding,
+    shared: &SharedResults,
+) -> Result<ResumeResult, QueryFailure> {
+    let state = reader.snapshot().map_err(|error| error.to_refusal())?;
+    let why = "your rows are from a history that this database does not have; it may have been \
+               restored from a backup";
+    whole_snapshot(&state, binding, Some(resync(why.to_owned())), shared)
+}
+
 /// Reads where a subscription starts.
 pub(crate) fn begin(
     reader: &mut Reader,
@@ -55,11 +67,6 @@ pub(crate) fn begin(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     match start {
         Start::Now => whole_snapshot(&state, binding, None, shared),
-        Start::Diverged => {
-            let why = "your rows are from a history that this database does not have; it may have \
-                       been restored from a backup";
-            whole_snapshot(&state, binding, Some(resync(why.to_owned())), shared)
-        }
         Start::AsOf(past) => past_and_since(&state, tables, binding, past, shared),
         Start::After(from) => match resume_in(&state, tables, binding, from, shared)? {
             ResumeResult::Delta { from, seq, delta, .. } if wants_checksum => {

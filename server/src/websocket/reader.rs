@@ -164,10 +164,10 @@ impl Reader<'_> {
                 explain,
             } => {
                 let start = match Start::of(after_seq, as_of) {
-                    Ok(start) => engine.on_timeline(start, timeline.as_deref()),
+                    Ok(start) => start,
                     Err(refusal) => return self.answer(frames::error(Some(&id), &refusal)).await,
                 };
-                let subscribe = Subscribe { id, sql, params, start, checksum, explain };
+                let subscribe = Subscribe { id, sql, params, start, timeline, checksum, explain };
                 self.command(Command::Subscribe(subscribe)).await
             }
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,

@@ -27,14 +27,23 @@ pub(super) struct Subscribe {
     pub(super) sql: String,
     pub(super) params: Map<String, JsonValue>,
     pub(super) start: Start,
+    pub(super) timeline: Option<String>,
     pub(super) checksum: bool,
     pub(super) explain: bool,
 }
 
 impl Subscribe {
     fn wanted(&self) -> SubscribeRequest<'_> {
-        let Subscribe { id, sql, params, start, checksum, explain } = self;
-        SubscribeRequest { id, sql, params, start: *start, checksum: *checksum, explain: *explain }
+        let Subscribe { id, sql, params, start, timeline, checksum, explain } = self;
+        SubscribeRequest {
+            id,
+            sql,
+            params,
+            start: *start,
+            timeline: timeline.as_deref(),
+            checksum: *checksum,
+            explain: *explain,
+        }
     }
 }
 

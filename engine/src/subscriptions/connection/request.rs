@@ -14,6 +14,9 @@ pub struct SubscribeRequest<'a> {
     pub params: &'a Map<String, JsonValue>,
     /// Where it starts.
     pub start: Start,
+    /// The timeline of [`Start::After`]: the subscription starts with the whole result after `resync_required` if the
+    /// file does not have that state, because it was restored from a backup or is another file. `None` trusts the seq.
+    pub timeline: Option<&'a str>,
     /// Whether the result's checksum is sent with it and with each of its changes.
     pub checksum: bool,
     /// Whether the statements that produce its deltas are sent.
@@ -28,7 +31,8 @@ impl<'a> SubscribeRequest<'a> {
         sql: &'a str,
         params: &'a Map<String, JsonValue>,
     ) -> SubscribeRequest<'a> {
-        SubscribeRequest { id, sql, params, start: Start::Now, checksum: false, explain: false }
+        let (start, timeline) = (Start::Now, None);
+        SubscribeRequest { id, sql, params, start, timeline, checksum: false, explain: false }
     }
 }
 
@@ -41,8 +45,6 @@ pub enum Start {
     After(Seq),
     /// With the result as of this seq, followed by the changes since.
     AsOf(Seq),
-    /// With the whole result after `resync_required`: the caller has a result of another history.
-    Diverged,
 }
 
 impl Start {

@@ -95,12 +95,12 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                 }) => {
                     let start =
                         Start::of(after_seq, as_of).expect("a client sends at most one of both");
-                    let start = engine.on_timeline(start, timeline.as_deref());
                     let wanted = SubscribeRequest {
                         id: &id,
                         sql: &sql,
                         params: &params,
                         start,
+                        timeline: timeline.as_deref(),
                         checksum,
                         explain,
                     };
