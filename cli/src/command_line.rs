@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use abide_agent::Environment;
 use abide_schema::Module;
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[cfg(feature = "demo")]
 use crate::demo;
@@ -132,12 +135,13 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
 /// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
 /// plain lines.
 fn start_log(command: &Command) {
-    let asked = EnvFilter::try_from_env("ABIDE_LOG");
-    let is_plain = asked.is_err() && !matches!(command, Command::Serve(_));
-    let filter = asked.unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let filter = std::env::var("ABIDE_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let is_plain = filter.is_none() && !matches!(command, Command::Serve(_));
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let log = tracing_subscriber::fmt::layer().with_ansi(false);
     let log = log.with_writer(|| printable::LogWriter);
-    if is_plain { log.event_format(output::PlainRecord).init() } else { log.init() }
+    let log = if is_plain { log.event_format(output::PlainRecord).boxed() } else { log.boxed() };
+    tracing_subscriber::registry().with(log.with_filter(filter)).init();
 }
 
 fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 //! In reading order: `registry` prepares a call · `queue` and `fair_queue` order callers · `jobs` of the writer's queue · `writer`
 //! commits one `group` of units after the other · `unit` and `run_unit` run the calls of a unit · `execute` runs one call in the
 //! open `transaction`, over the `overlay` · `deferred` moves long work to readers · `outcome` and `request_ids` answer retries ·
-//! `live_queries` makes deltas · `timers` makes due rows into calls · `durable` syncs · `checkpointer` moves the WAL ·
+//! `live_queries` makes deltas · `timers` makes due rows into calls · `open_rows` are committed by SQLite later · `durable` syncs · `checkpointer` moves the WAL ·
 //! `retention` of the change log · `table_watchers` reports changed tables.
 
 pub(crate) mod checkpointer;
@@ -14,6 +14,7 @@ pub(crate) mod fair_queue;
 pub(crate) mod group;
 pub(crate) mod jobs;
 pub(crate) mod live_queries;
+pub(crate) mod open_rows;
 pub(crate) mod outcome;
 pub(crate) mod overlay;
 pub(crate) mod prepared_call;

@@ -300,6 +300,9 @@ impl Engine {
     /// Returns when all of that is done. Blocks: call it from a thread, not from a task.
     pub fn close(&self) {
         self.inner.stop();
-        self.inner.checkpoints.finish();
+        let is_complete = self.inner.checkpoints.finish() && !self.inner.visible.is_behind();
+        if is_complete && let Err(error) = self.inner.store.remove_journal() {
+            tracing::warn!(%error, "the journal was not removed; the next opening does");
+        }
     }
 }

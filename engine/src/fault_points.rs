@@ -32,15 +32,17 @@ pub enum FaultPoint {
     Ran,
     /// Writer: while making deltas, before a statement.
     Delta,
-    /// Writer: before COMMIT.
+    /// Writer: before the group is appended to the journal.
     Commit,
-    /// Writer: after COMMIT, before the sync thread has it.
+    /// Writer: the group is in the journal, before the sync thread has it.
     Committed,
+    /// Writer: before SQLite commits the groups.
+    CommitRows,
     /// Writer: before it prunes undo images.
     Prune,
-    /// Sync: before the WAL is synced.
+    /// Sync: before the journal is synced.
     Sync,
-    /// Sync: the WAL is synced; the durable seq has not advanced.
+    /// Sync: the journal is synced; the durable seq has not advanced.
     Synced,
     /// Sync: the durable seq has advanced; no call is answered yet.
     Durable,
@@ -52,7 +54,7 @@ pub enum FaultPoint {
     Frames,
     /// Checkpointer: before it checkpoints the WAL.
     Checkpoint,
-    /// Checkpointer: while it blocks the writer.
+    /// Writer: while it checkpoints the rest of the WAL.
     CheckpointLock,
     /// Reader: between two queries.
     Read,
@@ -64,7 +66,7 @@ pub enum FaultPoint {
 
 impl FaultPoint {
     /// All points.
-    pub const ALL: [FaultPoint; 23] = [
+    pub const ALL: [FaultPoint; 24] = [
         FaultPoint::Due,
         FaultPoint::Attach,
         FaultPoint::Attached,
@@ -76,6 +78,7 @@ impl FaultPoint {
         FaultPoint::Delta,
         FaultPoint::Commit,
         FaultPoint::Committed,
+        FaultPoint::CommitRows,
         FaultPoint::Prune,
         FaultPoint::Sync,
         FaultPoint::Synced,
@@ -112,9 +115,19 @@ pub(crate) fn durable_for_query(seq: Seq) -> Seq {
     if makes(SeededBug::QueryBeforeSync) { Seq::ZERO } else { seq }
 }
 
-/// The outcome of a sync of the WAL.
+/// The outcome of a sync of the journal.
 pub(crate) fn sync_outcome(synced: io::Result<()>) -> io::Result<()> {
     if makes(SeededBug::SyncErrorIgnored) { Ok(()) } else { synced }
+}
+
+/// Whether a group is journalled.
+pub(crate) fn journals() -> bool {
+    !makes(SeededBug::GroupNotJournalled)
+}
+
+/// Whether segments of the journal are used again as soon as SQLite has committed their groups.
+pub(crate) fn recycles_before_checkpoint() -> bool {
+    makes(SeededBug::SegmentRecycledEarly)
 }
 
 /// Whether a checkpoint is refused, for an engine whose storage has failed or not.

@@ -290,7 +290,7 @@ impl DurabilityWaiter {
         let outcome = Ok(UnitResult { calls: Vec::new(), duplicate: false });
         *self.platter.written.lock().expect("no thread panics") = seq;
         let answers = vec![ReplyEnvelope { reply, outcome }];
-        commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new() }, 1);
+        commits.push_wait(Commit { to: Seq(seq), answers, deltas: Vec::new(), segment: None }, 1);
         let platter = Arc::clone(&self.platter);
         thread::spawn(move || match shuttle::future::block_on(answer) {
             Ok(Ok(_)) => assert!(platter.has(seq), "{seq} is acknowledged"),
@@ -322,7 +322,7 @@ fn commit_and_listen(fails: u32) {
     let syncer = Syncer {
         commits: Arc::clone(&commits),
         to_publish: Arc::clone(&to_publish),
-        sync: Box::new(move || disk.sync()),
+        sync: Box::new(move |_| disk.sync()),
         durable: told,
         hub,
         health: Arc::clone(&health),

@@ -37,7 +37,7 @@ mod threads;
 
 pub use abide_live::{Budget, Cost, Delta, PositionedRow, TemplateWork, WindowDelta};
 pub use abide_store::{
-    Disk, Layout, OpenError, StoreError, SyncData, SystemDisk, Tuning, Verified, VerifyError,
+    Disk, DiskFile, Layout, OpenError, StoreError, SystemDisk, Tuning, Verified, VerifyError,
     backup, sqlite_version, verify_file,
 };
 pub use access::credentials;

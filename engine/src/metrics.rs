@@ -124,13 +124,17 @@ metrics! {
     denied_total;
     /// Calls and queries refused by their caller's rate limit or quota.
     rate_limited_total;
-    /// Transactions committed.
+    /// Groups of calls committed to the journal.
     commits_total;
+    /// Commits of SQLite, each of one or more groups.
+    row_commits_total;
+    /// Bytes of the journal that the database file may not have.
+    journal_bytes;
     /// Steps of SQLite's virtual machine on the writer, for calls, live queries and deadlines.
     writer_steps_total;
     /// Transactions rerun because a refused call had already written.
     savepoint_reruns_total;
-    /// Syncs of the WAL.
+    /// Syncs of the journal.
     syncs_total;
     /// Microseconds spent in syncs of the WAL.
     sync_us_total;

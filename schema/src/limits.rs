@@ -3,6 +3,7 @@
 //! or with `overloaded` if a retry can succeed.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// Bytes of one call's arguments as JSON text. Recorded agents read files of over a megabyte in one
 /// message; eight leave room without letting one call occupy the writer for long.
@@ -48,6 +49,27 @@ pub const WRITER_QUEUE_BYTES: usize = 16 << 20;
 /// Bytes of calls in one transaction: some six hundred ordinary ones. By then the sync is well amortised, and
 /// a longer batch only makes the first caller wait for the last.
 pub const COMMIT_BYTES: usize = 1 << 20;
+
+/// Bytes of journal records after which SQLite commits their groups. More would make the commit itself, during which
+/// calls wait, longer than some milliseconds.
+pub const OPEN_TRANSACTION_BYTES: usize = 1 << 20;
+
+/// Time without calls after which SQLite commits an open transaction: longer than a caller takes from one answer to its
+/// next call.
+pub const OPEN_TRANSACTION_IDLE: Duration = Duration::from_millis(3);
+
+/// Time after which SQLite commits an open transaction while calls arrive. Other programs that read the file see it that
+/// much later.
+pub const OPEN_TRANSACTION: Duration = Duration::from_millis(100);
+
+/// Time between two commits for readers, while calls arrive: readers that arrive meanwhile share one commit.
+pub const READER_COMMIT: Duration = Duration::from_millis(4);
+
+/// Bytes of a segment of the journal: some thousand ordinary calls.
+pub const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Bytes of journal that trigger a checkpoint, so that the recovery after a crash takes less than a second.
+pub const CHECKPOINT_JOURNAL_BYTES: u64 = 48 << 20;
 
 /// Steps of SQLite's virtual machine after which a batch of so many calls is refused before its next call. An ordinary
 /// call takes some hundreds, the first step of a cancellation up to 45,000 (`tests/it/costs.rs`).

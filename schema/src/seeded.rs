@@ -19,8 +19,6 @@ pub enum SeededBug {
     WalNotRewritten,
     /// A checkpoint runs although a sync of the WAL has failed.
     CheckpointAfterError,
-    /// A commit that found no room in the WAL index stays complete in the WAL.
-    CommitNotBuried,
     /// Checkpoints run without syncs.
     CheckpointUnsynced,
     /// A worker that lost its lease can still write.
@@ -43,18 +41,29 @@ pub enum SeededBug {
     ScopeIgnored,
     /// A query returns rows that its caller may not see.
     SightUnbounded,
+    /// A group is acknowledged whose record is not in the journal.
+    GroupNotJournalled,
+    /// A segment of the journal is used again before a checkpoint has its groups.
+    SegmentRecycledEarly,
+    /// The checksum of a journal record is not checked.
+    TornRecordBelieved,
+    /// A record of an earlier use of a segment is applied.
+    OldRoundBelieved,
+    /// A foreign key is checked only when SQLite commits, after the acknowledgement.
+    ForeignKeyLate,
+    /// The rows of a refused group stay in the open transaction.
+    GroupNotRolledBack,
 }
 
 impl SeededBug {
     /// All bugs.
-    pub const ALL: [SeededBug; 18] = [
+    pub const ALL: [SeededBug; 23] = [
         SeededBug::AckBeforeSync,
         SeededBug::DeltaBeforeSync,
         SeededBug::QueryBeforeSync,
         SeededBug::SyncErrorIgnored,
         SeededBug::WalNotRewritten,
         SeededBug::CheckpointAfterError,
-        SeededBug::CommitNotBuried,
         SeededBug::CheckpointUnsynced,
         SeededBug::NoFencing,
         SeededBug::EffectRetried,
@@ -66,6 +75,12 @@ impl SeededBug {
         SeededBug::GapAfterRefusal,
         SeededBug::ScopeIgnored,
         SeededBug::SightUnbounded,
+        SeededBug::GroupNotJournalled,
+        SeededBug::SegmentRecycledEarly,
+        SeededBug::TornRecordBelieved,
+        SeededBug::OldRoundBelieved,
+        SeededBug::ForeignKeyLate,
+        SeededBug::GroupNotRolledBack,
     ];
 }
 

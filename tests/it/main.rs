@@ -14,6 +14,7 @@ mod durability;
 mod explain;
 mod former;
 mod guesses;
+mod journal;
 mod leases;
 mod live;
 mod log;

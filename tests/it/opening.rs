@@ -103,7 +103,7 @@ fn another_programs_database() {
         "#]],
     );
     check(
-        |path| make_sql(path, "PRAGMA user_version = 3"),
+        |path| make_sql(path, "PRAGMA user_version = 4"),
         expect![[r#"
             bad_request: FOLDER/abide.db is a SQLite database of another program
             hint: pass another file; this one was not changed
@@ -114,9 +114,9 @@ fn another_programs_database() {
 #[test]
 fn a_newer_format() {
     check(
-        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 3"),
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 4"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 3, this one supports 2
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 4, this one supports 3
             hint: use the newer version of abide
         "#]],
     );

@@ -24,7 +24,9 @@ fn keeping(events: u64) -> World {
     world
 }
 
-fn floor(world: &World) -> i64 {
+async fn floor(world: &World) -> i64 {
+    // The change log is pruned after SQLite commits.
+    world.commit_rows().await;
     world.engine().metrics().change_log_oldest_seq.get().cast_signed()
 }
 
@@ -81,7 +83,7 @@ fn below_at_and_above_the_floor() {
             held.push(now(&world).await);
         }
         for again in ["at once", "after a restart", "after a kill"] {
-            assert_eq!(floor(&world), 12, "{again}");
+            assert_eq!(floor(&world).await, 12, "{again}");
             for kept in &held {
                 let from = kept.seq;
                 let (refusal, rows) = resumed(&world, kept).await;
@@ -108,7 +110,7 @@ fn below_at_and_above_the_floor() {
         world.retention = Retention { events: Some(100), age: None };
         world.reopen();
         world.say("s1", "and on").await.unwrap();
-        assert_eq!(floor(&world), 12);
+        assert_eq!(floor(&world).await, 12);
         assert!(past(&world, 11).await.is_err());
     });
 }
@@ -121,7 +123,7 @@ fn retention_of_nothing_and_of_everything() {
         let kept = now(&world).await;
         assert_eq!(resumed(&world, &kept).await, (None, 1), "at the head nothing is missing");
         world.say("s1", "more").await.unwrap();
-        assert_eq!(floor(&world), 3);
+        assert_eq!(floor(&world).await, 3);
         assert!(resumed(&world, &kept).await.0.is_some());
         assert_eq!(past(&world, 3).await, Ok(2));
         world.close();
@@ -136,7 +138,7 @@ fn retention_of_nothing_and_of_everything() {
         world.session("s1").await;
         world.clock.advance_ms(1_000 * 86_400_000);
         world.say("s1", "much later").await.unwrap();
-        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)));
+        assert_eq!((floor(&world).await, past(&world, 0).await), (0, Ok(0)));
     });
 }
 
@@ -154,13 +156,13 @@ fn a_long_history_is_pruned_in_slices() {
             let caller = Caller::new("local");
             world.engine().batch(&caller, &vec![call; 1_000], None).await.unwrap();
         }
-        assert_eq!(floor(&world), 0);
+        assert_eq!(floor(&world).await, 0);
         world.retention = Retention { events: Some(10), age: None };
         world.reopen();
-        let mut floors = vec![floor(&world)];
+        let mut floors = vec![floor(&world).await];
         while floors.last() != Some(&(world.engine().durable_seq().0 - 10)) {
             world.say("s1", "and on").await.unwrap();
-            floors.push(floor(&world));
+            floors.push(floor(&world).await);
         }
         assert_eq!(floors, [0, 2_000, 4_000, 4_995]);
         assert!(floors.windows(2).all(|pair| pair[1] - pair[0] <= SLICE));
@@ -183,16 +185,20 @@ fn old_changes_are_pruned() {
         world.say("s1", "on the third day").await.unwrap();
         advance(3);
         world.say("s1", "on the sixth").await.unwrap();
-        assert_eq!((floor(&world), past(&world, 0).await), (0, Ok(0)), "all changes are recent");
+        assert_eq!(
+            (floor(&world).await, past(&world, 0).await),
+            (0, Ok(0)),
+            "all changes are recent"
+        );
         advance(2);
-        assert_eq!(floor(&world), 0, "without commits nothing is pruned");
+        assert_eq!(floor(&world).await, 0, "without commits nothing is pruned");
         world.say("s1", "on the eighth").await.unwrap();
-        assert_eq!(floor(&world), 2, "the changes of the first day");
+        assert_eq!(floor(&world).await, 2, "the changes of the first day");
         assert!(past(&world, 1).await.is_err());
         assert_eq!(past(&world, 2).await, Ok(1));
         advance(30);
         world.say("s1", "a month later").await.unwrap();
-        assert_eq!(floor(&world), 5, "all but the last");
+        assert_eq!(floor(&world).await, 5, "all but the last");
     });
 }
 
@@ -208,10 +214,10 @@ fn the_nearer_of_two_limits() {
         for _ in 0..4 {
             world.say("s1", "at once").await.unwrap();
         }
-        assert_eq!(floor(&world), 2, "six events at once: too many");
+        assert_eq!(floor(&world).await, 2, "six events at once: too many");
         world.clock.advance_ms(120_000);
         world.say("s1", "late").await.unwrap();
-        assert_eq!(floor(&world), 6, "too old");
+        assert_eq!(floor(&world).await, 6, "too old");
     });
 }
 

@@ -166,6 +166,11 @@ impl World {
         self.call("append_message", args).await
     }
 
+    /// Returns when SQLite has committed all answered calls, so that other programs see them.
+    pub(crate) async fn commit_rows(&self) {
+        self.rows("SELECT 1").await;
+    }
+
     pub(crate) async fn rows(&self, sql: &str) -> Vec<Row> {
         self.rows_as_of(sql, None).await
     }

@@ -2,16 +2,18 @@
 //!
 //! A checkpoint next to a busy writer never copies the whole WAL, and SQLite restarts a WAL only when all of it is
 //! copied. Without a pause of the writer the WAL would grow without bound. So the thread copies the WAL next to the
-//! writer until little is left, and blocks the writer only to copy the rest.
+//! writer until little is left, and leaves the rest to the writer, which commits its open transaction before.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use abide_schema::Seq;
+use abide_schema::{Seq, limits};
 use abide_store::{Checkpointer, StoreError};
 use tokio::sync::watch;
 
+use crate::commit::jobs::WriterJob;
+use crate::commit::queue::Queue;
 use crate::commit::writer::WriterThread;
 use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
@@ -22,12 +24,11 @@ use crate::threads::Threads;
 /// Interval between checks of the WAL size. At 100 MB/s the WAL grows by ten megabytes in between.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The thread blocks the writer only when at most this much is left to copy.
+/// The writer copies the rest when at most this much is left.
 const BLOCKING_BYTES: u64 = 2 << 20;
 
 /// Maximum passes next to the writer. Each pass copies what was written during the pass before it. If so many are
-/// not enough, the disk is hardly faster than the writer, and the thread blocks the writer to copy more than
-/// [`BLOCKING_BYTES`].
+/// not enough, the disk is hardly faster than the writer, which then copies more than [`BLOCKING_BYTES`].
 const PASSES: usize = 8;
 
 /// The running thread.
@@ -46,8 +47,8 @@ pub(crate) struct CheckpointConfig {
     pub(crate) durable: watch::Receiver<Seq>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
-    /// Held by the writer during each transaction.
-    pub(crate) gate: Arc<Mutex<()>>,
+    /// The writer's queue.
+    pub(crate) jobs: Arc<Queue<WriterJob>>,
     /// WAL size that triggers a checkpoint.
     pub(crate) wal_bytes: u64,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
@@ -64,10 +65,17 @@ impl CheckpointConfig {
             durable: durable.clone(),
             metrics: Arc::clone(&writer.metrics),
             health: Arc::clone(&writer.health),
-            gate: Arc::clone(&writer.gate),
+            jobs: Arc::clone(&writer.jobs),
             wal_bytes,
             scheduler: Arc::clone(&writer.scheduler),
         }
+    }
+}
+
+impl CheckpointConfig {
+    /// Whether recovery after a crash would take long.
+    fn journal_is_long(&self) -> bool {
+        self.metrics.journal_bytes.get() >= limits::CHECKPOINT_JOURNAL_BYTES
     }
 }
 
@@ -105,13 +113,17 @@ impl CheckpointThread {
         Some(checkpointer)
     }
 
-    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL.
-    pub(crate) fn finish(&self) {
-        let Some(checkpointer) = self.stop() else { return };
-        if let Err(error) = checkpointer.truncate() {
-            // The WAL stays, and is read at the next start.
-            tracing::warn!(%error, "the final checkpoint failed");
-            leave_wal(&checkpointer);
+    /// Stops the thread and checkpoints the rest, so that the file is complete without a WAL. `true` if it is.
+    pub(crate) fn finish(&self) -> bool {
+        let Some(checkpointer) = self.stop() else { return false };
+        match checkpointer.truncate() {
+            Ok(is_complete) => is_complete,
+            Err(error) => {
+                // The WAL stays, and is read at the next start.
+                tracing::warn!(%error, "the final checkpoint failed");
+                leave_wal(&checkpointer);
+                false
+            }
         }
     }
 }
@@ -148,12 +160,12 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
         }
         looked_at = seq;
         match checkpointer.waiting_bytes() {
-            Ok(bytes) if bytes >= config.wal_bytes => {
+            Ok(bytes) if bytes >= config.wal_bytes || config.journal_is_long() => {
                 let moved = checkpoint(checkpointer, config);
                 // A full disk usually stays full: warn once.
                 let told = std::mem::replace(&mut failing, moved.is_err());
                 match moved {
-                    Ok(_) => config.metrics.checkpoints_total.add(1),
+                    Ok(()) => config.metrics.checkpoints_total.add(1),
                     // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
                     Err(StoreError::Broken(why)) => config.health.poison(&why),
                     Err(_) if told => {}
@@ -166,7 +178,7 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
     }
 }
 
-fn checkpoint(checkpointer: &Checkpointer, config: &CheckpointConfig) -> Result<bool, StoreError> {
+fn checkpoint(checkpointer: &Checkpointer, config: &CheckpointConfig) -> Result<(), StoreError> {
     config.scheduler.at_fault_point(FaultPoint::Checkpoint);
     let mut left = u64::MAX;
     for _ in 0..PASSES {
@@ -177,7 +189,7 @@ fn checkpoint(checkpointer: &Checkpointer, config: &CheckpointConfig) -> Result<
             break;
         }
     }
-    let _held = config.gate.lock().unwrap_or_else(PoisonError::into_inner);
-    config.scheduler.at_fault_point(FaultPoint::CheckpointLock);
-    checkpointer.passive()
+    // A closed queue: the engine ends, and its last checkpoint copies everything.
+    let _ = config.jobs.push(None, WriterJob::Checkpoint, 0);
+    Ok(())
 }

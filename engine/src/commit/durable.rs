@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use abide_live::BindingId;
 use abide_schema::{Refusal, Seq};
+use abide_store::Segment;
 use tokio::sync::watch;
 
 use crate::commit::queue::Queue;
@@ -26,6 +27,8 @@ pub(crate) struct Commit {
     pub(crate) to: Seq,
     pub(crate) answers: Vec<ReplyEnvelope>,
     pub(crate) deltas: Deltas,
+    /// Where its record is; `None` if it has no events.
+    pub(crate) segment: Option<Arc<Segment>>,
 }
 
 impl Commit {
@@ -43,8 +46,19 @@ impl Commit {
     }
 }
 
-/// Returns when every commit completed before the call is durable.
-pub(crate) type SyncFn = Box<dyn Fn() -> std::io::Result<()> + Send>;
+/// Makes the records of commits durable.
+pub(crate) type SyncFn = Box<dyn Fn(&[Commit]) -> std::io::Result<()> + Send>;
+
+/// Syncs each segment that has a record of these commits.
+pub(crate) fn sync_segments(commits: &[Commit]) -> std::io::Result<()> {
+    let mut segments: Vec<&Arc<Segment>> = Vec::new();
+    for segment in commits.iter().filter_map(|commit| commit.segment.as_ref()) {
+        if !segments.last().is_some_and(|last| Arc::ptr_eq(last, segment)) {
+            segments.push(segment);
+        }
+    }
+    segments.into_iter().try_for_each(|segment| segment.sync())
+}
 
 /// The sync thread. It ends when its queue is closed and drained.
 pub(crate) struct Syncer {
@@ -69,7 +83,7 @@ impl Syncer {
             self.scheduler.wait(EngineThread::Sync);
             self.commits.take(usize::MAX, &mut commits);
             let Some(last) = commits.last() else { break };
-            let outcome = self.make_durable(last.to);
+            let outcome = self.make_durable(last.to, &commits);
             if outcome.is_err() {
                 // Wakes waiters for states that will never be durable, so that they see the error.
                 self.durable.send_modify(|_| {});
@@ -90,14 +104,14 @@ impl Syncer {
     }
 
     /// One sync for all waiting commits. It is never retried.
-    fn make_durable(&self, to: Seq) -> Result<(), Refusal> {
+    fn make_durable(&self, to: Seq, commits: &[Commit]) -> Result<(), Refusal> {
         self.health.check()?;
         if *self.durable.borrow() >= to {
             return Ok(());
         }
         let started = Instant::now();
         self.scheduler.at_fault_point(FaultPoint::Sync);
-        let synced = fault_points::sync_outcome((self.sync)());
+        let synced = fault_points::sync_outcome((self.sync)(commits));
         self.scheduler.at_fault_point(FaultPoint::Synced);
         if let Err(error) = synced {
             self.health.poison(&error);

@@ -7,6 +7,7 @@ use abide_schema::Seq;
 use tokio::sync::oneshot;
 
 use crate::access::denials::Denial;
+use crate::commit::open_rows::CommitReply;
 use crate::commit::queue::Queue;
 use crate::commit::unit::Unit;
 use crate::queries::failure::QueryFailure;
@@ -26,6 +27,10 @@ pub(crate) enum WriterJob {
     Backfill(BackfillResult),
     /// A request was denied by the server.
     Denied(Denial),
+    /// A reader needs the rows of all finished groups.
+    CommitRows(CommitReply),
+    /// Little of the WAL is left to checkpoint.
+    Checkpoint,
     /// Asks for the cost of each template.
     Templates(oneshot::Sender<Vec<TemplateWork>>),
 }

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use abide_live::{Binding, BindingId, Changes, Delta, LiveError, Router, TemplateWork};
+use abide_live::{
+    BackfillRequest, Binding, BindingId, Changes, Delta, LiveError, Router, TemplateWork,
+};
 use abide_schema::event::Event;
 use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, Row};
@@ -155,8 +157,8 @@ impl LiveQueries {
     }
 
     /// Lets readers fill accumulators that are too expensive to fill within a commit.
-    pub(crate) fn order_backfills(&mut self) {
-        for request in self.router.take_backfill_requests() {
+    pub(crate) fn order_backfills(&self, requests: Vec<BackfillRequest>) {
+        for request in requests {
             let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
             let fill = move |reader: &mut Reader| {
                 let run = || {

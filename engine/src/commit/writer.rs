@@ -1,20 +1,23 @@
-//! The single writer: runs queued jobs in one transaction, in order.
+//! The single writer: runs queued jobs in groups, in order.
 //!
 //! ```text
-//! units ─▶ group ─▶ BEGIN ─▶ run each unit ─▶ rows, undo images, deltas ─▶ COMMIT ─▶ sync thread: sync ─▶ answers
-//!            ▲                                                              │
+//! units ─▶ group ─▶ savepoint ─▶ run each unit ─▶ rows, undo images, deltas ─▶ journal ─▶ sync thread: sync ─▶ answers
+//!            ▲                                                                 │
 //!            └── the same units, on savepoints or each alone, or the record of a denied call
+//!
+//! many groups, a reader, or a checkpoint ─▶ COMMIT
 //! ```
 //!
-//! *Invariant:* only this thread writes the file and advances the
+//! SQLite's transaction stays open over many groups: see [`abide_store::Journal`]. *Invariant:* only this thread writes the file and advances the
 //! log. *Invariant:* the outcome of a unit and every delta leave through the sync thread. Only registrations of
 //! subscriptions and requests for metrics are answered here.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use abide_schema::{Refusal, Seq, limits};
-use abide_store::StoreError;
+use abide_store::{Journal, RecordPosition, Segment, StoreError};
 
 use crate::access::denials::{self, Denial, Denials};
 use crate::access::policies::TransactionPolicies;
@@ -24,6 +27,7 @@ use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::group::CommitGroup;
 use crate::commit::jobs::WriterJob;
 use crate::commit::live_queries::LiveQueries;
+use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
 use crate::commit::registry::Registry;
 use crate::commit::retention::ChangeLog;
@@ -31,7 +35,7 @@ use crate::commit::run_unit::TransactionFailure;
 use crate::commit::table_watchers::TableWatchers;
 use crate::commit::timers::Timers;
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
-use crate::fault_points::FaultPoint;
+use crate::fault_points::{self, FaultPoint};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ports::{EngineThread, StepScheduler};
@@ -51,24 +55,31 @@ pub(crate) struct WriterThread {
     /// Selects the denied attempts to record.
     pub(crate) denials: Denials,
     pub(crate) watchers: Arc<TableWatchers>,
-    /// Held during each transaction; the checkpointer holds it to let the WAL restart.
-    pub(crate) gate: Arc<Mutex<()>>,
+    pub(crate) journal: Journal,
+    /// The groups that SQLite has not committed.
+    pub(crate) open_rows: OpenRows,
+    pub(crate) visible: Arc<VisibleRows>,
     pub(crate) change_log: ChangeLog,
     /// The readers' queue, for deferred work.
     pub(crate) readers: Arc<Queue<ReaderJob>>,
     pub(crate) scheduler: Arc<dyn StepScheduler>,
+    /// Whether a test schedules the steps.
+    pub(crate) is_directed: bool,
+    pub(crate) started: Instant,
 }
 
-/// A transaction that SQLite has committed, or that had nothing to commit.
-struct Transacted {
-    /// One for each unit of its group.
+/// A group that is in the journal, or that has written nothing.
+struct FinishedGroup {
+    /// One for each unit.
     outcomes: Vec<UnitOutcome>,
     deltas: Deltas,
+    /// Where its record is.
+    segment: Option<Arc<Segment>>,
 }
 
-/// A group whose transaction was rolled back.
+/// A group that was rolled back.
 enum RolledBack {
-    /// It can be committed with a savepoint for each unit.
+    /// It can run with a savepoint for each unit.
     NeedsSavepoints,
     /// Its rows violate a deferred constraint; the refusal is for the unit that did it.
     Violation(Refusal),
@@ -80,8 +91,8 @@ impl WriterThread {
     pub(crate) fn run(mut self) {
         let mut jobs = Vec::new();
         loop {
-            self.scheduler.wait(EngineThread::Writer);
-            let sleep = self.timers.sleep(self.executor.now());
+            self.is_directed = self.scheduler.wait(EngineThread::Writer);
+            let sleep = self.sleep();
             if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
                 break;
             }
@@ -91,7 +102,13 @@ impl WriterThread {
                     WriterJob::Unit(unit) => units.push(unit),
                     WriterJob::Attach(attach) => self.live.attach(attach),
                     WriterJob::Detach(binding) => self.live.detach(binding),
-                    WriterJob::Backfill(backfill) => self.live.apply_backfill(backfill),
+                    WriterJob::Backfill(backfill) => {
+                        // It reads the current state.
+                        self.commit_rows();
+                        self.live.apply_backfill(backfill);
+                    }
+                    WriterJob::CommitRows(reader) => self.open_rows.await_commit(reader),
+                    WriterJob::Checkpoint => self.checkpoint(),
                     WriterJob::Denied(denial) => {
                         self.scheduler.at_fault_point(FaultPoint::Denied);
                         units.extend(self.record(&denial));
@@ -100,22 +117,48 @@ impl WriterThread {
                     WriterJob::Templates(reply) => drop(reply.send(self.live.templates())),
                 }
             }
+            let is_busy = !(units.is_empty() || self.is_directed);
             if !units.is_empty() {
                 self.executor.keeps_events = self.live.reads_log();
                 self.commit(units);
-                self.live.order_backfills();
+                self.order_backfills();
+            }
+            if self.open_rows.is_due(self.instant(), is_busy) {
+                self.commit_rows();
             }
         }
+        self.commit_rows();
         self.commits.close();
     }
 
-    /// The commit pipeline. Every group leaves the work list committed and handed to the sync thread, or as other
+    /// Lets readers fill accumulators of live queries, from the current state.
+    fn order_backfills(&mut self) {
+        let requests = self.live.router.take_backfill_requests();
+        if !requests.is_empty() {
+            self.commit_rows();
+            self.live.order_backfills(requests);
+        }
+    }
+
+    /// How long nothing has to be done without a job.
+    fn sleep(&self) -> Option<Duration> {
+        let rows = self.open_rows.due_in(self.instant());
+        self.timers.sleep(self.executor.now()).into_iter().chain(rows).min()
+    }
+
+    /// The time for [`OpenRows`]: not the clock of events, which can be set back or stand still. In a directed run it
+    /// does not advance, so that the same steps commit the same groups.
+    fn instant(&self) -> Instant {
+        if self.is_directed { self.started } else { Instant::now() }
+    }
+
+    /// The commit pipeline. Every group leaves the work list finished and handed to the sync thread, or as other
     /// groups of the same units. A group that denied a call is followed by the group that records it.
     fn commit(&mut self, units: Vec<Unit>) {
         let mut work = VecDeque::from([CommitGroup::new(units, Vec::new())]);
         while let Some(group) = work.pop_front() {
-            let transacted = match self.transact(&group) {
-                Ok(transacted) => transacted,
+            let finished = match self.run_group(&group) {
+                Ok(finished) => finished,
                 Err(RolledBack::NeedsSavepoints) => {
                     // Rare: reducers check before they write.
                     self.metrics.savepoint_reruns_total.add(1);
@@ -131,28 +174,36 @@ impl WriterThread {
                     continue;
                 }
                 Err(RolledBack::Violation(refusal) | RolledBack::Refused(refusal)) => {
-                    Transacted { outcomes: group.all_refused(&refusal), deltas: Vec::new() }
+                    let outcomes = group.all_refused(&refusal);
+                    FinishedGroup { outcomes, deltas: Vec::new(), segment: None }
                 }
             };
-            if let Some(records) = self.hand_over(group, transacted) {
+            if let Some(records) = self.hand_over(group, finished) {
                 work.push_front(records);
             }
         }
     }
 
-    /// Runs a group in one transaction. The checkpointer waits meanwhile.
-    fn transact(&mut self, group: &CommitGroup) -> Result<Transacted, RolledBack> {
-        let gate = Arc::clone(&self.gate);
-        let _held = gate.lock().unwrap_or_else(PoisonError::into_inner);
-        self.health.check().map_err(RolledBack::Refused)?;
+    /// Runs a group, all or nothing.
+    fn run_group(&mut self, group: &CommitGroup) -> Result<FinishedGroup, RolledBack> {
+        if self.open_rows.failure().is_some() {
+            // Rows that SQLite cannot commit must not accumulate.
+            self.commit_rows();
+        }
+        let failure = self.health.check().err().or_else(|| self.open_rows.failure().cloned());
+        failure.map_or(Ok(()), |refusal| Err(RolledBack::Refused(refusal)))?;
         let start = self.executor.mark();
-        self.run_and_commit(group).map_err(|failure| self.roll_back(start, failure))
+        self.run_and_journal(group).map_err(|failure| self.roll_back(start, failure))
     }
 
-    /// From BEGIN to COMMIT.
-    fn run_and_commit(&mut self, group: &CommitGroup) -> Result<Transacted, TransactionFailure> {
-        let from = self.executor.chain.seq;
-        self.executor.transaction.store.begin()?;
+    /// From the group's savepoint to its record in the journal.
+    fn run_and_journal(
+        &mut self,
+        group: &CommitGroup,
+    ) -> Result<FinishedGroup, TransactionFailure> {
+        let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
+        self.restore_rows()?;
+        self.executor.transaction.store.begin_group()?;
         self.scheduler.at_fault_point(FaultPoint::Begun);
         let mut outcomes = Vec::with_capacity(group.units.len());
         for unit in &group.units {
@@ -161,16 +212,16 @@ impl WriterThread {
         self.scheduler.at_fault_point(FaultPoint::Ran);
         let to = self.executor.chain.seq;
         if to == from {
-            self.executor.transaction.store.rollback()?;
+            self.leave_group()?;
             self.executor.transaction.committed();
-            return Ok(Transacted { outcomes, deltas: Vec::new() });
+            return Ok(FinishedGroup { outcomes, deltas: Vec::new(), segment: None });
         }
         self.executor.transaction.flush()?;
         let (store, overlay) =
             (&self.executor.transaction.store, &self.executor.transaction.overlay);
         let changes = overlay.changes();
         if changes.iter().any(|change| self.policies.are_stored_in(change.table)) {
-            // Before the commit: a reader that sees it then finds its policies outdated.
+            // Before readers can see them: a reader that does then finds its policies outdated.
             self.policies.renew(store)?;
         }
         self.timers.note(&changes);
@@ -181,23 +232,103 @@ impl WriterThread {
             deltas.extend(self.live.outdated());
         }
         self.scheduler.at_fault_point(FaultPoint::Commit);
-        // SQLite checks deferred constraints here.
-        store.commit()?;
+        let operations = store.take_operations()?;
+        let segment = match fault_points::journals() {
+            true => Some(self.journal.append(&RecordPosition { from, to, before }, &operations)?),
+            false => None,
+        };
+        store.end_group()?;
+        self.open_rows.push(operations, self.instant());
         self.policies.keep();
+        self.visible.finish(to);
         touched.tell(to);
         self.executor.transaction.committed();
         self.executor.events.clear();
         self.metrics.commits_total.add(1);
-        self.prune_change_log(to);
-        Ok(Transacted { outcomes, deltas })
+        self.metrics.journal_bytes.set(self.journal.bytes());
+        Ok(FinishedGroup { outcomes, deltas, segment })
     }
 
-    /// Rolls back a transaction. After this nothing of it is kept.
-    fn roll_back(&mut self, start: RollbackPoint, failure: TransactionFailure) -> RolledBack {
-        if let TransactionFailure::Store(StoreError::Broken(why)) = &failure {
-            self.health.poison(why);
+    /// Rolls back the open group, and the transaction if it holds no other.
+    fn leave_group(&self) -> Result<(), StoreError> {
+        let store = &self.executor.transaction.store;
+        store.roll_back_group()?;
+        if self.open_rows.is_empty() { store.rollback() } else { Ok(()) }
+    }
+
+    /// Puts the rows of finished groups back into a transaction, if SQLite has rolled theirs back.
+    fn restore_rows(&self) -> Result<(), StoreError> {
+        let store = &self.executor.transaction.store;
+        match store.transaction_is_gone() && !self.open_rows.is_empty() {
+            true => store.apply_again(self.open_rows.groups()),
+            false => Ok(()),
         }
-        let undone = self.executor.transaction.store.rollback();
+    }
+
+    /// Lets SQLite commit the finished groups, and answers the readers that wait for it.
+    fn commit_rows(&mut self) {
+        let outcome = match self.health.check() {
+            Ok(()) if self.open_rows.is_empty() => Ok(()),
+            Ok(()) => self.commit_open_rows(),
+            Err(refusal) => Err(refusal),
+        };
+        self.open_rows.settle(&outcome, self.instant());
+    }
+
+    fn commit_open_rows(&mut self) -> Result<(), Refusal> {
+        self.scheduler.at_fault_point(FaultPoint::CommitRows);
+        let store = &self.executor.transaction.store;
+        if let Err(error) = self.restore_rows().and_then(|()| store.commit()) {
+            let undone = store.rollback();
+            // A constraint cannot fail here: each group has checked its own.
+            let is_transient = matches!(error, StoreError::Full | StoreError::Busy);
+            match undone {
+                Ok(()) if is_transient => {}
+                Ok(()) => self.health.poison(&error),
+                Err(why) => self.health.poison(&why),
+            }
+            return Err(self.health.check().err().unwrap_or_else(|| error.to_refusal()));
+        }
+        if fault_points::recycles_before_checkpoint() {
+            self.recycle_journal();
+        }
+        self.prune_change_log(self.executor.chain.seq);
+        self.visible.commit();
+        self.metrics.row_commits_total.add(1);
+        Ok(())
+    }
+
+    /// Copies the rest of the WAL into the file, and uses the journal again up to there.
+    fn checkpoint(&mut self) {
+        self.commit_rows();
+        let refused = fault_points::refuses_checkpoint(self.health.check().is_err());
+        if refused || !self.open_rows.is_empty() {
+            return;
+        }
+        self.scheduler.at_fault_point(FaultPoint::CheckpointLock);
+        match self.executor.transaction.store.checkpoint() {
+            Ok(true) => self.recycle_journal(),
+            // A reader holds an older state.
+            Ok(false) => {}
+            Err(StoreError::Broken(why)) => self.health.poison(&why),
+            Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
+        }
+    }
+
+    fn recycle_journal(&mut self) {
+        self.journal.recycle(self.executor.chain.seq);
+        self.metrics.journal_bytes.set(self.journal.bytes());
+    }
+
+    /// Rolls back a group. After this nothing of it is kept.
+    fn roll_back(&mut self, start: RollbackPoint, failure: TransactionFailure) -> RolledBack {
+        match &failure {
+            TransactionFailure::Store(StoreError::Broken(why)) => self.health.poison(why),
+            // The end of the journal is unknown.
+            TransactionFailure::Store(error @ StoreError::Io(_)) => self.health.poison(error),
+            _ => {}
+        }
+        let undone = self.leave_group();
         self.executor.transaction.rolled_back();
         self.executor.return_to(start);
         if let Err(why) = &undone {
@@ -217,12 +348,13 @@ impl WriterThread {
         }
     }
 
-    /// Hands a transaction to the sync thread, which then sends the answers and the deltas. Returns the group that
+    /// Hands a group to the sync thread, which then sends the answers and the deltas. Returns the group that
     /// records its denied units: their answers are held until the record is durable, so that a caller that receives
     /// `denied` can already find it.
-    fn hand_over(&mut self, group: CommitGroup, transacted: Transacted) -> Option<CommitGroup> {
-        let Transacted { outcomes, deltas } = transacted;
-        self.count(&group.units, &outcomes, deltas.len());
+    fn hand_over(&mut self, group: CommitGroup, finished: FinishedGroup) -> Option<CommitGroup> {
+        let FinishedGroup { outcomes, deltas, segment } = finished;
+        self.settle_deadlines(&group.units, &outcomes);
+        self.count(&outcomes, deltas.len());
         self.metrics.writer_steps_total.set(self.executor.transaction.store.steps());
         let weight = group.weight();
         let CommitGroup { units, held_answers: mut answers, .. } = group;
@@ -246,7 +378,7 @@ impl WriterThread {
             records.extend(record);
         }
         self.scheduler.at_fault_point(FaultPoint::Committed);
-        let mut commit = Commit { to: self.executor.chain.seq, answers, deltas };
+        let mut commit = Commit { to: self.executor.chain.seq, answers, deltas, segment };
         commit.release_early(&self.live.hub, &self.metrics);
         self.commits.push_wait(commit, weight);
         (!records.is_empty()).then(|| CommitGroup::new(records, held_answers))
@@ -315,19 +447,22 @@ impl WriterThread {
         }
     }
 
-    fn count(&mut self, units: &[Unit], outcomes: &[UnitOutcome], deltas: usize) {
+    /// Reports the outcome of each unit that a deadline started to the timers.
+    fn settle_deadlines(&mut self, units: &[Unit], outcomes: &[UnitOutcome]) {
         let now = self.executor.now();
         for (unit, outcome) in units.iter().zip(outcomes) {
-            match (&unit.due, outcome) {
-                (None, _) => {}
-                (Some(due), UnitOutcome::Refused(refusal)) => {
-                    self.timers.refused(due, refusal, now);
-                }
-                (Some(due), UnitOutcome::Done(_) | UnitOutcome::Deferred(_)) => {
-                    self.metrics.deadline_calls_total.add(1);
-                    self.timers.done(due);
-                }
+            let Some(due) = &unit.due else { continue };
+            if let UnitOutcome::Refused(refusal) = outcome {
+                self.timers.refused(due, refusal, now);
+            } else {
+                self.metrics.deadline_calls_total.add(1);
+                self.timers.done(due);
             }
+        }
+    }
+
+    fn count(&self, outcomes: &[UnitOutcome], deltas: usize) {
+        for outcome in outcomes {
             match outcome {
                 UnitOutcome::Done(done) if done.calls.iter().any(|call| call.refusal.is_some()) => {
                     self.metrics.refusals_total.add(1);

@@ -12,6 +12,7 @@ use crate::access::rate_limiter::RateLimiter;
 use crate::commit::checkpointer::CheckpointThread;
 use crate::commit::durable::{Commit, Publication};
 use crate::commit::jobs::WriterJob;
+use crate::commit::open_rows::VisibleRows;
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::queue::{Queue, Rejected, closing};
 use crate::commit::registry::Registry;
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) buffers: Buffers,
     pub(crate) results: Arc<ResultCache>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) visible: Arc<VisibleRows>,
     pub(crate) store: Arc<Store>,
 }
 

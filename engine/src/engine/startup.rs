@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use abide_live::{Budget, Catalog, Planner, Router};
 use abide_log::Chain;
 use abide_schema::{Seq, limits};
-use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, WalSync, Writer};
+use abide_store::{Checkpointer, LastBefore, LogHead, Reader, Store, StoreError, Writer};
 use tokio::sync::watch;
 
 use super::inner::Inner;
@@ -17,9 +18,10 @@ use crate::access::policy_validator::PolicyValidator;
 use crate::access::rate_limiter::RateLimiter;
 use crate::access::scope_rules::ScopeRules;
 use crate::commit::checkpointer::{CheckpointConfig, CheckpointThread};
-use crate::commit::durable::{Publication, Syncer, publish};
+use crate::commit::durable::{Publication, Syncer, publish, sync_segments};
 use crate::commit::execute::{Executor, LogPosition};
 use crate::commit::live_queries::LiveQueries;
+use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
 use crate::commit::registry::Registry;
 use crate::commit::retention::{ChangeLog, Retention};
@@ -49,7 +51,6 @@ struct Recovered {
     lookups: Reader,
     /// The writer's own.
     reader: Reader,
-    wal: WalSync,
     head: LogHead,
     chain: Chain,
     change_log_floor: Seq,
@@ -69,10 +70,9 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
     for statement in set_up {
         writer.run(statement, &[], &mut |_| {})?;
     }
-    let wal = store.wal_sync().map_err(|why| io_error(&why))?;
     // The previous process may not have synced its WAL, or its sync may have failed; make it durable before
     // it counts.
-    wal.recover().map_err(|why| io_error(&why))?;
+    store.sync_wal().map_err(|why| io_error(&why))?;
     let change_log_floor = store.reader()?.snapshot()?.change_log_floor()?;
     let checkpointer = store.checkpointer()?;
     let readers = (0..limits::READERS).map(|_| open_reader(store, set_up));
@@ -86,7 +86,6 @@ fn recover(store: &Store, set_up: &[String]) -> Result<Recovered, StoreError> {
         readers,
         lookups,
         reader,
-        wal,
         head,
         chain,
         change_log_floor,
@@ -112,7 +111,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let found = recover(&store, &set_up)?;
     let (durable, durable_seen) = watch::channel(found.head.seq);
     let shared = Shared::new(store, catalog, set_up, found.head.seq, &config.scheduler);
-    let Shared { store, hub, metrics, threads, .. } = &shared;
+    let Shared { store, hub, metrics, threads, visible, .. } = &shared;
     metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
     let pools = ReaderPools::start(&shared, found.readers, found.lookups);
     let mut handles = pools.handles;
@@ -131,6 +130,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     let log = LogPosition { chain: found.chain, last_at: found.head.at };
     let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
     let clock = Arc::clone(&config.sources.clock);
+    let started = Instant::now();
     let writer = WriterThread {
         executor: executor(&shared, found.writer, found.former, log, config.sources),
         timers: Timers::new(if config.timers { modules } else { &[] }),
@@ -143,15 +143,19 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         metrics: Arc::clone(metrics),
         denials: Denials::new(modules),
         watchers: Arc::new(TableWatchers::new(modules)),
-        gate: Arc::default(),
+        journal: store.journal(found.head.seq),
+        open_rows: OpenRows::new(started),
+        visible: Arc::clone(visible),
         change_log: ChangeLog::new(config.retention, tables, found.change_log_floor),
         readers: Arc::clone(queries.readers.queue()),
         scheduler: Arc::clone(&config.scheduler),
+        is_directed: false,
+        started,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
     let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());
     let checkpoints = CheckpointThread::start(found.checkpointer, checkpoints, threads);
-    let syncer = syncer_behind(&writer, found.wal, durable, &threads.to_publish);
+    let syncer = syncer_behind(&writer, durable, &threads.to_publish);
     handles.extend(spawn_all(threads, writer, syncer));
     Ok(Arc::new(Inner {
         jobs: Arc::clone(&threads.jobs),
@@ -170,6 +174,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         buffers: Buffers::new(config.buffers),
         results: Arc::default(),
         clock,
+        visible: Arc::clone(visible),
         store: Arc::clone(store),
     }))
 }
@@ -183,6 +188,7 @@ struct Shared {
     planning_db: Arc<PlanningDb>,
     hub: Arc<Hub>,
     metrics: Arc<Metrics>,
+    visible: Arc<VisibleRows>,
     threads: Threads,
 }
 
@@ -209,6 +215,7 @@ impl Shared {
             set_up,
             hub,
             metrics: Arc::default(),
+            visible: Arc::new(VisibleRows::starting_at(head)),
             threads,
         }
     }
@@ -226,9 +233,12 @@ impl ReaderPools {
     fn start(shared: &Shared, readers: Vec<Reader>, lookups: Reader) -> ReaderPools {
         let (store, set_up) = (Arc::clone(&shared.store), shared.set_up.clone());
         let open: Arc<OpenReader> = Arc::new(move || open_reader(&store, &set_up));
-        let (readers, mut handles) = Readers::start("reader", readers, &open, &shared.threads);
+        let visible = &shared.visible;
+        let (readers, mut handles) =
+            Readers::start("reader", readers, &open, visible, &shared.threads);
         let undirected = Threads { scheduler: Arc::new(FreeRunning), ..shared.threads.clone() };
-        let (lookups, handle) = Readers::start("credentials", vec![lookups], &open, &undirected);
+        let (lookups, handle) =
+            Readers::start("credentials", vec![lookups], &open, visible, &undirected);
         handles.extend(handle);
         ReaderPools { readers, lookups, handles }
     }
@@ -273,14 +283,13 @@ fn executor(
 /// The sync thread for that writer's commits.
 fn syncer_behind(
     writer: &WriterThread,
-    wal: WalSync,
     durable: watch::Sender<Seq>,
     to_publish: &Arc<Queue<Publication>>,
 ) -> Syncer {
     Syncer {
         commits: Arc::clone(&writer.commits),
         to_publish: Arc::clone(to_publish),
-        sync: Box::new(move || wal.sync()),
+        sync: Box::new(sync_segments),
         durable,
         hub: Arc::clone(&writer.live.hub),
         health: Arc::clone(&writer.health),

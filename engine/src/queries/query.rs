@@ -28,12 +28,14 @@ pub(crate) fn prepare(
     abide_live::check_no_nul(sql)?;
     let params = params
         .iter()
-        .map(|(name, value)| {
-            let bare = name.trim_start_matches([':', '@', '$', '?']);
-            Ok((bare.to_owned(), parameter(name, value)?))
-        })
+        .map(|(name, value)| Ok((bare_name(name).to_owned(), parameter(name, value)?)))
         .collect::<Result<Params, Refusal>>()?;
     Ok((sql.to_owned(), params))
+}
+
+/// The name of a parameter without the sigil of SQL.
+pub(crate) fn bare_name(name: &str) -> &str {
+    name.trim_start_matches([':', '@', '$', '?'])
 }
 
 /// A parameter's value from its JSON form.
@@ -73,8 +75,7 @@ pub(crate) fn run(
     };
     let mut unused: Vec<&str> = params.keys().map(String::as_str).collect();
     let mut bind = |name: Option<&str>, number: usize| {
-        let bare = name.map(|name| name.trim_start_matches([':', '@', '$', '?']).to_owned());
-        let bare = bare.unwrap_or_else(|| number.to_string());
+        let bare = name.map_or_else(|| number.to_string(), |name| bare_name(name).to_owned());
         unused.retain(|name| *name != bare);
         params.get(&bare).cloned().ok_or_else(|| {
             let name = name.map_or_else(|| format!("?{number}"), str::to_owned);

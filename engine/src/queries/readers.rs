@@ -12,6 +12,8 @@ use abide_schema::{Code, Refusal, limits};
 use abide_store::{InterruptHandle, Reader, Store, StoreError};
 use tokio::sync::oneshot;
 
+use crate::commit::jobs::WriterJob;
+use crate::commit::open_rows::VisibleRows;
 use crate::commit::queue::{Queue, Rejected, closing};
 use crate::fault_points::FaultPoint;
 use crate::health::Health;
@@ -28,6 +30,9 @@ pub(crate) type OpenReader = dyn Fn() -> Result<Reader, StoreError> + Send + Syn
 pub(crate) struct Readers {
     queue: Arc<Queue<ReaderJob>>,
     interrupt_handles: Arc<Mutex<InterruptHandles>>,
+    visible: Arc<VisibleRows>,
+    /// The writer's queue.
+    jobs: Arc<Queue<WriterJob>>,
     health: Arc<Health>,
 }
 
@@ -43,6 +48,7 @@ impl Readers {
         name: &str,
         readers: Vec<Reader>,
         open: &Arc<OpenReader>,
+        visible: &Arc<VisibleRows>,
         threads: &Threads,
     ) -> (Readers, Vec<JoinHandle<()>>) {
         let queue = Queue::shared(limits::READER_QUEUE, limits::READERS_OF_A_CALLER);
@@ -63,18 +69,22 @@ impl Readers {
             let stage = EngineThread::Reader(number);
             started.push(threads.spawn_with(stage, name, run, move || left.abandon()));
         }
+        let (visible, jobs) = (Arc::clone(visible), Arc::clone(&threads.jobs));
         let health = Arc::clone(&threads.health);
-        (Readers { queue, interrupt_handles, health }, started)
+        (Readers { queue, interrupt_handles, visible, jobs, health }, started)
     }
 
     /// Runs something on a reader for a caller of that id. It counts as `weight` queries in
-    /// the queue.
+    /// the queue. Its snapshots have every group that was finished before the call.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         by: &str,
         weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
+        if self.queue.takes(by, weight) {
+            self.catch_up().await?;
+        }
         let (reply, answer) = oneshot::channel();
         let job: ReaderJob = Box::new(move |reader| {
             // The caller may have gone; then the result is dropped.
@@ -88,6 +98,17 @@ impl Readers {
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })?;
         answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))
+    }
+
+    /// Returns when SQLite has committed every group that the writer had finished before the call.
+    async fn catch_up(&self) -> Result<(), Refusal> {
+        if !self.visible.is_behind() {
+            return Ok(());
+        }
+        let closed = || self.health.refusal().unwrap_or_else(closing);
+        let (reply, answer) = oneshot::channel();
+        self.jobs.push(None, WriterJob::CommitRows(reply), 0).map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
     }
 
     /// The queue of the threads.

@@ -16,6 +16,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::queries::explain::{self, PlanningDb};
 use crate::queries::failure::QueryFailure;
+use crate::queries::query::bare_name;
 use crate::queries::readers::Readers;
 use crate::queries::tables::LiveTables;
 use crate::queries::{planned, query};
@@ -107,9 +108,7 @@ impl QueryService {
         query::prepare(sql, params)?;
         let params: Map<String, JsonValue> = params
             .iter()
-            .map(|(name, value)| {
-                (name.trim_start_matches([':', '@', '$', '?']).to_owned(), value.clone())
-            })
+            .map(|(name, value)| (bare_name(name).to_owned(), value.clone()))
             .collect();
         let asked: Arc<(String, Map<String, JsonValue>)> = Arc::new((sql.to_owned(), params));
         let (binding, (seq, rows)) = loop {

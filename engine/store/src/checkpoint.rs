@@ -6,40 +6,19 @@ use abide_schema::seeded::{SeededBug, makes};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::disk::{Disk, SyncData};
+use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::private::beside;
 
-/// Makes commits durable: a handle on the WAL to sync.
-#[derive(Debug)]
-pub struct WalSync {
-    file: Box<dyn SyncData>,
-}
-
-impl WalSync {
-    pub(crate) fn open(database: &Path, disk: &dyn Disk) -> std::io::Result<WalSync> {
-        // Opened once and kept: the system reports a failed write-back once per open handle, and
-        // this handle must not miss it. SQLite holds no lock on the WAL that closing could drop.
-        Ok(WalSync { file: disk.open_to_sync(&beside(database, "-wal"))? })
+/// Makes the whole content of the WAL durable, including writes of other processes and writes whose sync failed before.
+/// No process may write to the WAL meanwhile.
+pub(crate) fn sync_wal(database: &Path, disk: &dyn Disk) -> std::io::Result<()> {
+    // SQLite holds no lock on the WAL that closing this handle could drop.
+    let wal = disk.open(&beside(database, "-wal"))?;
+    if !makes(SeededBug::WalNotRewritten) {
+        wal.rewrite()?;
     }
-
-    /// Returns when the whole content of the WAL is on the disk, including writes of other
-    /// processes and writes whose sync failed before. No process may write to the WAL meanwhile.
-    ///
-    /// # Errors An I/O error of the system.
-    pub fn recover(&self) -> std::io::Result<()> {
-        if !makes(SeededBug::WalNotRewritten) {
-            self.file.rewrite()?;
-        }
-        self.file.sync_data()
-    }
-
-    /// Returns when every commit that was complete before the call is on the disk.
-    ///
-    /// # Errors An I/O error of the system. The durable state is then unknown: do not retry.
-    pub fn sync(&self) -> std::io::Result<()> {
-        self.file.sync_data()
-    }
+    wal.sync_data()
 }
 
 /// Moves the WAL into the file, on its own connection, without blocking readers or the writer.
@@ -81,7 +60,7 @@ impl Checkpointer {
     /// # Errors
     /// [`StoreError`].
     pub fn passive(&self) -> Result<bool, StoreError> {
-        self.checkpoint("PASSIVE")
+        checkpoint(&self.connection, "PASSIVE")
     }
 
     /// Checkpoints everything, waiting for readers, and truncates the WAL file. Used at shutdown.
@@ -89,16 +68,17 @@ impl Checkpointer {
     /// # Errors
     /// [`StoreError`].
     pub fn truncate(&self) -> Result<bool, StoreError> {
-        self.checkpoint("TRUNCATE")
+        checkpoint(&self.connection, "TRUNCATE")
     }
+}
 
-    fn checkpoint(&self, mode: &str) -> Result<bool, StoreError> {
-        let sql = format!("PRAGMA wal_checkpoint({mode})");
-        let (busy, in_wal, moved) = self.connection.query_row(&sql, [], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
-        })?;
-        Ok(busy == 0 && in_wal == moved)
-    }
+/// Checkpoints the WAL; `true` if all of it was copied.
+pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
+    let sql = format!("PRAGMA wal_checkpoint({mode})");
+    let (busy, in_wal, moved) = connection.query_row(&sql, [], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+    })?;
+    Ok(busy == 0 && in_wal == moved)
 }
 
 /// Whether the last connection to close keeps the WAL or checkpoints it.

@@ -237,6 +237,14 @@ pub enum OpenError {
         #[source]
         why: std::io::Error,
     },
+    /// The journal beside the file does not fit the file.
+    #[error("{}: {why}", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
     /// An error of SQLite.
     #[error("{} cannot be opened", path.display())]
     Store {
@@ -280,6 +288,10 @@ impl OpenError {
                 (Code::BadRequest, "check the permissions of the file and of its folder")
             }
             OpenError::Io { .. } => (Code::BadRequest, "check the path"),
+            OpenError::Journal { .. } => (
+                Code::Conflict,
+                "restore the file that it belongs to, or move the -redo- files away to do without their events",
+            ),
             OpenError::Store { why: StoreError::Full, .. } => (Code::DiskFull, "free some space"),
             OpenError::Store { why: StoreError::Busy, .. } => {
                 (Code::Conflict, "close the program that has the file open, and try again")

@@ -3,20 +3,23 @@
 //! Changes when the on-disk format changes, or how data is written. It knows nothing of threads,
 //! HTTP or specific reducers.
 //!
-//! One file is opened as one [`Store`], which creates the four objects that use it: one [`Writer`],
-//! several [`Reader`]s, a [`Checkpointer`] and a [`WalSync`].
+//! One file is opened as one [`Store`], which creates the objects that use it: one [`Writer`] with its [`Journal`],
+//! several [`Reader`]s and a [`Checkpointer`].
 //!
-//! *Invariant:* this crate acknowledges nothing. A commit of the [`Writer`] is in the WAL but not
-//! yet on the disk. It is durable when a [`WalSync::sync`] that started after it has returned.
+//! *Invariant:* this crate acknowledges nothing. A group of the [`Writer`] is durable when its record is in the
+//! [`Journal`] and a [`Segment::sync`] that started after that has returned.
 
 mod backup;
 mod cell;
+mod cell_bytes;
 pub mod change_log;
 mod checkpoint;
+mod deferred;
 mod disk;
 mod error;
 mod functions;
 mod interrupt;
+mod journal;
 mod layout;
 mod lock;
 mod migrate;
@@ -29,10 +32,12 @@ mod verify;
 mod writer;
 
 pub use backup::backup;
-pub use checkpoint::{Checkpointer, WalSync};
-pub use disk::{Disk, SyncData, SystemDisk};
+pub use checkpoint::Checkpointer;
+pub use disk::{Disk, DiskFile, SystemDisk};
 pub use error::{OpenError, StoreError};
 pub use interrupt::QueryLimits;
+pub use journal::frame::RecordPosition;
+pub use journal::{Journal, Segment};
 pub use layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 pub use migrate::LastBefore;
 pub use open::{Store, Tuning, blank};

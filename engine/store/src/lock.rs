@@ -37,6 +37,11 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, OpenError> {
     lock_while(path, &mut || tries.next().map(|_| std::thread::sleep(LOCK_TRY_APART)).is_some())
 }
 
+/// Like [`lock`], without a second try.
+pub(crate) fn lock_once(path: &Path) -> Result<Lock, OpenError> {
+    lock_while(path, &mut || false)
+}
+
 /// Like `lock`; retries while `again` returns true.
 fn lock_while(path: &Path, again: &mut dyn FnMut() -> bool) -> Result<Lock, OpenError> {
     let file = private::open_lock(path).map_err(|why| match why.kind() {

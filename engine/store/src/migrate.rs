@@ -101,7 +101,7 @@ fn later_versions(found: Option<u32>, module: &Module) -> std::ops::RangeInclusi
     found.unwrap_or(0).max(1) + 1..=module.version
 }
 
-fn head(connection: &Connection) -> rusqlite::Result<Seq> {
+pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Seq> {
     connection.query_row("SELECT coalesce(max(seq), 0) FROM events", [], |row| row.get(0)).map(Seq)
 }
 

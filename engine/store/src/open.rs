@@ -2,18 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abide_schema::seeded::{SeededBug, makes};
-use abide_schema::{TableSpec, limits};
+use abide_schema::{Seq, TableSpec, limits};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::checkpoint::{Checkpointer, WalSync, leave_wal_on_close};
+use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
+use crate::journal::recovery::{FoundJournal, RecoveryError};
+use crate::journal::{Journal, segments_of};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
-use crate::lock::{Lock, lock};
+use crate::lock::{Lock, lock, lock_once};
 use crate::migrate;
 use crate::private::{self, beside};
 use crate::reader::Reader;
@@ -53,6 +55,8 @@ pub struct Tuning {
     pub busy_ms: u32,
     /// The WAL size that triggers a checkpoint, in bytes.
     pub checkpoint_bytes: u64,
+    /// Bytes of a segment of the journal. A larger group gets a larger segment.
+    pub segment_bytes: u64,
     /// The disk of the file.
     pub disk: Arc<dyn Disk>,
     /// The id of the timeline that this opening starts. `None` for a random one; a simulation sets it.
@@ -67,6 +71,7 @@ impl Default for Tuning {
             reader_cache_bytes: 8 << 20,
             busy_ms: 5_000,
             checkpoint_bytes: limits::CHECKPOINT_WAL_BYTES,
+            segment_bytes: limits::SEGMENT_BYTES,
             disk: Arc::new(SystemDisk),
             timeline: None,
         }
@@ -81,6 +86,8 @@ pub struct Store {
     tuning: Tuning,
     log_id: String,
     timelines: Timelines,
+    /// The number of the first use of a segment by this opening.
+    first_round: u64,
     _lock: Lock,
 }
 
@@ -131,12 +138,19 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
+        let journal = recover_journal(&mut connection, path, &*tuning.disk)?;
+        // Its transaction is synced, with all that the WAL holds.
         let timelines =
             migrate::migrate(&mut connection, path, &layout, log_id, tuning.timeline.clone())?;
+        let first_round = 1 + journal.as_ref().map_or(0, FoundJournal::last_round);
+        if let Some(journal) = journal {
+            journal.remove(&*tuning.disk);
+        }
         let log_id =
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
-        Ok(Store { path: path.to_owned(), layout, tuning, log_id, timelines, _lock: lock })
+        let path = path.to_owned();
+        Ok(Store { path, layout, tuning, log_id, timelines, first_round, _lock: lock })
     }
 
     /// The path of the file.
@@ -202,11 +216,28 @@ impl Store {
         Ok(Checkpointer::new(connection))
     }
 
-    /// The handle that makes commits durable. The WAL must exist: open the writer first.
+    /// A journal for the writer, whose rows are durable up to `head`.
+    #[must_use]
+    pub fn journal(&self, head: Seq) -> Journal {
+        let Tuning { disk, segment_bytes, .. } = &self.tuning;
+        let disk = Arc::clone(disk);
+        Journal::new(disk, &self.path, &self.log_id, *segment_bytes, self.first_round, head)
+    }
+
+    /// Removes the journal. Everything must be durable in the database file.
     ///
     /// # Errors An I/O error of the system.
-    pub fn wal_sync(&self) -> std::io::Result<WalSync> {
-        WalSync::open(&self.path, &*self.tuning.disk)
+    pub fn remove_journal(&self) -> std::io::Result<()> {
+        let segments = segments_of(&self.path)?;
+        segments.iter().try_for_each(|segment| self.tuning.disk.remove(segment))
+    }
+
+    /// Makes the whole content of the WAL durable, whatever a previous process has synced. The WAL must exist: open the
+    /// writer first.
+    ///
+    /// # Errors An I/O error of the system.
+    pub fn sync_wal(&self) -> std::io::Result<()> {
+        sync_wal(&self.path, &*self.tuning.disk)
     }
 
     /// The WAL size that triggers a checkpoint, in bytes.
@@ -225,8 +256,78 @@ fn synchronous() -> &'static str {
     if makes(SeededBug::CheckpointUnsynced) { "OFF" } else { "NORMAL" }
 }
 
+/// Applies the journal of a process that did not close the file. The records are in the WAL afterwards, and durable at
+/// the next synced transaction.
+fn recover_journal(
+    connection: &mut Connection,
+    path: &Path,
+    disk: &dyn Disk,
+) -> Result<Option<FoundJournal>, OpenError> {
+    let io = |why| OpenError::Io { path: path.to_owned(), why };
+    let Some(journal) = FoundJournal::read(path, disk).map_err(io)? else { return Ok(None) };
+    journal.apply(connection).map_err(|why| match why {
+        RecoveryError::Store(why) => broken(path, why),
+        why => OpenError::Journal { path: path.to_owned(), why: why.to_string() },
+    })?;
+    // Also what that process had in the WAL and could not sync: nothing else will hold it.
+    sync_wal(path, disk).map_err(io)?;
+    Ok(Some(journal))
+}
+
+/// How long a reader waits until the process that serves a file has committed what it acknowledged.
+const COMMIT_WAIT: Duration = Duration::from_secs(5);
+
+/// Returns when the database has everything that its journal has: after the commit of the process that serves the file,
+/// or by applying the journal if there is none.
+fn await_journal(path: &Path) -> Result<(), OpenError> {
+    let io = |why| OpenError::Io { path: path.to_owned(), why };
+    let Some(journal) = FoundJournal::read(path, &SystemDisk).map_err(io)? else { return Ok(()) };
+    let end = journal.end_after(head_of(path)?);
+    let deadline = Instant::now() + COMMIT_WAIT;
+    loop {
+        if head_of(path)? >= end {
+            return Ok(());
+        }
+        match lock_once(path) {
+            Ok(_lock) => return apply_journal(path),
+            Err(OpenError::InUse(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn head_of(path: &Path) -> Result<Seq, OpenError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, &SystemDisk)
+        .map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    migrate::head(&connection).map_err(|why| broken(path, why.into()))
+}
+
+/// Applies the journal of a file that is not open, for a reader.
+fn apply_journal(path: &Path) -> Result<(), OpenError> {
+    let store = |why: rusqlite::Error| broken(path, why.into());
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let mut connection = connect(path, flags, &SystemDisk).map_err(|why| broken(path, why))?;
+    check_versions(&connection, path)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(store)?;
+    let journal = recover_journal(&mut connection, path, &SystemDisk)?;
+    leave_wal_on_close(&connection, false).map_err(store)?;
+    drop(connection);
+    if let Some(journal) = journal {
+        journal.remove(&SystemDisk);
+    }
+    Ok(())
+}
+
 /// Opens a file of ours read-only, in addition to the process that has it open.
 pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+    let path = &private::resolved(path)?;
+    if path.exists() {
+        check_kind(path)?;
+        await_journal(path)?;
+    }
     let connection = open_read_only_on(path, &SystemDisk)?;
     private::warn_if_open(path);
     Ok(connection)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::error::OpenError;
+use crate::journal::segments_of;
 
 /// Read and write for the owner.
 const OWNER: u32 = 0o600;
@@ -35,19 +36,25 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf, OpenError> {
 pub(crate) fn create(path: &Path) -> Result<PathBuf, OpenError> {
     let companions = ["-wal", "-shm", "-journal", "-lock"].map(|suffix| beside(path, suffix));
     let is_there = |companion: &PathBuf| fs::symlink_metadata(companion).is_ok();
-    if let Some(companion) = companions.into_iter().find(is_there) {
+    let segments = segments_of(path).unwrap_or_default();
+    if let Some(companion) = companions.into_iter().find(is_there).or(segments.into_iter().next()) {
         return Err(OpenError::Exists(companion));
     }
     create_empty(path)?;
     fs::canonicalize(path).map_err(|why| OpenError::Io { path: path.to_owned(), why })
 }
 
-/// Creates an empty file. Fails if the file, or a symlink of that name, exists.
-pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path);
+/// Creates an empty file to read and write. Fails if the file, or a symlink of that name, exists.
+pub(crate) fn create_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(OWNER).open(path)?;
     // The umask may have removed some permissions.
-    let made = file.and_then(|file| file.set_permissions(Permissions::from_mode(OWNER)));
-    made.map_err(|why| match why.kind() {
+    file.set_permissions(Permissions::from_mode(OWNER))?;
+    Ok(file)
+}
+
+/// Creates an empty database file.
+pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
+    create_file(path).map(drop).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => OpenError::Exists(path.to_owned()),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             OpenError::ReadOnly(path.to_owned())

@@ -9,9 +9,12 @@ use abide_schema::{Micros, Module, Row, Seq, Table as _, TableSpec, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
-use crate::error::{self, StoreError};
+use crate::checkpoint::checkpoint;
+use crate::deferred;
+use crate::error::StoreError;
 use crate::functions;
 use crate::interrupt::{Interrupt, QueryLimits};
+use crate::journal::row_operations::{Applier, RowOperations};
 use crate::layout::Layout;
 use crate::migrate::{self, LastBefore};
 use crate::system::{self, RequestIdRow, event_of};
@@ -83,6 +86,8 @@ pub struct Writer {
     interrupt: Interrupt,
     /// Steps of all statements so far.
     steps: Cell<u64>,
+    /// The operations of the open group.
+    group: RefCell<Option<RowOperations>>,
 }
 
 impl Writer {
@@ -91,7 +96,7 @@ impl Writer {
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // The undo images of one commit are one value, so the limit is SQLite's maximum.
         let interrupt = functions::install(&mut connection, usize::MAX)?;
-        Ok(Writer { connection, tables, interrupt, steps: Cell::new(0) })
+        Ok(Writer { connection, tables, interrupt, steps: Cell::new(0), group: RefCell::default() })
     }
 
     /// Steps of SQLite's virtual machine of all statements so far. They measure the cost of a call
@@ -145,41 +150,94 @@ impl Writer {
 
     /// Commits the transaction: its pages are in the WAL, not yet on the disk.
     ///
-    /// # Errors [`StoreError`]; the transaction is then still open, or rolled back.
-    /// [`StoreError::Full`] is final: no part of the transaction becomes visible, not even after a
-    /// crash.
+    /// # Errors [`StoreError`]; the transaction is then still open, or rolled back. After [`StoreError::Full`] its
+    /// pages can be complete in the WAL without being in the WAL's index, which SQLite writes last: a crash then makes
+    /// them part of the file. That is harmless, because the journal has the same groups.
     pub fn commit(&self) -> Result<(), StoreError> {
-        match self.connection.prepare_cached("COMMIT")?.raw_execute() {
-            Ok(_) => Ok(()),
-            Err(error) if error::is_index_full(&error) => {
-                if !makes(SeededBug::CommitNotBuried) {
-                    self.bury().map_err(|_| StoreError::Broken(error))?;
-                }
-                Err(StoreError::Full)
-            }
-            Err(error) => Err(error.into()),
-        }
+        self.execute("COMMIT", &[])
     }
 
-    /// Invalidates a commit whose frames are complete in the WAL but had no space in its index,
-    /// which SQLite writes after them. SQLite rolled it back, so no reader sees it. But recovery
-    /// reads the WAL from its beginning and would find it and apply it. So its first frame is
-    /// overwritten and synced: the checksum of a frame covers all frames before it, so the others
-    /// become invalid.
-    fn bury(&self) -> Result<(), StoreError> {
-        let connection = &self.connection;
-        self.rollback()?;
-        let before: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        // The value is unchanged: a page becomes a frame whether or not it differs.
-        let written = connection.pragma_update(None, "user_version", format);
-        connection.pragma_update(None, "synchronous", before)?;
-        match written {
-            // This frame is complete without its index, in place of the other, and may be applied
-            // or not.
-            Err(error) if error::is_index_full(&error) => Ok(()),
-            written => Ok(written?),
+    /// Starts a group: a savepoint in the open transaction, which starts here if there is none. From here on the row
+    /// operations are recorded.
+    ///
+    /// # Errors [`StoreError::Busy`] if another process writes.
+    pub fn begin_group(&self) -> Result<(), StoreError> {
+        if self.connection.is_autocommit() {
+            self.begin()?;
+        }
+        self.execute("SAVEPOINT commit_group", &[])?;
+        self.group.replace(Some(RowOperations::default()));
+        Ok(())
+    }
+
+    /// Takes the row operations of the open group, for the journal.
+    ///
+    /// # Errors [`StoreError::Constraint`] if a deferred constraint is violated: SQLite itself would check it only at
+    /// COMMIT, after the group was acknowledged.
+    pub fn take_operations(&self) -> Result<Vec<u8>, StoreError> {
+        if deferred::violates_foreign_keys(&self.connection) && !makes(SeededBug::ForeignKeyLate) {
+            let message = "FOREIGN KEY constraint failed".to_owned();
+            return Err(StoreError::Constraint { message });
+        }
+        let mut group = self.group.borrow_mut();
+        Ok(group.as_mut().map(std::mem::take).map(RowOperations::into_bytes).unwrap_or_default())
+    }
+
+    /// Ends the open group. Its rows stay in the transaction.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn end_group(&self) -> Result<(), StoreError> {
+        self.group.take();
+        self.execute("RELEASE commit_group", &[])
+    }
+
+    /// Rolls back the open group. The groups before it stay in the transaction, unless SQLite has rolled that back
+    /// itself; see [`Writer::transaction_is_gone`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn roll_back_group(&self) -> Result<(), StoreError> {
+        if self.group.take().is_none() || self.connection.is_autocommit() {
+            return Ok(());
+        }
+        if !makes(SeededBug::GroupNotRolledBack) {
+            self.execute("ROLLBACK TO commit_group", &[])?;
+        }
+        self.execute("RELEASE commit_group", &[])
+    }
+
+    /// Applies the row operations of groups again, in a new transaction: SQLite rolled theirs back.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the transaction is then rolled back.
+    pub fn apply_again<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), StoreError> {
+        self.begin()?;
+        let mut applier = Applier::default();
+        for operations in groups {
+            if let Err(error) = applier.apply(&self.connection, operations) {
+                self.rollback()?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checkpoints as much of the WAL as readers allow, between two transactions; `true` if that was all.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn checkpoint(&self) -> Result<bool, StoreError> {
+        checkpoint(&self.connection, "PASSIVE")
+    }
+
+    /// Records a row operation of the open group.
+    fn record(&self, operation: impl FnOnce(&mut RowOperations)) {
+        if let Some(group) = &mut *self.group.borrow_mut() {
+            operation(group);
         }
     }
 
@@ -202,6 +260,7 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn savepoint(&self) -> Result<(), StoreError> {
+        self.record(RowOperations::savepoint);
         self.execute("SAVEPOINT call", &[])
     }
 
@@ -218,6 +277,7 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn rollback_to_savepoint(&self) -> Result<(), StoreError> {
+        self.record(RowOperations::rollback_to_savepoint);
         self.execute("ROLLBACK TO call", &[])?;
         self.execute("RELEASE call", &[])
     }
@@ -260,6 +320,7 @@ impl Writer {
         if table.numbered() {
             row[table.key[0]] = Value::Integer(self.connection.last_insert_rowid());
         }
+        self.record(|group| group.insert(table.name, &row));
         Ok(row.into())
     }
 
@@ -288,6 +349,7 @@ impl Writer {
         let done = statement.raw_execute();
         self.count_of(&statement);
         done?;
+        self.record(|group| group.update(table, new, changed));
         Ok(())
     }
 
@@ -295,7 +357,9 @@ impl Writer {
     ///
     /// # Errors [`StoreError::Constraint`] and the other variants.
     pub fn delete(&self, table: &TableSpec, key: &[Value]) -> Result<(), StoreError> {
-        self.execute(&self.sql(table).delete, key)
+        self.execute(&self.sql(table).delete, key)?;
+        self.record(|group| group.delete(table.name, key));
+        Ok(())
     }
 
     /// Appends an event to the log.
@@ -318,6 +382,7 @@ impl Writer {
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
         statement.raw_bind_parameter(12, event.salt.as_ref().map(<[u8; 16]>::as_slice))?;
         statement.raw_execute()?;
+        self.record(|group| group.insert_event("events", event));
         Ok(())
     }
 
@@ -365,7 +430,10 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn remember_request(&self, request: RequestIdRow) -> Result<(), StoreError> {
-        self.execute(&self.tables["request_ids"].insert, &request.into_row())
+        let row = request.into_row();
+        self.execute(&self.tables["request_ids"].insert, &row)?;
+        self.record(|group| group.insert("request_ids", &row));
+        Ok(())
     }
 
     /// Stores a commit's undo images of one table.
@@ -381,7 +449,9 @@ impl Writer {
     ) -> Result<(), StoreError> {
         let row =
             [Value::Integer(to.0), table.name.into(), Value::Integer(from.0), Value::Blob(images)];
-        self.execute(&self.tables["change_log"].insert, &row)
+        self.execute(&self.tables["change_log"].insert, &row)?;
+        self.record(|group| group.insert("change_log", &row));
+        Ok(())
     }
 
     /// Deletes undo images up to a seq.

@@ -2,7 +2,7 @@
 //! a power failure.
 //!
 //! A [`Machine`] observes every write, truncation, sync and removal of files in one folder by
-//! SQLite or by the engine's sync thread. It stores the *durable* image of each file (the synced
+//! SQLite or by the engine itself. It stores the *durable* image of each file (the synced
 //! content) and the later writes; the *live* image is the real file. It can lose power at any step;
 //! then any subset of the unsynced writes survives, whole or torn. It can fail the nth call of a
 //! kind, once or permanently, and it can be full.
@@ -28,10 +28,11 @@ mod vfs;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abide_store::{Disk, SyncData};
+use abide_store::{Disk, DiskFile};
 
 use machine::{CallVerdict, Synced};
 pub use machine::{DiskCounts, Fault, Kind, Machine};
@@ -62,30 +63,65 @@ impl Disk for FaultyDisk {
         Some(self.vfs.name())
     }
 
-    fn open_to_sync(&self, path: &Path) -> io::Result<Box<dyn SyncData>> {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = self.machine.find(path).ok_or(io::ErrorKind::NotFound)?;
-        let heard = Mutex::new(self.machine.failures(file));
-        let path = path.to_owned();
-        Ok(Box::new(SyncedFile { machine: Arc::clone(&self.machine), file, heard, path }))
+        Ok(Box::new(self.handle(file, path)))
+    }
+
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        done(self.machine.call(Kind::Open))?;
+        fs::File::create_new(path)?;
+        let file = self.handle(self.machine.opened(path, || None), path);
+        file.write_at(&vec![0; usize::try_from(bytes).map_err(io::Error::other)?], 0)?;
+        file.sync_data()?;
+        self.machine.sync_folder();
+        Ok(Box::new(file))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        done(self.machine.call(Kind::Delete))?;
+        fs::remove_file(path)?;
+        self.machine.removed(path, false);
+        Ok(())
     }
 }
 
-/// The engine's own handle on a file: on the file that had the name when it was opened.
+impl FaultyDisk {
+    fn handle(&self, file: u64, path: &Path) -> EngineFile {
+        let heard = Mutex::new(self.machine.failures(file));
+        EngineFile { machine: Arc::clone(&self.machine), file, heard, path: path.to_owned() }
+    }
+}
+
+/// A file that the engine itself writes or syncs: the one that had the name when it was opened.
 #[derive(Debug)]
-struct SyncedFile {
+struct EngineFile {
     machine: Arc<Machine>,
     file: u64,
     heard: Mutex<u64>,
     path: PathBuf,
 }
 
-impl SyncData for SyncedFile {
+impl DiskFile for EngineFile {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        done(self.machine.call(Kind::Read))?;
+        fs::read(&self.path)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let (verdict, written) = self.machine.write(self.file, start, bytes);
+        let file = fs::File::options().write(true).open(&self.path)?;
+        file.write_all_at(&bytes[..written], offset)?;
+        done(verdict)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match self.machine.sync(self.file, &mut heard) {
             Synced::Done => return Ok(()),
             Synced::Failed => {}
-            // It is a WAL, on which SQLite holds no lock that another handle could drop.
+            // SQLite holds no lock on the file that another handle could drop.
             Synced::Forgotten(shows) => fs::write(&self.path, shows)?,
         }
         Err(io::Error::other("the disk failed"))
@@ -94,9 +130,17 @@ impl SyncData for SyncedFile {
     fn rewrite(&self) -> io::Result<()> {
         // The visible content does not change.
         let shows = fs::read(&self.path)?;
-        match self.machine.write(self.file, 0, &shows) {
-            (CallVerdict::Go, _) => Ok(()),
-            _ => Err(io::Error::other("the disk failed")),
+        done(self.machine.write(self.file, 0, &shows).0)
+    }
+}
+
+/// The result of a call for the engine.
+fn done(verdict: CallVerdict) -> io::Result<()> {
+    match verdict {
+        CallVerdict::Go => Ok(()),
+        CallVerdict::Full => Err(io::ErrorKind::StorageFull.into()),
+        CallVerdict::Fail | CallVerdict::Crash | CallVerdict::Down => {
+            Err(io::Error::other("the disk failed"))
         }
     }
 }

@@ -2,7 +2,7 @@
 //! keep` writes them, and a later version reads them.
 //!
 //! It is the file of a killed process: the script runs every reducer, and the last calls are only
-//! in the WAL. The script is fixed and the clock virtual, so the same commit writes the same rows.
+//! in the WAL and the journal. The script is fixed and the clock virtual, so the same commit writes the same rows.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -20,8 +20,11 @@ use crate::history::History;
 use crate::rig::{Rig, SimReply, SimRequest, VirtualClock, folder};
 use crate::script::ScriptRun;
 
-/// The files of a killed process that another process can use.
-const FILES: [&str; 2] = ["abide.db", "abide.db-wal"];
+/// The start of the names of the database and the files beside it.
+const DATABASE: &str = "abide.db";
+
+/// Files of a killed process that another process cannot use.
+const OF_A_PROCESS: [&str; 2] = ["abide.db-lock", "abide.db-shm"];
 
 /// The acknowledged requests, one line each.
 const TOLD: &str = "told.jsonl";
@@ -38,8 +41,10 @@ pub fn keep(into: &Path) -> io::Result<()> {
     let mut player = ScriptRun::new(&rig);
     player.play().map_err(|stopped| io::Error::other(format!("{stopped:?}")))?;
     fs::create_dir_all(into)?;
-    for file in FILES {
-        pack(into, file, &fs::read(work.path().join(file))?)?;
+    for file in names(work.path())? {
+        if !OF_A_PROCESS.contains(&file.as_str()) {
+            pack(into, &file, &fs::read(work.path().join(&file))?)?;
+        }
     }
     let lines: String = player.history.told.iter().map(|both| line(both) + "\n").collect();
     pack(into, TOLD, lines.as_bytes())
@@ -52,11 +57,24 @@ pub fn keep(into: &Path) -> io::Result<()> {
 ///
 /// # Panics The archive was not written by [`keep`].
 pub fn unpack(from: &Path, into: &Path) -> io::Result<History> {
-    for file in FILES {
+    for file in names(from)? {
+        let file = file.strip_suffix(".zst").unwrap_or(&file);
         fs::write(into.join(file), packed(from, file)?)?;
     }
     let text = String::from_utf8(packed(from, TOLD)?).map_err(io::Error::other)?;
     Ok(History { told: text.lines().map(read).collect(), ..History::default() })
+}
+
+/// The names of a database's files in a folder.
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with(DATABASE) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 fn pack(into: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -169,7 +169,8 @@ impl Rig {
         // Small values, so that a short run includes checkpoints, WAL resets and pruning.
         config.retention = Retention { events: Some(64), age: None };
         config.tuning = Tuning {
-            checkpoint_bytes: 96 << 10,
+            checkpoint_bytes: 48 << 10,
+            segment_bytes: 16 << 10,
             disk: FaultyDisk::new(machine),
             ..Tuning::default()
         };
@@ -256,6 +257,14 @@ impl Rig {
         self.settle();
         let both = answers.into_iter().zip(futures);
         both.map(|(answer, future)| answer.unwrap_or_else(|| self.run(future))).collect()
+    }
+
+    /// Lets SQLite commit all answered calls, as any reader does.
+    ///
+    /// # Errors The engine's refusal.
+    pub fn commit_rows(&self) -> Result<(), Refusal> {
+        let (engine, params) = (self.engine(), serde_json::Map::new());
+        self.run(engine.query(&Caller::local(), "SELECT 1", &params, None)).map(drop)
     }
 
     /// Lets the checkpointer run once.

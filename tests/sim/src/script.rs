@@ -68,6 +68,7 @@ impl ScriptRun<'_> {
             let large = written() + 100 < frames;
             let content = if large { "m".repeat(100_000) } else { "m".to_owned() };
             self.say("talk", &content).expect("nothing goes wrong yet");
+            self.commit_rows().expect("nothing goes wrong yet");
         }
     }
 
@@ -361,8 +362,17 @@ impl ScriptRun<'_> {
         }
     }
 
+    /// Lets SQLite commit, and checkpoints the WAL if it is long.
     fn checkpoint(&mut self) {
+        // A fault ends the script at its next call.
+        let _ = self.commit_rows();
         self.rig.checkpoint();
+        self.rig.settle();
+    }
+
+    /// Lets SQLite commit, as any reader does.
+    fn commit_rows(&self) -> Result<(), Refusal> {
+        self.rig.commit_rows()
     }
 }
 

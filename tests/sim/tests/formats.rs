@@ -196,8 +196,8 @@ fn check_newer(sql: &str, words: &str) {
 
 #[test]
 fn newer_files_are_refused() {
-    let format = "its format has version 3, this one supports 2";
-    check_newer("PRAGMA user_version = 3", format);
+    let format = "its format has version 4, this one supports 3";
+    check_newer("PRAGMA user_version = 4", format);
     check_newer(
         "UPDATE meta SET value = '99' WHERE name = 'module.session'",
         "module session has version 99, this one supports 1",

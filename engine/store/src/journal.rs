@@ -1,0 +1,225 @@
+//! The journal: makes a group of calls durable before SQLite commits it.
+//!
+//! A SQLite transaction costs the same for one call as for a thousand. So the writer keeps it open over many groups, and
+//! appends one record per group to a file of its own, which is synced before the group is answered:
+//!
+//! ```text
+//! group ─▶ rows, in SQLite's open transaction ──── many groups later ──▶ COMMIT ─▶ WAL ─▶ checkpoint ─▶ file
+//!       └▶ record, in a segment ─▶ fdatasync ─▶ answers                                       │
+//!                                     segments whose records are all in the file ◀────────────┘ are used again
+//! ```
+//!
+//! Segments have a fixed size and are written with zeros when they are created, so that a sync writes data only. When a
+//! file is opened after a crash, [`recover`] applies the records that its database does not have. A clean close leaves
+//! the database file alone.
+//!
+//! In reading order: [`row_operations`] the content of a record · [`frame`] the layout of a segment · this file, the
+//! writer's side · [`recovery`].
+
+pub(crate) mod frame;
+pub(crate) mod recovery;
+pub(crate) mod row_operations;
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use abide_schema::Seq;
+use sha2::{Digest as _, Sha256};
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::StoreError;
+use crate::private::beside;
+use frame::{FRAME_HEADER, FRAMES_START, RecordPosition, SegmentHeader};
+
+/// The journal of an open file. The writer appends; the thread that syncs holds the segments.
+#[derive(Debug)]
+pub struct Journal {
+    disk: Arc<dyn Disk>,
+    database: PathBuf,
+    log: [u8; 16],
+    segment_bytes: u64,
+    /// Segments with records that the database file may not have, oldest first. The last one is written.
+    live: VecDeque<LiveSegment>,
+    /// Segments to use again.
+    free: Vec<Arc<Segment>>,
+    /// The number of the next use of a segment.
+    next_round: u64,
+    /// The number in the name of the next segment.
+    next_number: u64,
+    /// Everything up to here is durable in the database file.
+    base: Seq,
+    /// The frame that is being written, kept for its memory.
+    frame: Vec<u8>,
+}
+
+/// A segment in use.
+#[derive(Debug)]
+struct LiveSegment {
+    segment: Arc<Segment>,
+    round: u64,
+    used: u64,
+    /// The last event of its last record.
+    last: Seq,
+}
+
+/// A file of the journal.
+#[derive(Debug)]
+pub struct Segment {
+    file: Box<dyn DiskFile>,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Segment {
+    /// Returns when every record that was appended before the call is on the disk.
+    ///
+    /// # Errors An I/O error of the system. The durable state is then unknown: do not retry.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// Free segments that are kept: as many as a busy writer fills between two checkpoints. More are removed.
+const FREE_SEGMENTS: usize = 32;
+
+impl Journal {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        database: &Path,
+        log_id: &str,
+        segment_bytes: u64,
+        first_round: u64,
+        base: Seq,
+    ) -> Journal {
+        Journal {
+            disk,
+            database: database.to_owned(),
+            log: log_digest(log_id),
+            segment_bytes,
+            live: VecDeque::new(),
+            free: Vec::new(),
+            next_round: first_round,
+            next_number: 1,
+            base,
+            frame: Vec::new(),
+        }
+    }
+
+    /// Appends the record of a group. It is durable once the returned segment is synced.
+    ///
+    /// # Errors [`StoreError::Full`]: nothing was appended, and a later append can succeed. Any other error is final.
+    pub fn append(
+        &mut self,
+        position: &RecordPosition,
+        operations: &[u8],
+    ) -> Result<Arc<Segment>, StoreError> {
+        let bytes = (FRAME_HEADER + operations.len()) as u64;
+        let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
+        if !has_room {
+            self.start_segment(bytes).map_err(|why| failed(&why))?;
+        }
+        let current = self.live.back_mut().expect("a segment was started");
+        self.frame.clear();
+        frame::encode(current.round, position, operations, &mut self.frame);
+        let written = current.segment.file.write_at(&self.frame, current.used);
+        written.map_err(|why| failed(&why))?;
+        current.used += bytes;
+        current.last = position.to;
+        Ok(Arc::clone(&current.segment))
+    }
+
+    /// Everything up to `durable` is durable in the database file: the segments below are used again.
+    pub fn recycle(&mut self, durable: Seq) {
+        self.base = self.base.max(durable);
+        while self.live.len() > 1 && self.live[0].last <= self.base {
+            let Some(LiveSegment { segment, .. }) = self.live.pop_front() else { break };
+            if self.free.len() < FREE_SEGMENTS {
+                self.free.push(segment);
+            } else if let Err(why) = self.disk.remove(&segment.path) {
+                tracing::warn!(%why, "a segment of the journal was not removed");
+            }
+        }
+    }
+
+    /// The bytes of records that the database file may not have.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.live.iter().map(|it| it.used).sum()
+    }
+
+    /// Starts the next segment, with room for a frame of that size.
+    fn start_segment(&mut self, frame_bytes: u64) -> io::Result<()> {
+        let least = FRAMES_START as u64 + frame_bytes;
+        let segment = match self.free.iter().position(|free| free.bytes >= least) {
+            Some(at) => self.free.swap_remove(at),
+            None => Arc::new(self.create(least.max(self.segment_bytes))?),
+        };
+        let round = self.next_round;
+        let header = SegmentHeader { round, log: self.log, base: self.base };
+        if let Err(why) = segment.file.write_at(&header.encode(), 0) {
+            self.free.push(segment);
+            return Err(why);
+        }
+        self.next_round += 1;
+        let used = FRAMES_START as u64;
+        self.live.push_back(LiveSegment { segment, round, used, last: Seq::ZERO });
+        Ok(())
+    }
+
+    fn create(&mut self, bytes: u64) -> io::Result<Segment> {
+        loop {
+            let path = beside(&self.database, &format!("{SUFFIX}{}", self.next_number));
+            self.next_number += 1;
+            match self.disk.create(&path, bytes) {
+                Ok(file) => return Ok(Segment { file, path, bytes }),
+                // One that could not be removed.
+                Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(why) => {
+                    // It may exist in part.
+                    let _ = self.disk.remove(&path);
+                    return Err(why);
+                }
+            }
+        }
+    }
+}
+
+/// What follows the name of the database in the names of its segments, before a number.
+pub(crate) const SUFFIX: &str = "-redo-";
+
+/// The segments beside a database.
+///
+/// # Errors An I/O error of the system.
+pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
+    let prefix = beside(database, SUFFIX);
+    let Some(prefix) = prefix.file_name().map(|name| name.as_encoded_bytes().to_vec()) else {
+        return Ok(Vec::new());
+    };
+    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.as_encoded_bytes().strip_prefix(prefix.as_slice());
+        if number.is_some_and(|it| !it.is_empty() && it.iter().all(u8::is_ascii_digit)) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Identifies a log in the headers of its segments.
+fn log_digest(log_id: &str) -> [u8; 16] {
+    let digest = Sha256::digest(log_id.as_bytes());
+    *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+fn failed(why: &io::Error) -> StoreError {
+    match why.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Io(format!("the journal cannot be written: {why}")),
+    }
+}

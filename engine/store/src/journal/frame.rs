@@ -1,0 +1,168 @@
+//! The layout of a segment: a header, and frames of one record each. All numbers are little-endian.
+//!
+//! ```text
+//! segment = header, zeros up to 512, frame*, anything
+//! header  = "abidejrn" version:u32 round:u64 log:16 base:i64 crc:u32
+//! frame   = length:u32 crc:u32 round:u64 from:i64 to:i64 before:32 payload{length}
+//! ```
+//!
+//! A segment is used again in a later *round*. Each frame repeats the round and is covered by its checksum, so what an
+//! earlier round left behind ends the segment. `before` is the hash of event `from`: a record can only follow the
+//! log that it was written for.
+
+use abide_schema::Seq;
+use abide_schema::event::Hash;
+use abide_schema::seeded::{SeededBug, makes};
+
+/// The offset of the first frame: a sector of its own for the header, so that a torn frame never damages it.
+pub(crate) const FRAMES_START: usize = 512;
+
+/// Bytes of a frame before its payload.
+pub(crate) const FRAME_HEADER: usize = 4 + 4 + 8 + 8 + 8 + 32;
+
+const MAGIC: &[u8; 8] = b"abidejrn";
+const VERSION: u32 = 1;
+const HEADER: usize = 8 + 4 + 8 + 16 + 8 + 4;
+
+/// The header of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// The number of this use, over all segments.
+    pub(crate) round: u64,
+    /// Identifies the log.
+    pub(crate) log: [u8; 16],
+    /// Everything up to this event is durable in the database file.
+    pub(crate) base: Seq,
+}
+
+/// The position of a record in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPosition {
+    /// The last event before the record.
+    pub from: Seq,
+    /// The last event of the record.
+    pub to: Seq,
+    /// The hash of the log before the record.
+    pub before: Hash,
+}
+
+/// A record that was found in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    pub(crate) position: RecordPosition,
+    pub(crate) operations: &'a [u8],
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.round.to_le_bytes());
+        bytes.extend_from_slice(&self.log);
+        bytes.extend_from_slice(&self.base.0.to_le_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// The header of a segment; `None` if it was never used, or its header did not reach the disk.
+    pub(crate) fn decode(segment: &[u8]) -> Option<SegmentHeader> {
+        let (header, crc) = segment.get(..HEADER)?.split_last_chunk::<4>()?;
+        if crc32fast::hash(header) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let mut rest = header;
+        let known =
+            take::<8>(&mut rest)? == *MAGIC && u32::from_le_bytes(take(&mut rest)?) == VERSION;
+        let round = u64::from_le_bytes(take(&mut rest)?);
+        let log = take(&mut rest)?;
+        let base = Seq(i64::from_le_bytes(take(&mut rest)?));
+        known.then_some(SegmentHeader { round, log, base })
+    }
+}
+
+/// Appends a frame.
+pub(crate) fn encode(round: u64, position: &RecordPosition, operations: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(operations.len()).expect("a group is smaller than 4 GiB");
+    let start = out.len();
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&round.to_le_bytes());
+    out.extend_from_slice(&position.from.0.to_le_bytes());
+    out.extend_from_slice(&position.to.0.to_le_bytes());
+    out.extend_from_slice(&position.before);
+    out.extend_from_slice(operations);
+    let crc = checksum(&out[start..]);
+    out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The checksum of a frame: over everything but itself.
+fn checksum(frame: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&frame[..4]);
+    hasher.update(&frame[8..]);
+    hasher.finalize()
+}
+
+/// Takes the next record of a segment; `None` at the end, which may be a torn frame or one of an earlier round.
+pub(crate) fn take_record<'a>(round: u64, segment: &mut &'a [u8]) -> Option<Record<'a>> {
+    let length = u32::from_le_bytes(*segment.first_chunk()?);
+    let bytes = FRAME_HEADER.checked_add(usize::try_from(length).ok()?)?;
+    let (frame, rest) = segment.split_at_checked(bytes)?;
+    let mut header = &frame[4..];
+    let crc = u32::from_le_bytes(take(&mut header)?);
+    let is_of_round = u64::from_le_bytes(take(&mut header)?) == round;
+    if !(is_of_round || makes(SeededBug::OldRoundBelieved)) {
+        return None;
+    }
+    if checksum(frame) != crc && !makes(SeededBug::TornRecordBelieved) {
+        return None;
+    }
+    let from = Seq(i64::from_le_bytes(take(&mut header)?));
+    let to = Seq(i64::from_le_bytes(take(&mut header)?));
+    let before = take(&mut header)?;
+    *segment = rest;
+    let position = RecordPosition { from, to, before };
+    Some(Record { position, operations: &frame[FRAME_HEADER..] })
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POSITION: RecordPosition = RecordPosition { from: Seq(6), to: Seq(9), before: [5; 32] };
+
+    #[test]
+    fn a_header_round_trips_and_any_changed_byte_is_found() {
+        let header = SegmentHeader { round: 7, log: [3; 16], base: Seq(41) };
+        let bytes = header.encode();
+        assert_eq!(SegmentHeader::decode(&bytes), Some(header));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            assert_eq!(SegmentHeader::decode(&damaged), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn torn_and_older_frames_end_a_segment() {
+        let mut bytes = Vec::new();
+        encode(2, &POSITION, b"some operations", &mut bytes);
+        let whole = |bytes: &[u8], round| take_record(round, &mut &*bytes).map(|it| it.position);
+        assert_eq!(whole(&bytes, 2), Some(POSITION));
+        assert_eq!(whole(&bytes, 3), None, "an older round");
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(whole(&damaged, 2), None, "byte {at}");
+            assert_eq!(whole(&bytes[..at], 2), None, "{at} bytes");
+        }
+        assert_eq!(whole(&[0; 600], 0), None, "zeros");
+    }
+}

@@ -1,0 +1,175 @@
+//! Applies the records of a journal to a database that does not have them, after a crash.
+//!
+//! SQLite's own recovery comes first. Its state ends at some group: before or after the end of the journal, because
+//! neither waits for the other. Records up to that end are skipped; the following ones are applied while each
+//! continues the log exactly. The first hole ends the journal: a record is acknowledged only when all before it are
+//! durable, so nothing behind a hole was. A group that SQLite has and the journal has not was not acknowledged either,
+//! and is complete: it stays.
+
+use std::path::{Path, PathBuf};
+
+use abide_schema::Seq;
+use abide_schema::event::Hash;
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
+
+use super::frame::{FRAMES_START, Record, RecordPosition, SegmentHeader, take_record};
+use super::row_operations::Applier;
+use super::{log_digest, segments_of};
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::migrate;
+
+/// The segments beside a database, with their content.
+#[derive(Debug)]
+pub(crate) struct FoundJournal {
+    paths: Vec<PathBuf>,
+    /// The segments that were used, in the order of their use.
+    segments: Vec<(SegmentHeader, Vec<u8>)>,
+}
+
+impl FoundJournal {
+    /// Reads the journal of a database; `None` if there is none.
+    pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
+        let paths = segments_of(database)?;
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let mut segments = Vec::new();
+        for path in &paths {
+            let content = disk.open(path)?.read()?;
+            segments.extend(SegmentHeader::decode(&content).map(|header| (header, content)));
+        }
+        segments.sort_by_key(|(header, _)| header.round);
+        Ok(Some(FoundJournal { paths, segments }))
+    }
+
+    /// The last event of a database that ends at `head`, once this journal is applied.
+    pub(crate) fn end_after(&self, head: Seq) -> Seq {
+        let later = self.records().filter(|record| record.position.to > head);
+        let mut end = head;
+        for RecordPosition { from, to, .. } in later.map(|record| record.position) {
+            if from != end {
+                break;
+            }
+            end = to;
+        }
+        end
+    }
+
+    /// The number of the last use of a segment.
+    pub(crate) fn last_round(&self) -> u64 {
+        self.segments.last().map_or(0, |(header, _)| header.round)
+    }
+
+    /// Applies the records that the database does not have, in one transaction.
+    ///
+    /// # Errors
+    /// The journal belongs to another file or to another state of this one; or the storage failed.
+    pub(crate) fn apply(&self, connection: &mut Connection) -> Result<(), RecoveryError> {
+        if self.segments.is_empty() {
+            return Ok(());
+        }
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if format == 0 {
+            return Err(RecoveryError::NewFile);
+        }
+        let log_id = migrate::meta(&transaction, "log_id")?.ok_or(RecoveryError::OtherFile)?;
+        let (mut head, mut hash) = end_of_log(&transaction)?;
+        for (header, _) in &self.segments {
+            if header.log != log_digest(&log_id) {
+                return Err(RecoveryError::OtherFile);
+            }
+            if header.base > head {
+                return Err(RecoveryError::Older { head, base: header.base });
+            }
+        }
+        let mut applier = Applier::default();
+        for Record { position, operations } in self.records() {
+            if position.to <= head {
+                continue;
+            }
+            if position.from != head {
+                break;
+            }
+            if position.before != hash.unwrap_or(position.before) {
+                return Err(RecoveryError::OtherHistory { head });
+            }
+            applier.apply(&transaction, operations)?;
+            (head, hash) = end_of_log(&transaction)?;
+            if head != position.to {
+                return Err(RecoveryError::Unreadable { from: position.from });
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Removes the segments, once their records are durable in the database.
+    pub(crate) fn remove(&self, disk: &dyn Disk) {
+        for path in &self.paths {
+            if let Err(why) = disk.remove(path) {
+                tracing::warn!(%why, "a segment of the journal was not removed");
+            }
+        }
+    }
+
+    /// All records in the order of the segments. A segment ends at its first frame that is not valid.
+    fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.segments.iter().flat_map(|(header, content)| {
+            let mut frames = content.get(FRAMES_START..).unwrap_or_default();
+            std::iter::from_fn(move || take_record(header.round, &mut frames))
+        })
+    }
+}
+
+/// Why the journal cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecoveryError {
+    /// The database has no tables yet.
+    #[error("the file is new, and the journal of another file is beside it")]
+    NewFile,
+    /// Its log is another one.
+    #[error("the journal beside the file belongs to another database")]
+    OtherFile,
+    /// The database is older than the journal.
+    #[error("the file ends at event {head}, but its journal continues from event {base}")]
+    Older {
+        /// The last event of the database.
+        head: Seq,
+        /// The last event that was durable in the database when the journal was written.
+        base: Seq,
+    },
+    /// The database has other events.
+    #[error("the journal beside the file does not continue event {head}")]
+    OtherHistory {
+        /// The last event of the database.
+        head: Seq,
+    },
+    /// A record with a valid checksum did not produce the events that it names.
+    #[error("the record of the journal after event {from} cannot be applied")]
+    Unreadable {
+        /// The last event before the record.
+        from: Seq,
+    },
+    /// The storage failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<rusqlite::Error> for RecoveryError {
+    fn from(error: rusqlite::Error) -> RecoveryError {
+        RecoveryError::Store(error.into())
+    }
+}
+
+/// The last event of the log, and its hash.
+fn end_of_log(connection: &Connection) -> rusqlite::Result<(Seq, Option<Hash>)> {
+    let sql = "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row([], |row| Ok((Seq(row.get(0)?), row.get::<_, Hash>(1)?)));
+    Ok(match found.optional()? {
+        Some((seq, hash)) => (seq, Some(hash)),
+        None => (Seq::ZERO, None),
+    })
+}

@@ -1,0 +1,286 @@
+//! The row operations of a group, in the order in which they ran: the content of a journal record.
+//!
+//! ```text
+//! operations = operation*
+//! operation  = 0x01 table count cell{count}                      insert: all cells
+//!            | 0x02 table count cell{count} varint cell{bits}    update: key, set of changed columns, their cells
+//!            | 0x03 table count cell{count}                      delete: key
+//! table      = varint                 the nth table of these operations, from 0
+//!            | varint varint bytes    the same number as there were tables before: a new one, with its name
+//! count      = varint
+//! ```
+//!
+//! Columns are numbered as in the file at that time, so that operations can be applied before a migration. No reducer
+//! runs again: a new version of a rule cannot change what was acknowledged.
+
+use std::collections::HashMap;
+
+use abide_schema::event::Event;
+use abide_schema::{TableSpec, Value};
+use rusqlite::Connection;
+
+use crate::cell;
+use crate::cell_bytes::{
+    CorruptCells, push, push_blob, push_bytes, push_integer, push_text, push_varint, take,
+    take_cells, take_count, take_text, take_varint,
+};
+use crate::error::StoreError;
+
+const INSERT: u8 = 1;
+const UPDATE: u8 = 2;
+const DELETE: u8 = 3;
+
+/// Collects the operations of a group.
+#[derive(Debug, Default)]
+pub(crate) struct RowOperations {
+    bytes: Vec<u8>,
+    tables: Vec<&'static str>,
+    /// The lengths of both at the savepoint.
+    savepoint: (usize, usize),
+}
+
+impl RowOperations {
+    /// An insertion of a row with all its cells.
+    pub(crate) fn insert(&mut self, table: &'static str, row: &[Value]) {
+        self.start(INSERT, table);
+        self.push_all(row.len(), row);
+    }
+
+    /// An insertion into the log, without a copy of the event.
+    pub(crate) fn insert_event(&mut self, table: &'static str, event: &Event) {
+        self.start(INSERT, table);
+        let out = &mut self.bytes;
+        let optional = |text: Option<&str>, out: &mut Vec<u8>| match text {
+            Some(text) => push_text(text, out),
+            None => push(&Value::Null, out),
+        };
+        push_varint(12, out);
+        push_integer(event.seq.0, out);
+        push_integer(event.at.0, out);
+        optional(event.session_id.as_deref(), out);
+        push_text(&event.reducer, out);
+        push_text(&event.caller, out);
+        optional(event.request_id.as_deref(), out);
+        push_text(&event.arguments, out);
+        push_text(&event.outcome, out);
+        push_blob(&event.prev_hash, out);
+        push_blob(&event.hash, out);
+        optional(event.authority.as_deref(), out);
+        match &event.salt {
+            Some(salt) => push_blob(salt, out),
+            None => push(&Value::Null, out),
+        }
+    }
+
+    /// An update of the columns in `changed`, a set of bits.
+    pub(crate) fn update(&mut self, table: &TableSpec, row: &[Value], changed: u64) {
+        self.start(UPDATE, table.name);
+        self.push_all(table.key.len(), table.key.iter().map(|at| &row[*at]));
+        push_varint(changed, &mut self.bytes);
+        for at in columns_in(changed) {
+            push(&row[at], &mut self.bytes);
+        }
+    }
+
+    /// A deletion of the row with a key.
+    pub(crate) fn delete(&mut self, table: &'static str, key: &[Value]) {
+        self.start(DELETE, table);
+        self.push_all(key.len(), key);
+    }
+
+    /// Sets the savepoint.
+    pub(crate) fn savepoint(&mut self) {
+        self.savepoint = (self.bytes.len(), self.tables.len());
+    }
+
+    /// Drops the operations since the savepoint.
+    pub(crate) fn rollback_to_savepoint(&mut self) {
+        self.bytes.truncate(self.savepoint.0);
+        self.tables.truncate(self.savepoint.1);
+    }
+
+    /// The encoded operations.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn start(&mut self, kind: u8, table: &'static str) {
+        self.bytes.push(kind);
+        if let Some(nth) = self.tables.iter().position(|known| *known == table) {
+            return push_varint(nth as u64, &mut self.bytes);
+        }
+        push_varint(self.tables.len() as u64, &mut self.bytes);
+        push_bytes(table.as_bytes(), &mut self.bytes);
+        self.tables.push(table);
+    }
+
+    fn push_all<'a>(&mut self, count: usize, cells: impl IntoIterator<Item = &'a Value>) {
+        push_varint(count as u64, &mut self.bytes);
+        cells.into_iter().for_each(|cell| push(cell, &mut self.bytes));
+    }
+}
+
+/// The columns of a set of bits.
+fn columns_in(set: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |at| set & (1 << at) != 0)
+}
+
+/// The names of a table's columns as they are in the file.
+#[derive(Debug)]
+struct Columns {
+    names: Vec<String>,
+    /// The primary key, in its order.
+    key: Vec<usize>,
+}
+
+/// Applies recorded operations to a file.
+#[derive(Debug, Default)]
+pub(crate) struct Applier {
+    tables: HashMap<String, Columns>,
+}
+
+impl Applier {
+    /// Applies the operations of a group in the open transaction.
+    pub(crate) fn apply(
+        &mut self,
+        connection: &Connection,
+        mut operations: &[u8],
+    ) -> Result<(), StoreError> {
+        let mut named = Vec::new();
+        while !operations.is_empty() {
+            let operation = Operation::take(&mut named, &mut operations).map_err(|damaged| {
+                StoreError::Io(format!("a record of the journal cannot be read: {damaged}"))
+            })?;
+            self.apply_one(connection, &operation)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(
+        &mut self,
+        connection: &Connection,
+        operation: &Operation,
+    ) -> Result<(), StoreError> {
+        let Operation { kind, table, cells, changed, values } = operation;
+        if !self.tables.contains_key(table) {
+            self.tables.insert(table.clone(), columns_of(connection, table)?);
+        }
+        let Columns { names, key } = &self.tables[table];
+        let unknown = || StoreError::Io(format!("the journal has other columns of {table}"));
+        let assigned = |at: usize, nth: usize| {
+            names.get(at).map(|name| format!("\"{name}\" = ?{}", nth + 1)).ok_or_else(unknown)
+        };
+        let by_key = key.iter().enumerate().map(|(nth, at)| assigned(*at, nth));
+        let by_key = by_key.collect::<Result<Vec<_>, _>>()?.join(" AND ");
+        let sql = match *kind {
+            INSERT => {
+                let marks: Vec<String> = (1..=cells.len()).map(|at| format!("?{at}")).collect();
+                format!("INSERT OR FAIL INTO \"{table}\" VALUES ({})", marks.join(", "))
+            }
+            UPDATE => {
+                let set = columns_in(*changed).zip(key.len()..);
+                let set = set.map(|(at, nth)| assigned(at, nth)).collect::<Result<Vec<_>, _>>()?;
+                format!("UPDATE OR FAIL \"{table}\" SET {} WHERE {by_key}", set.join(", "))
+            }
+            _ => format!("DELETE FROM \"{table}\" WHERE {by_key}"),
+        };
+        let mut statement = connection.prepare_cached(&sql)?;
+        if statement.parameter_count() != cells.len() + values.len() {
+            return Err(unknown());
+        }
+        for (at, value) in cells.iter().chain(values).enumerate() {
+            cell::bind_one(&mut statement, at + 1, value)?;
+        }
+        statement.raw_execute()?;
+        Ok(())
+    }
+}
+
+/// One decoded operation.
+#[derive(Debug, PartialEq)]
+struct Operation {
+    kind: u8,
+    table: String,
+    /// The row, or its key.
+    cells: Vec<Value>,
+    changed: u64,
+    values: Vec<Value>,
+}
+
+impl Operation {
+    fn take(named: &mut Vec<String>, bytes: &mut &[u8]) -> Result<Operation, CorruptCells> {
+        let kind = take(1, bytes)?[0];
+        let nth = take_count(bytes)?;
+        if nth == named.len() {
+            named.push(take_text(bytes)?);
+        }
+        let table = named.get(nth).ok_or(CorruptCells)?.clone();
+        let count = take_count(bytes)?;
+        let cells = take_cells(count, bytes)?;
+        let (changed, values) = match kind {
+            INSERT | DELETE => (0, Vec::new()),
+            UPDATE => {
+                let changed = take_varint(bytes)?;
+                (changed, take_cells(changed.count_ones() as usize, bytes)?)
+            }
+            _ => return Err(CorruptCells),
+        };
+        Ok(Operation { kind, table, cells, changed, values })
+    }
+}
+
+/// The columns of a table in the file.
+fn columns_of(connection: &Connection, table: &str) -> Result<Columns, StoreError> {
+    let sql = "SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map([table], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
+    let found: Vec<(String, i64)> = found.collect::<Result<_, _>>()?;
+    let mut key: Vec<usize> = (0..found.len()).filter(|at| found[*at].1 > 0).collect();
+    key.sort_by_key(|at| found[*at].1);
+    Ok(Columns { names: found.into_iter().map(|(name, _)| name).collect(), key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rolled_back_savepoint_leaves_no_operation_and_no_table() {
+        let mut operations = RowOperations::default();
+        operations.insert("a", &[Value::Integer(1)]);
+        operations.savepoint();
+        operations.insert("b", &[Value::from("gone")]);
+        operations.delete("a", &[Value::Integer(1)]);
+        operations.rollback_to_savepoint();
+        operations.insert("c", &[Value::Null]);
+        operations.insert("a", &[Value::Real(0.5)]);
+        let (bytes, mut named, mut found) = (operations.into_bytes(), Vec::new(), Vec::new());
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let it = Operation::take(&mut named, &mut rest).expect("the bytes are valid");
+            found.push((it.kind, it.table, it.cells));
+        }
+        let inserted = |table: &str, cell| (INSERT, table.to_owned(), vec![cell]);
+        let expected = [
+            inserted("a", Value::Integer(1)),
+            inserted("c", Value::Null),
+            inserted("a", Value::Real(0.5)),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn cut_bytes_are_an_error_or_fewer_operations() {
+        let mut operations = RowOperations::default();
+        operations.insert("sessions", &[Value::from("s1"), Value::Blob(vec![7; 40])]);
+        operations.delete("sessions", &[Value::from("s1")]);
+        let bytes = operations.into_bytes();
+        for length in 1..bytes.len() {
+            let (mut named, mut rest, mut count) = (Vec::new(), &bytes[..length], 0);
+            while !rest.is_empty() && Operation::take(&mut named, &mut rest).is_ok() {
+                count += 1;
+            }
+            assert!(count < 2, "{length} bytes");
+        }
+    }
+}

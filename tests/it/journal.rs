@@ -1,0 +1,184 @@
+//! The journal: a file and the journal beside it, however they were combined.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use abide_engine::{Engine, verify_file};
+use abide_schema::Seq;
+use abide_schema::reducer::Caller;
+use expect_test::{Expect, expect};
+use serde_json::{Map, json};
+
+use crate::durability::beside;
+use crate::world::{World, run};
+
+/// A world whose session has so many messages, after a clean close and another opening.
+fn world_with(messages: usize) -> World {
+    let mut world = World::new();
+    run(async {
+        world.session("s1").await;
+        for nth in 0..messages {
+            world.say("s1", &format!("message {nth}")).await.unwrap();
+        }
+    });
+    world.reopen();
+    world
+}
+
+fn say(world: &World, content: &str) -> Seq {
+    run(world.say("s1", content)).unwrap().seq
+}
+
+/// Opens a copy of a database beside a copy of the journal of another one.
+fn open_with_journal(database: &Path, journal: &World, into: &Path) -> Result<Engine, String> {
+    fs::copy(database, into).unwrap();
+    fs::copy(beside(&journal.path(), "-redo-1"), beside(into, "-redo-1")).unwrap();
+    let opened = Engine::open(into, journal.config(abide_reducers::modules()));
+    opened.map_err(|error| {
+        let refusal = error.to_refusal();
+        let folder = journal.folder.path().display().to_string();
+        let detail = refusal.detail.replace(&folder, "FOLDER");
+        format!("{}: {detail}\nhint: {}\n", refusal.code, refusal.hint.unwrap_or_default())
+    })
+}
+
+fn check(database: &Path, journal: &World, expected: Expect) {
+    let into = journal.folder.path().join("both.db");
+    let before = fs::read(beside(&journal.path(), "-redo-1")).unwrap();
+    expected.assert_eq(&open_with_journal(database, journal, &into).expect_err("it was opened"));
+    assert!(fs::read(beside(&into, "-redo-1")).unwrap() == before, "the journal was changed");
+}
+
+/// A copy of the database file alone.
+fn copied(world: &World, name: &str) -> PathBuf {
+    let to = world.folder.path().join(name);
+    fs::copy(world.path(), &to).unwrap();
+    to
+}
+
+#[test]
+fn a_database_without_its_wal_gets_all_calls_from_the_journal() {
+    let world = world_with(3);
+    let (database, last) = (copied(&world, "early.db"), say(&world, "only in the journal"));
+    let into = world.folder.path().join("both.db");
+    let engine = open_with_journal(&database, &world, &into).unwrap();
+    assert_eq!(engine.durable_seq(), last);
+    let sql = "SELECT content FROM agent_state ORDER BY id DESC LIMIT 1";
+    let answer = run(engine.query(&Caller::local(), sql, &Map::new(), None)).unwrap();
+    assert_eq!(answer.rows[0][0].to_json(), json!("only in the journal"));
+    engine.close();
+    assert!(!beside(&into, "-redo-1").exists(), "a closed file has no journal");
+    assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+}
+
+/// A program that reads the file of a killed process must not miss what was answered.
+#[test]
+fn a_reader_applies_the_journal_of_a_killed_process() {
+    let world = world_with(1);
+    let (database, last) = (copied(&world, "early.db"), say(&world, "only in the journal"));
+    let into = world.folder.path().join("both.db");
+    fs::copy(database, &into).unwrap();
+    fs::copy(beside(&world.path(), "-redo-1"), beside(&into, "-redo-1")).unwrap();
+    assert_eq!(verify_file(&into, &mut |_| {}).unwrap().events, last);
+}
+
+/// Beside a server, a reader waits for the next commit of SQLite.
+#[test]
+fn a_reader_beside_a_server_misses_no_answered_call() {
+    let world = world_with(1);
+    for nth in 0..20 {
+        let last = say(&world, &format!("answered {nth}"));
+        assert_eq!(verify_file(&world.path(), &mut |_| {}).unwrap().events, last);
+    }
+}
+
+#[test]
+fn the_journal_of_another_database() {
+    let (world, other) = (world_with(3), world_with(3));
+    say(&world, "more");
+    let database = copied(&other, "other.db");
+    check(
+        &database,
+        &world,
+        expect![[r#"
+        conflict: FOLDER/both.db: the journal beside the file belongs to another database
+        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+    "#]],
+    );
+}
+
+#[test]
+fn the_journal_of_a_database_that_was_removed() {
+    let world = world_with(1);
+    say(&world, "more");
+    let empty = world.folder.path().join("empty.db");
+    fs::write(&empty, "").unwrap();
+    check(&empty, &world, expect![[r#""#]]);
+}
+
+#[test]
+fn a_database_that_is_older_than_the_journal() {
+    let mut world = world_with(3);
+    let database = copied(&world, "older.db");
+    say(&world, "closed into the file");
+    world.reopen();
+    say(&world, "in the journal");
+    check(
+        &database,
+        &world,
+        expect![[r#"
+        conflict: FOLDER/both.db: the file ends at event 5, but its journal continues from event 6
+        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+    "#]],
+    );
+}
+
+#[test]
+fn a_database_with_another_history() {
+    let mut world = world_with(3);
+    let database = copied(&world, "other.db");
+    say(&world, "one history");
+    // The other history, of the same length.
+    let config = world.config(abide_reducers::modules());
+    world.clock.advance_ms(5);
+    let engine = Engine::open(&database, config).unwrap();
+    let args = json!({"session_id": "s1", "role": "user", "content": "another history"});
+    let both = async {
+        engine.call(&Caller::new("local"), "append_message", &args, None).await.unwrap();
+    };
+    run(both);
+    engine.close();
+    world.reopen();
+    say(&world, "in the journal");
+    check(
+        &database,
+        &world,
+        expect![[r#"
+        conflict: FOLDER/both.db: the journal beside the file does not continue event 6
+        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+    "#]],
+    );
+}
+
+/// `replay` compares every row with those that the reducers make.
+#[test]
+fn recovery_gives_the_rows_that_a_replay_gives() {
+    let world = world_with(2);
+    let database = copied(&world, "early.db");
+    run(async {
+        let tool = json!({"name": "search", "effect": "idempotent"});
+        world.call("register_tool", tool).await.unwrap();
+        for nth in 0..30 {
+            let id = format!("t{nth}");
+            let args =
+                json!({"session_id": "s1", "tool_name": "search", "call_id": id, "arguments": {}});
+            world.call("request_tool_call", args).await.unwrap();
+            world.say("s1", &"x".repeat(nth * 100)).await.unwrap();
+        }
+    });
+    let into = world.folder.path().join("both.db");
+    open_with_journal(&database, &world, &into).unwrap().close();
+    let replayed = world.folder.path().join("replayed.db");
+    let modules = abide_reducers::modules();
+    abide_engine::replay(&into, &replayed, modules, None, &mut |_| {}).unwrap();
+}
