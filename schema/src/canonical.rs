@@ -8,6 +8,8 @@
 //! The keys are sorted here and not by `serde_json::Map`: any dependency of a program can turn on the feature
 //! `preserve_order` of `serde_json`, with which a map keeps the order of insertion.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value};
 
 /// The canonical text of a JSON value.
@@ -18,9 +20,27 @@ pub fn to_text(value: &Value) -> String {
     String::from_utf8(text).expect("serde_json writes UTF-8")
 }
 
+/// Where a member of an object is in the object's canonical text, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name, with the quotes.
+    pub name: Range<usize>,
+    /// Its value.
+    pub value: Range<usize>,
+}
+
+/// The canonical text of a JSON object, with its members.
+#[must_use]
+pub fn object_to_text(object: &Map<String, Value>) -> (String, Vec<Member>) {
+    let mut text = Vec::with_capacity(128);
+    let mut members = Vec::with_capacity(object.len());
+    write_object(object, &mut text, &mut |name, value| members.push(Member { name, value }));
+    (String::from_utf8(text).expect("serde_json writes UTF-8"), members)
+}
+
 fn write(value: &Value, text: &mut Vec<u8>) {
     match value {
-        Value::Object(members) => write_object(members, text),
+        Value::Object(members) => write_object(members, text, &mut |_, _| {}),
         Value::Array(items) => {
             text.push(b'[');
             for (position, item) in items.iter().enumerate() {
@@ -35,26 +55,38 @@ fn write(value: &Value, text: &mut Vec<u8>) {
     }
 }
 
-fn write_object(members: &Map<String, Value>, text: &mut Vec<u8>) {
+/// Writes an object, and calls `each` with the position of each member.
+fn write_object(
+    members: &Map<String, Value>,
+    text: &mut Vec<u8>,
+    each: &mut impl FnMut(Range<usize>, Range<usize>),
+) {
     text.push(b'{');
     if members.keys().is_sorted() {
-        write_members(members.iter(), text);
+        write_members(members.iter(), text, each);
     } else {
         let mut sorted: Vec<_> = members.iter().collect();
         sorted.sort_unstable_by_key(|(key, _)| *key);
-        write_members(sorted.into_iter(), text);
+        write_members(sorted.into_iter(), text, each);
     }
     text.push(b'}');
 }
 
-fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, text: &mut Vec<u8>) {
+fn write_members<'a>(
+    members: impl Iterator<Item = (&'a String, &'a Value)>,
+    text: &mut Vec<u8>,
+    each: &mut impl FnMut(Range<usize>, Range<usize>),
+) {
     for (position, (key, value)) in members.enumerate() {
         if position > 0 {
             text.push(b',');
         }
+        let name = text.len();
         write_scalar(key, text);
+        let colon = text.len();
         text.push(b':');
         write(value, text);
+        each(name..colon, colon + 1..text.len());
     }
 }
 
@@ -98,6 +130,18 @@ mod tests {
         #[test]
         fn the_text_is_that_of_sorted_maps(value in values()) {
             prop_assert_eq!(to_text(&value), value.to_string());
+            let Value::Object(object) = &value else { return Ok(()) };
+            let (text, members) = object_to_text(object);
+            prop_assert_eq!(&text, &value.to_string());
+            let found: Vec<(Value, Value)> = members
+                .into_iter()
+                .map(|Member { name, value }| [name, value].map(|at| {
+                    serde_json::from_str(&text[at]).expect("it is JSON")
+                }))
+                .map(|[name, value]| (name, value))
+                .collect();
+            let expected = object.iter().map(|(name, value)| (name.as_str().into(), value.clone()));
+            prop_assert_eq!(found, expected.collect::<Vec<(Value, Value)>>());
         }
     }
 }

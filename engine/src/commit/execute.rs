@@ -223,7 +223,7 @@ impl Executor {
     ) -> Result<CallOutcome, StoreError> {
         let outcome = match &reply.refusal {
             Some(refusal) => outcome::refused(refusal),
-            None => call.echo.compact(&reply.result),
+            None => call.arguments.compact(&reply.result),
         };
         let digests =
             Digests { arguments: call.digest, outcome: Sha256::digest(outcome.as_bytes()).into() };
@@ -234,7 +234,7 @@ impl Executor {
             reducer: call.reducer.to_owned(),
             caller: caller.id().to_owned(),
             request_id: request_id.map(str::to_owned),
-            arguments: call.arguments.clone(),
+            arguments: call.arguments.text.clone(),
             outcome,
             prev_hash: [0; 32],
             hash: [0; 32],

@@ -14,8 +14,9 @@
 //! The outcome of a refused call whose event is kept is the refusal:
 //! `{"$refused":{"code":…,"detail":…,"hint":…}}`.
 
+use abide_schema::canonical::{self, Member};
 use abide_schema::{Code, Refusal};
-use serde_json::{Value as JsonValue, json};
+use serde_json::{Map, Value as JsonValue, json};
 
 const MARK: &str = "{\"$argument\":";
 const TEXT_MARK: &str = "{\"$argument\":\"text\"}";
@@ -26,53 +27,18 @@ const REFUSED: &str = "{\"$refused\":";
 /// Shorter texts are stored unchanged: marks only serve to reduce the log's size.
 const LONG: usize = 64;
 
-/// A member of an object as its text, `"name":value`, and the same with a mark for the value.
+/// The arguments of one call: its canonical JSON, and the long members, which a result may repeat.
 #[derive(Debug)]
-struct EchoedMember {
-    text: String,
-    marked: String,
-    /// Bytes of `"name":`.
-    name_bytes: usize,
+pub(crate) struct CanonicalArguments {
+    pub(crate) text: String,
+    long: Vec<Member>,
 }
 
-impl EchoedMember {
-    fn new(name: &str, value: &str, mark: &str) -> EchoedMember {
-        let (text, marked) = (format!("{name}:{value}"), format!("{name}:{mark}"));
-        EchoedMember { text, marked, name_bytes: name.len() + 1 }
-    }
-
-    /// The position of the member in a text. Searches for the short name first: preparing a search for a
-    /// long value would cost more than the search.
-    fn find(&self, text: &str) -> Option<usize> {
-        let name = &self.text[..self.name_bytes];
-        text.match_indices(name).map(|(at, _)| at).find(|at| text[*at..].starts_with(&self.text))
-    }
-}
-
-/// The arguments of one call that its result may repeat.
-#[derive(Debug)]
-pub(crate) struct EchoedArguments {
-    members: Vec<EchoedMember>,
-}
-
-impl EchoedArguments {
-    /// The candidates among these arguments: each long one, in the form of a text column and
-    /// of a JSON column.
-    pub(crate) fn of(arguments: &JsonValue) -> EchoedArguments {
-        let mut members = Vec::new();
-        for (name, value) in arguments.as_object().into_iter().flatten() {
-            let canonical = abide_schema::canonical::to_text(value);
-            if canonical.len() < LONG {
-                continue;
-            }
-            let name = JsonValue::from(name.as_str()).to_string();
-            let as_json_column = JsonValue::from(canonical.as_str()).to_string();
-            members.push(EchoedMember::new(&name, &as_json_column, JSON_MARK));
-            if value.is_string() {
-                members.push(EchoedMember::new(&name, &canonical, TEXT_MARK));
-            }
-        }
-        EchoedArguments { members }
+impl CanonicalArguments {
+    pub(crate) fn of(arguments: &Map<String, JsonValue>) -> CanonicalArguments {
+        let (text, mut long) = canonical::object_to_text(arguments);
+        long.retain(|member| member.value.len() >= LONG);
+        CanonicalArguments { text, long }
     }
 
     /// The stored form of a result.
@@ -81,14 +47,57 @@ impl EchoedArguments {
             return format!("{WRAPPED}{}}}", JsonValue::from(result));
         }
         let mut outcome = result.to_owned();
-        for member in &self.members {
-            // Quotes are escaped inside JSON texts, so a match is a member, not a mention.
-            if let Some(at) = member.find(&outcome) {
-                outcome.replace_range(at..at + member.text.len(), &member.marked);
+        for member in &self.long {
+            let (name, value) = (&self.text[member.name.clone()], &self.text[member.value.clone()]);
+            replace_value(&mut outcome, name, JSON_MARK, |text| quoted_prefix(text, value));
+            if value.starts_with('"') {
+                let as_it_is = |text: &str| text.starts_with(value).then_some(value.len());
+                replace_value(&mut outcome, name, TEXT_MARK, as_it_is);
             }
         }
         outcome
     }
+
+    /// Restores a result from its stored form.
+    fn expand(&self, outcome: &str) -> String {
+        let mut result = outcome.to_owned();
+        for member in &self.long {
+            let (name, value) = (&self.text[member.name.clone()], &self.text[member.value.clone()]);
+            let quoted = JsonValue::from(value).to_string();
+            for (mark, value) in [(JSON_MARK, quoted.as_str()), (TEXT_MARK, value)] {
+                let marked = |text: &str| text.starts_with(mark).then_some(mark.len());
+                replace_value(&mut result, name, value, marked);
+            }
+        }
+        result
+    }
+}
+
+/// Replaces the value of the first member with this name (with quotes) whose value `length` accepts. Quotes are escaped
+/// inside JSON texts, so a match is a member, not a mention.
+fn replace_value(text: &mut String, name: &str, new: &str, length: impl Fn(&str) -> Option<usize>) {
+    let values = text.match_indices(name).filter_map(|(at, _)| {
+        let value = at + name.len() + 1;
+        let is_member = text.as_bytes().get(value - 1) == Some(&b':');
+        is_member.then_some(value).and_then(|value| Some((value, length(&text[value..])?)))
+    });
+    if let Some((value, bytes)) = { values }.next() {
+        text.replace_range(value..value + bytes, new);
+    }
+}
+
+/// The length of `value`, canonical JSON, as a JSON text at the start of `text`, if it is there. Canonical JSON contains
+/// no control characters, so only quotes and backslashes are escaped.
+fn quoted_prefix(text: &str, value: &str) -> Option<usize> {
+    let mut rest = text.strip_prefix('"')?;
+    for part in value.split_inclusive(['"', '\\']) {
+        let plain = part.trim_end_matches(['"', '\\']);
+        rest = rest.strip_prefix(plain)?;
+        if plain.len() < part.len() {
+            rest = rest.strip_prefix('\\')?.strip_prefix(&part[plain.len()..])?;
+        }
+    }
+    Some(text.len() - rest.strip_prefix('"')?.len())
 }
 
 /// The stored form of a refusal.
@@ -119,14 +128,11 @@ pub(crate) fn expand(outcome: &str, arguments: &str) -> String {
         let wrapped: JsonValue = serde_json::from_str(outcome).unwrap_or_default();
         return wrapped["$result"].as_str().unwrap_or("null").to_owned();
     }
-    let mut result = outcome.to_owned();
-    if result.contains(MARK) {
-        let arguments = serde_json::from_str(arguments).unwrap_or_default();
-        for member in EchoedArguments::of(&arguments).members {
-            result = result.replacen(&member.marked, &member.text, 1);
-        }
+    if !outcome.contains(MARK) {
+        return outcome.to_owned();
     }
-    result
+    let arguments = serde_json::from_str(arguments).unwrap_or_default();
+    CanonicalArguments::of(&arguments).expand(outcome)
 }
 
 #[cfg(test)]
@@ -138,7 +144,8 @@ mod tests {
     /// Checks the stored form of a result (long runs of x shown as `~`), and that it decodes to the same.
     fn check(arguments: &JsonValue, result: &JsonValue, kept: &str) {
         let result = result.to_string();
-        let outcome = EchoedArguments::of(arguments).compact(&result);
+        let sent = arguments.as_object().expect("arguments are an object");
+        let outcome = CanonicalArguments::of(sent).compact(&result);
         assert_eq!(outcome.replace(&long(), "~"), kept);
         assert_eq!(expand(&outcome, &arguments.to_string()), result);
     }

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::Definition;
-use abide_schema::{Code, Module, Refusal, canonical, integers, limits, nearest};
+use abide_schema::{Code, Module, Refusal, integers, limits, nearest};
 use serde_json::Value as JsonValue;
 use sha2::{Digest as _, Sha256};
 
-use crate::commit::outcome::EchoedArguments;
+use crate::commit::outcome::CanonicalArguments;
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids;
 
@@ -59,7 +59,7 @@ impl Registry {
         let ready = self.ready_any(reducer, arguments)?;
         // The server checks the incoming text; an embedded caller passes values. Deadlines and replays skip this check:
         // a log may contain arguments accepted by earlier versions.
-        integers::check(&ready.arguments).map_err(|found| {
+        integers::check(&ready.arguments.text).map_err(|found| {
             let refusal = Refusal::from(found);
             Refusal { detail: format!("{reducer}: {}", refusal.detail), ..refusal }
         })?;
@@ -75,23 +75,22 @@ impl Registry {
         let definition = self.definitions.get(reducer).ok_or_else(|| self.unknown(reducer))?;
         let none = JsonValue::Object(serde_json::Map::new());
         let arguments = if arguments.is_null() { &none } else { arguments };
-        if !arguments.is_object() {
+        let Some(members) = arguments.as_object() else {
             let detail = format!("{reducer}: the arguments are not a JSON object");
             return Err(Refusal::new(Code::BadArguments, detail)
                 .hint("arguments are named: {\"session_id\": \"…\"}"));
-        }
+        };
         let call = (definition.decode)(arguments)?;
-        let echo = EchoedArguments::of(arguments);
-        let arguments = canonical::to_text(arguments);
-        if arguments.len() > limits::CALL_BYTES {
-            let (bytes, most) = (arguments.len(), limits::CALL_BYTES);
+        let arguments = CanonicalArguments::of(members);
+        if arguments.text.len() > limits::CALL_BYTES {
+            let (bytes, most) = (arguments.text.len(), limits::CALL_BYTES);
             let detail =
                 format!("{reducer}: arguments of {bytes} bytes, at most {most} are allowed");
             return Err(Refusal::new(Code::LimitExceeded, detail)
                 .hint("keep large content elsewhere and append a reference to it"));
         }
-        let digest = Sha256::digest(arguments.as_bytes()).into();
-        Ok(PreparedCall { reducer: definition.name, call, arguments, digest, echo })
+        let digest = Sha256::digest(arguments.text.as_bytes()).into();
+        Ok(PreparedCall { reducer: definition.name, call, arguments, digest })
     }
 
     fn unknown(&self, reducer: &str) -> Refusal {

@@ -13,7 +13,7 @@ use abide_store::{RequestIdRow, StoreError, Writer};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::commit::outcome::EchoedArguments;
+use crate::commit::outcome::CanonicalArguments;
 use crate::commit::prepared_call::PreparedCall;
 
 /// The name of the event that records the calls of a request id. No reducer may have it.
@@ -91,10 +91,10 @@ pub(crate) fn recorded(arguments: &JsonValue) -> PreparedCall {
             Ok(nothing())
         }
     }
-    let echo = EchoedArguments::of(arguments);
-    let arguments = abide_schema::canonical::to_text(arguments);
-    let digest = Sha256::digest(arguments.as_bytes()).into();
-    PreparedCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest, echo }
+    let members = arguments.as_object().cloned().unwrap_or_default();
+    let arguments = CanonicalArguments::of(&members);
+    let digest = Sha256::digest(arguments.text.as_bytes()).into();
+    PreparedCall { reducer: RECORD, call: Box::new(Nothing), arguments, digest }
 }
 
 /// The result of a [`RECORD`] event.
@@ -255,7 +255,7 @@ mod tests {
                 request_id: Some("r".to_owned()),
                 session_id: None,
                 reducer: RECORD.to_owned(),
-                arguments: call.arguments.clone(),
+                arguments: call.arguments.text.clone(),
                 outcome: "null".to_owned(),
                 salt: Some([0; 16]),
                 prev_hash: Hash::default(),

@@ -66,7 +66,13 @@ pub(crate) struct WriterThread {
     /// Whether a test schedules the steps.
     pub(crate) is_directed: bool,
     pub(crate) started: Instant,
+    /// The number of groups that still get a savepoint, because one was rolled back.
+    pub(crate) guarded_groups: u32,
 }
+
+/// The groups that get a savepoint after one was rolled back. Without it, a rollback puts the rows of all open groups
+/// back, which takes as long as to write them: callers whose calls are refused may not cause that often.
+const GUARDED_GROUPS: u32 = 256;
 
 /// A group that is in the journal, or that has written nothing.
 struct FinishedGroup {
@@ -203,7 +209,8 @@ impl WriterThread {
     ) -> Result<FinishedGroup, TransactionFailure> {
         let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
         self.restore_rows()?;
-        self.executor.transaction.store.begin_group()?;
+        self.guarded_groups = self.guarded_groups.saturating_sub(1);
+        self.executor.transaction.store.begin_group(self.guarded_groups > 0)?;
         self.scheduler.at_fault_point(FaultPoint::Begun);
         let mut outcomes = Vec::with_capacity(group.units.len());
         for unit in &group.units {
@@ -254,7 +261,14 @@ impl WriterThread {
     fn leave_group(&self) -> Result<(), StoreError> {
         let store = &self.executor.transaction.store;
         store.roll_back_group()?;
-        if self.open_rows.is_empty() { store.rollback() } else { Ok(()) }
+        if self.open_rows.is_empty() {
+            return store.rollback();
+        }
+        if let Err(error) = self.restore_rows() {
+            // The next group, or the next commit, tries again.
+            tracing::warn!(%error, "the rows of acknowledged calls were not put back yet");
+        }
+        Ok(())
     }
 
     /// Puts the rows of finished groups back into a transaction, if SQLite has rolled theirs back.
@@ -329,6 +343,7 @@ impl WriterThread {
             TransactionFailure::Store(error @ StoreError::Io(_)) => self.health.poison(error),
             _ => {}
         }
+        self.guarded_groups = GUARDED_GROUPS;
         let undone = self.leave_group();
         self.executor.transaction.rolled_back();
         self.executor.return_to(start);

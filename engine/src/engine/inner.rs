@@ -60,7 +60,7 @@ impl Inner {
         request_id: Option<&str>,
     ) -> Result<UnitResult, Refusal> {
         let request = request_id.map(|id| Request::new(id, &calls)).transpose()?;
-        let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.len();
+        let weigh = |call: &PreparedCall| limits::CALL_OVERHEAD_BYTES + call.arguments.text.len();
         let weight = calls.iter().map(weigh).sum();
         let (reply, answer) = oneshot::channel();
         if caller.id() == Caller::SYSTEM && !calls.is_empty() {

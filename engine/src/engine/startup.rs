@@ -141,6 +141,7 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
         scheduler: Arc::clone(&config.scheduler),
         is_directed: false,
         started,
+        guarded_groups: 0,
     };
     let (registry, watchers) = (Arc::clone(&writer.registry), Arc::clone(&writer.watchers));
     let checkpoints = CheckpointConfig::beside(&writer, &durable_seen, store.checkpoint_bytes());

@@ -81,6 +81,9 @@ impl Segment {
     }
 }
 
+/// How much larger a later segment is than the first one, at most.
+const GROWTH: u64 = 8;
+
 /// Free segments that are kept: as many as a busy writer fills between two checkpoints. More are removed.
 const FREE_SEGMENTS: usize = 32;
 
@@ -154,7 +157,11 @@ impl Journal {
         let least = FRAMES_START as u64 + frame_bytes;
         let segment = match self.free.iter().position(|free| free.bytes >= least) {
             Some(at) => self.free.swap_remove(at),
-            None => Arc::new(self.create(least.max(self.segment_bytes))?),
+            None => {
+                // Few creations: each waits for the disk.
+                let grown = self.bytes().clamp(self.segment_bytes, self.segment_bytes * GROWTH);
+                Arc::new(self.create(least.max(grown))?)
+            }
         };
         let round = self.next_round;
         let header = SegmentHeader { round, log: self.log, base: self.base };

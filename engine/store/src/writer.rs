@@ -86,8 +86,17 @@ pub struct Writer {
     interrupt: Interrupt,
     /// Steps of all statements so far.
     steps: Cell<u64>,
-    /// The operations of the open group.
-    group: RefCell<Option<RowOperations>>,
+    /// The open group.
+    group: RefCell<Option<OpenGroup>>,
+}
+
+/// A group of calls in the open transaction.
+#[derive(Debug)]
+struct OpenGroup {
+    operations: RowOperations,
+    has_savepoint: bool,
+    /// Whether it may have changed rows.
+    has_written: bool,
 }
 
 impl Writer {
@@ -157,16 +166,20 @@ impl Writer {
         self.execute("COMMIT", &[])
     }
 
-    /// Starts a group: a savepoint in the open transaction, which starts here if there is none. From here on the row
-    /// operations are recorded.
+    /// Starts a group in the open transaction, which starts here if there is none. From here on the row operations are
+    /// recorded. With a savepoint, a rollback of the group leaves the groups before it; but SQLite then copies every
+    /// page that the group changes.
     ///
     /// # Errors [`StoreError::Busy`] if another process writes.
-    pub fn begin_group(&self) -> Result<(), StoreError> {
+    pub fn begin_group(&self, has_savepoint: bool) -> Result<(), StoreError> {
         if self.connection.is_autocommit() {
             self.begin()?;
         }
-        self.execute("SAVEPOINT commit_group", &[])?;
-        self.group.replace(Some(RowOperations::default()));
+        if has_savepoint {
+            self.execute("SAVEPOINT commit_group", &[])?;
+        }
+        let operations = RowOperations::default();
+        self.group.replace(Some(OpenGroup { operations, has_savepoint, has_written: false }));
         Ok(())
     }
 
@@ -180,7 +193,8 @@ impl Writer {
             return Err(StoreError::Constraint { message });
         }
         let mut group = self.group.borrow_mut();
-        Ok(group.as_mut().map(std::mem::take).map(RowOperations::into_bytes).unwrap_or_default())
+        let operations = group.as_mut().map(|group| std::mem::take(&mut group.operations));
+        Ok(operations.map(RowOperations::into_bytes).unwrap_or_default())
     }
 
     /// Ends the open group. Its rows stay in the transaction.
@@ -188,20 +202,31 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn end_group(&self) -> Result<(), StoreError> {
-        self.group.take();
-        self.execute("RELEASE commit_group", &[])
+        match self.group.take() {
+            Some(OpenGroup { has_savepoint: true, .. }) => {
+                self.execute("RELEASE commit_group", &[])
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Rolls back the open group. The groups before it stay in the transaction, unless SQLite has rolled that back
-    /// itself; see [`Writer::transaction_is_gone`].
+    /// Rolls back the open group. If it has written rows and has no savepoint, the whole transaction is rolled back, as
+    /// SQLite itself does after some errors; see [`Writer::transaction_is_gone`].
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn roll_back_group(&self) -> Result<(), StoreError> {
-        if self.group.take().is_none() || self.connection.is_autocommit() {
+        let Some(OpenGroup { has_savepoint, has_written, .. }) = self.group.take() else {
+            return Ok(());
+        };
+        if self.connection.is_autocommit() {
             return Ok(());
         }
-        if !makes(SeededBug::GroupNotRolledBack) {
+        let keeps_rows = makes(SeededBug::GroupNotRolledBack);
+        if !has_savepoint {
+            return if has_written && !keeps_rows { self.rollback() } else { Ok(()) };
+        }
+        if !keeps_rows {
             self.execute("ROLLBACK TO commit_group", &[])?;
         }
         self.execute("RELEASE commit_group", &[])
@@ -237,7 +262,8 @@ impl Writer {
     /// Records a row operation of the open group.
     fn record(&self, operation: impl FnOnce(&mut RowOperations)) {
         if let Some(group) = &mut *self.group.borrow_mut() {
-            operation(group);
+            operation(&mut group.operations);
+            group.has_written = true;
         }
     }
 
