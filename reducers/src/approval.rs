@@ -13,7 +13,7 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::tool::{self, Tool};
+use crate::tool::Tool;
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
 use crate::{check, run, session};
 
@@ -162,8 +162,8 @@ pub fn decide_approval(
     ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = approved_arguments.map(Arc::new) {
-        let tool = tool::pinned(ctx, &call)?;
-        tool::arguments::check(ctx, &tool, &arguments)?;
+        let tool = tool_call::pinned(ctx, &call)?;
+        tool.check_arguments(ctx, &arguments)?;
     }
     if let Some(arguments) = &approved_arguments_text {
         call.arguments = arguments.clone();

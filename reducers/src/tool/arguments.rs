@@ -16,8 +16,6 @@ use abide_schema::work::{Verdict, WHOLE, Work};
 use abide_schema::{Abort, Code, Context, Json, Refusal, limits};
 use serde_json::Value as JsonValue;
 
-use super::Tool;
-
 /// Cached compiled schemas: a tool is called more often than registered.
 const KEPT: usize = 256;
 
@@ -35,14 +33,14 @@ pub(crate) fn check_schema(ctx: &mut Context<'_>, tool: &str, schema: &Json) -> 
     ctx.settle(&Registration { tool: tool.to_owned(), schema: schema.clone() })
 }
 
-/// Checks a call's arguments against the tool's schema.
+/// Checks a call's arguments against the schema of a version of a tool.
 pub(crate) fn check(
     ctx: &mut Context<'_>,
-    tool: &Tool,
+    (tool, version): (&str, i64),
+    schema: &Json,
     arguments: &Arc<JsonValue>,
 ) -> Result<(), Abort> {
-    let Some(schema) = tool.input_schema.clone() else { return Ok(()) };
-    let (tool, version, arguments) = (tool.name.clone(), tool.version, Arc::clone(arguments));
+    let (tool, schema, arguments) = (tool.to_owned(), schema.clone(), Arc::clone(arguments));
     ctx.settle(&Validation { tool, version, schema, arguments })
 }
 

@@ -103,18 +103,6 @@ pub(crate) fn some_of_session(
     Ok(done)
 }
 
-/// Whether a session has a call with this status, visible or not.
-pub(crate) fn any(
-    ctx: &mut Context<'_>,
-    session_id: &str,
-    status: ToolCallStatus,
-) -> Result<bool, Abort> {
-    let params = [session_id.into(), status.as_str().into()];
-    let first = "WHERE session_id = ?1 AND status = ?2 LIMIT 1";
-    let found = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
-    Ok(!found.is_empty())
-}
-
 fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
     if call.status == ToolCallStatus::AwaitingApproval {
         ctx.without_policies(|ctx| approval::cancel(ctx, &call.call_id))?;

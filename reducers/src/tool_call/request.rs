@@ -48,7 +48,7 @@ pub fn request_tool_call(
     let session = session::wanted(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
     let arguments = Arc::new(arguments);
-    tool::arguments::check(ctx, &tool, &arguments)?;
+    tool.check_arguments(ctx, &arguments)?;
     check_count(ctx, &tool, &session_id)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let mut call = ToolCall {
