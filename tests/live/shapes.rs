@@ -255,7 +255,7 @@ fn each_query_has_the_cheapest_rule() {
                 the rows that the changed rows reach, twice
                 r: a; p: a shared lookup
             SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                the window, if a changed row sorts before its end
+                the top-N result, if a changed row sorts before its end
                 r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
                 the rows of the touched join keys, twice

@@ -21,7 +21,7 @@ use crate::backend::{
     Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
     SubscriptionQuery,
 };
-use crate::rows::{Changes, PositionedRow, WindowDelta};
+use crate::rows::{Changes, PositionedRow, TopNDelta};
 
 /// The subscription's id on its own connection.
 const ID: &str = "q";
@@ -349,16 +349,16 @@ impl ConnectionPump {
 
 /// All subscribers of a delta share its rows.
 fn changes_of(delta: &Delta) -> Changes {
-    let Delta { deletes, inserts, updates, window, .. } = delta;
+    let Delta { deletes, inserts, updates, top_n, .. } = delta;
     let come =
-        window.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
-    let new = window.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
+        top_n.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
+    let new = top_n.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
     Changes {
         deletes: deletes.clone(),
         inserts: inserts.clone(),
         updates: updates.clone(),
-        window: WindowDelta {
-            deletes: window.deletes.clone(),
+        top_n: TopNDelta {
+            deletes: top_n.deletes.clone(),
             inserts: come.collect(),
             updates: new.collect(),
         },

@@ -213,8 +213,8 @@ impl Subscription {
 
     /// Whether the query has a LIMIT, so that the server determines the positions of its rows.
     #[must_use]
-    pub fn is_window(&self) -> bool {
-        self.shape.window
+    pub fn is_top_n(&self) -> bool {
+        self.shape.top_n
     }
 
     /// How the server maintains it, and at what cost. It includes the statements if
@@ -304,7 +304,7 @@ impl Subscription {
     ) -> Result<(bool, Changes), Mismatch> {
         if !self.holds_rows {
             self.open(info);
-            return Ok((true, Changes::whole(rows, info.shape.window)));
+            return Ok((true, Changes::whole(rows, info.shape.top_n)));
         }
         let rows = Rows::new(&info.shape, rows, checksum)?;
         let same_shape = *self.shape == info.shape;
@@ -314,7 +314,7 @@ impl Subscription {
             held => {
                 let all = rows.as_slice().to_vec();
                 *held = Some(rows);
-                Ok((true, Changes::whole(all, info.shape.window)))
+                Ok((true, Changes::whole(all, info.shape.top_n)))
             }
         }
     }

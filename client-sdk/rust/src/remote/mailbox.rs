@@ -90,7 +90,7 @@ fn weight(event: &Event) -> usize {
     match event {
         Event::Snapshot { rows, .. } => 64 + of_rows(rows),
         Event::Delta { changes, .. } => {
-            let placed = changes.window.inserts.iter().chain(&changes.window.updates);
+            let placed = changes.top_n.inserts.iter().chain(&changes.top_n.updates);
             let placed = placed.map(|placed| of_rows(std::slice::from_ref(&placed.row)));
             64 + [&changes.deletes, &changes.inserts, &changes.updates]
                 .map(|rows| of_rows(rows))
