@@ -15,9 +15,10 @@ use serde_json::Value as JsonValue;
 use crate::check;
 
 /// How an agent can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TextEnum)]
 pub enum AgentMode {
     /// It can own a session.
+    #[default]
     Primary,
     /// Another agent can delegate a task to it.
     Subagent,

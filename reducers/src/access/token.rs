@@ -41,7 +41,7 @@ pub struct Token {
 
 const DIRECTORY: CredentialQueries = CredentialQueries {
     tables: &["tokens", "identities", "roles"],
-    asks: "SELECT EXISTS (SELECT 1 FROM tokens)",
+    requires_credentials: "SELECT EXISTS (SELECT 1 FROM tokens)",
     token:
         "SELECT t.hash, t.expires_at, t.revoked_at, i.id, i.role, i.capabilities, i.scope, i.limits,
         i.disabled_at, r.capabilities, r.limits

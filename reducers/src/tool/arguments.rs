@@ -84,7 +84,7 @@ impl Work for Validation {
         let most = limits::TOOL_SCHEMA_STEPS;
         match schema.check(arguments, steps.min(most)) {
             Ok(()) => Some(Ok(())),
-            Err(Failure::Misfit { path, what }) => Some(Err(self.misfit(&path, &what))),
+            Err(Failure::Mismatch { path, what }) => Some(Err(self.mismatch(&path, &what))),
             // It may also exceed the depth limit, and then fails with any budget.
             Err(Failure::OverBudget) if steps < most => None,
             Err(Failure::OverBudget) => {
@@ -98,7 +98,7 @@ impl Work for Validation {
 }
 
 impl Validation {
-    fn misfit(&self, path: &str, what: &str) -> Refusal {
+    fn mismatch(&self, path: &str, what: &str) -> Refusal {
         let Validation { tool, version, .. } = self;
         let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
         let why: String = what.chars().take(WHY_CHARS).collect();

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::house::TestServer;
 use crate::http::{self, check, escaped};
+use crate::test_server::TestServer;
 
 /// Checks the server after bad input: nothing was written, and it still accepts calls.
 async fn unharmed(server: &TestServer) {

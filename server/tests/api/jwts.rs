@@ -11,8 +11,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::house::{NOW_S, TestServer};
 use crate::http::{Response, check};
+use crate::test_server::{NOW_S, TestServer};
 use crate::tokens;
 
 /// The keys of a test issuer.

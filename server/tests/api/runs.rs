@@ -6,8 +6,8 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::agents::server;
 use crate::events::Stream;
-use crate::house::TestServer;
 use crate::http::{Response, check};
+use crate::test_server::TestServer;
 use crate::tokens::{TokenServer, token};
 
 const START: &str = "/v1/agents/clerk/runs";
