@@ -55,7 +55,7 @@ impl Changes {
     }
 
     /// Moves the rows of a top-N result into the three lists, and their positions into a separate value.
-    pub(crate) fn told(mut self) -> Changes {
+    pub(crate) fn with_positions(mut self) -> Changes {
         if self.top_n == TopNDelta::default() {
             return self;
         }
@@ -139,15 +139,15 @@ impl Rows {
     pub(crate) fn new(
         shape: &Shape,
         rows: Vec<Row>,
-        told: Option<Checksum>,
+        expected: Option<Checksum>,
     ) -> Result<Rows, Mismatch> {
         let layout = Layout::of(shape)?;
         for row in &rows {
             layout.check_width(row)?;
         }
         let by_key = layout.index(&rows)?;
-        let checksum = told.map(|_| Checksum::of(&rows));
-        agree(checksum, told)?;
+        let checksum = expected.map(|_| Checksum::of(&rows));
+        check_checksum(checksum, expected)?;
         let mut sorted = rows;
         let placed = shape.top_n;
         let in_order =
@@ -173,7 +173,7 @@ impl Rows {
     pub(crate) fn apply(
         &mut self,
         mut changes: Changes,
-        told: Option<Checksum>,
+        expected: Option<Checksum>,
     ) -> Result<Changes, Mismatch> {
         let is_top_n = self.placed || changes.top_n != TopNDelta::default();
         let difference = match is_top_n {
@@ -185,7 +185,7 @@ impl Rows {
             difference.come.iter().for_each(|row| sum.add(row));
             sum
         });
-        agree(checksum, told)?;
+        check_checksum(checksum, expected)?;
         self.checksum = checksum;
         self.as_it_came = None;
         match difference.placed {
@@ -204,7 +204,7 @@ impl Rows {
             self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
             "the local checksum matches the rows"
         );
-        Ok(changes.told())
+        Ok(changes.with_positions())
     }
 
     fn difference_of_top_n(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
@@ -322,12 +322,12 @@ impl Rows {
                 top_n: TopNDelta { updates, ..TopNDelta::default() },
                 ..Changes::default()
             }
-            .told();
+            .with_positions();
         }
         let deletes: Vec<usize> = (head..head + gone.len()).rev().collect();
         let keys = gone.iter().rev().map(key).collect();
         let top_n = TopNDelta { deletes, inserts: placed.collect(), updates: Vec::new() };
-        Changes { deletes: keys, top_n, ..Changes::default() }.told()
+        Changes { deletes: keys, top_n, ..Changes::default() }.with_positions()
     }
 
     fn difference_by_key(&self, new: &Rows) -> Changes {
@@ -405,10 +405,10 @@ impl Rows {
 }
 
 /// Compares the local checksum with the server's.
-fn agree(kept: Option<Checksum>, told: Option<Checksum>) -> Result<(), Mismatch> {
-    match (kept, told) {
-        (Some(kept), Some(told)) if kept != told => {
-            Err(Mismatch(format!("the rows have the checksum {kept}, the server has {told}")))
+fn check_checksum(kept: Option<Checksum>, expected: Option<Checksum>) -> Result<(), Mismatch> {
+    match (kept, expected) {
+        (Some(kept), Some(expected)) if kept != expected => {
+            Err(Mismatch(format!("the rows have the checksum {kept}, the server has {expected}")))
         }
         _ => Ok(()),
     }

@@ -266,26 +266,26 @@ impl Subscription {
 
     /// Applies an event; returns the update if the consumer needs to see it.
     fn take(&mut self, event: Event) -> Option<Update> {
-        let told = match event {
+        let taken = match event {
             Event::Ended(error) => {
                 self.ended = Some(error);
                 return None;
             }
             Event::Snapshot { seq, info, rows, checksum } => {
                 self.repair.waits = false;
-                self.take_snapshot(&info, rows, checksum).map(|told| (seq, told))
+                self.take_snapshot(&info, rows, checksum).map(|taken| (seq, taken))
             }
             _ if self.repair.waits => return None,
-            Event::Seen(seq) => {
+            Event::Progress(seq) => {
                 self.seq = self.seq.max(seq);
                 return None;
             }
             Event::Delta { to, changes, checksum, info } => {
-                self.take_delta(changes, checksum, info.as_deref()).map(|told| (to, told))
+                self.take_delta(changes, checksum, info.as_deref()).map(|taken| (to, taken))
             }
         };
-        let (to, (reset, changes)) = match told {
-            Ok(told) => told,
+        let (to, (reset, changes)) = match taken {
+            Ok(taken) => taken,
             Err(why) => return self.repair(&why),
         };
         self.repair.in_a_row = 0;
@@ -332,7 +332,7 @@ impl Subscription {
             (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
             (info, None) => {
                 info.into_iter().for_each(|info| self.open(info));
-                Ok((false, changes.told()))
+                Ok((false, changes.with_positions()))
             }
         }
     }
@@ -355,7 +355,7 @@ impl Subscription {
         } else {
             tracing::error!(%why, "a change of a subscription does not apply; restarting it");
             self.repair.waits = true;
-            self.source.begin_again();
+            self.source.restart();
         }
         None
     }
