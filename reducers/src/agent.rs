@@ -285,7 +285,8 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
     };
     if agent.retired_at.is_some() {
         let detail = format!("agent {name} is retired and cannot start runs");
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "use another agent, or register it again";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);

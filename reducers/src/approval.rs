@@ -156,7 +156,8 @@ pub fn decide_approval(
     }
     if decision == Decision::Reject && approved_arguments.is_some() {
         let detail = "a rejection has no approved_arguments";
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+        let hint = "omit approved_arguments, or decide approve";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     // A caller who can see the approval may decide, even if it cannot see the call.
     ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
@@ -267,10 +268,14 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
         (None, Some(call_id)) => (of_call(ctx, call_id)?, call_id),
         _ => {
             let detail = "decide_approval: give either id or call_id";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "id is that of the approval, call_id that of the tool call";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
-    let missing = || Refusal::new(Code::NotFound, format!("there is no approval for {name}"));
+    let missing = || {
+        Refusal::new(Code::NotFound, format!("there is no approval for {name}"))
+            .hint("SELECT id, call_id, status FROM approvals  lists them")
+    };
     Ok(found.ok_or_else(missing)?)
 }
 

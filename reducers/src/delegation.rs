@@ -97,7 +97,8 @@ fn again(
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = format!("run {} exists, and was not started for call {}", before.id, call.call_id);
-    Err(Refusal::new(Code::Conflict, detail).into())
+    let hint = "one tool call starts one run; request another call for another run";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
 /// A child's position in the tree: the root run, and the number of ancestors.
@@ -111,7 +112,8 @@ pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition,
     if !run::stop::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "start_run starts a run that does not depend on another one";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     let above = ctx.without_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
     let (root_id, depth) =

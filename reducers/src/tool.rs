@@ -331,7 +331,8 @@ fn check_policies(
 ) -> Result<(), Refusal> {
     if let Some(timeout_ms) = timeout_ms.filter(|timeout_ms| *timeout_ms < 1) {
         let detail = format!("a timeout of {timeout_ms} ms leaves no time to run");
-        return Err(Refusal::new(Code::BadArguments, detail));
+        let hint = "timeout_ms is at least 1; omit it for no time limit";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     retry.map_or(Ok(()), Retry::check)?;
     limits.map_or(Ok(()), ToolLimits::check)?;

@@ -97,7 +97,9 @@ pub fn create_token(
         if before.hash == hash && before.identity_id == identity_id {
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
-        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists")).into());
+        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists"))
+            .hint("create a token with another id;  abide token create  generates one")
+            .into());
     }
     let token = Token {
         id,

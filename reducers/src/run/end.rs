@@ -59,7 +59,8 @@ pub fn finish_run(
         }
         _ => {
             let detail = "finish_run: code is only valid for a failed run";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "end=failed needs code; end=done and end=aborted have none";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     }
     stop_delegated(ctx, &run)?;

@@ -200,6 +200,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
 
 fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
+        .hint("SELECT id, session_id, status FROM runs  lists them")
 }
 
 /// The active run of a session, if any.
@@ -254,13 +255,15 @@ pub(crate) fn tell_all(
 ) -> Result<(), Abort> {
     if events.len() > limits::RUN_EVENTS {
         let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
-        return Err(Refusal::new(Code::LimitExceeded, detail).into());
+        let hint = "record them with several calls of record_run";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     for NewRunEvent { kind, data } in events {
         use RunEventKind::{Done, Error, Interrupt};
         if matches!(kind, Done | Error | Interrupt) {
             let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "omit it, and end the turn with one of these calls";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         add_event(ctx, run, kind, JsonValue::Object(data))?;
     }

@@ -112,7 +112,8 @@ fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusa
 fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
     if session.status == SessionStatus::HandedOff {
         let detail = format!("session {} is handed off to a supervisor", session.id);
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "start the run when the supervisor has resolved or rejected the handoff";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if let Some(input) = input {
         let (role, kind) = ("user".to_owned(), "message".to_owned());

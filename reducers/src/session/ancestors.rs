@@ -34,7 +34,7 @@ pub(crate) fn wanted(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> 
     let session = open(ctx, id)?;
     if is_closing(ctx, &session)? {
         let detail = format!("session {id} is being cancelled and accepts no new work");
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
     }
     Ok(session)
 }
@@ -51,5 +51,6 @@ pub(crate) fn check_depth(ctx: &mut Context<'_>, parent: &Session) -> Result<(),
         return Ok(());
     }
     let detail = format!("session {} already has {most} ancestors", parent.id);
-    Err(Refusal::new(Code::LimitExceeded, detail).into())
+    let hint = "omit parent_id, or give the id of an ancestor of that session";
+    Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into())
 }

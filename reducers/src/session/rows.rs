@@ -185,10 +185,14 @@ pub(crate) fn not_from(session: &Session, what: &str) -> Refusal {
         Code::BadTransition,
         format!("session {id} is {status}, so it cannot be {what}"),
     );
-    if status.is_terminal() {
-        refusal.hint("an ended session cannot change; create a new one")
-    } else {
-        refusal
+    match status {
+        SessionStatus::Completed | SessionStatus::Failed => {
+            refusal.hint("an ended session cannot change; create a new one")
+        }
+        SessionStatus::HandedOff => {
+            refusal.hint("it continues when a supervisor resolves or rejects its handoff")
+        }
+        SessionStatus::Created | SessionStatus::Active | SessionStatus::Suspended => refusal,
     }
 }
 

@@ -122,12 +122,14 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     if bytes > most {
         let detail =
             format!("the input_schema of {tool} has {bytes} bytes, at most {most} are allowed");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "shorten descriptions, or register several tools";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let most = limits::TOOL_SCHEMA_DEPTH;
     if depth(schema.as_str()) > most {
         let detail = format!("the input_schema of {tool} is nested more than {most} levels deep");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "move nested schemas to $defs and refer to them with #/$defs/…";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let root = schema.value();
     SchemaWalk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {

@@ -43,7 +43,8 @@ pub fn cancel_tool_call(
         }
         status => {
             let detail = format!("call {call_id} is {status} and cannot be cancelled");
-            Err(Refusal::new(Code::Conflict, detail).into())
+            let hint = "only a call that has not ended can be cancelled";
+            Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
         }
     }
 }

@@ -49,7 +49,8 @@ pub fn claim_tool_call(
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
         let detail = format!("call {call} is being cancelled with its run or session {session}");
-        return Err(Refusal::new(Code::Conflict, detail).into());
+        let hint = "claim another call with  abide call claim_next_tool_call";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
     if let Some(refusal) = pace::held_up(ctx, &tool)? {
@@ -76,7 +77,8 @@ pub fn claim_next_tool_call(
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
         let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are allowed");
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+        let hint = "name the tools that this worker runs, in several calls if there are more";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let mut first: Option<(ToolCall, Tool, Tool)> = None;
     let mut held_up = None;

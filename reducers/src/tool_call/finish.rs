@@ -107,11 +107,13 @@ pub fn settle_tool_call(
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
             let detail = "settle_tool_call: a succeeded outcome cannot have an error";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "give result, or outcome=failed";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         Outcome::Failed if result.is_some() => {
             let detail = "settle_tool_call: a failed outcome cannot have a result";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "give error, or outcome=succeeded";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         _ => Report { outcome, result: result.map(Json::from), error },
     };

@@ -173,8 +173,10 @@ pub enum Outcome {
 /// Loads a call; the event will name its session.
 pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abort> {
     let call = ctx.get::<ToolCall>(call_id)?;
-    let call = call
-        .ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no tool call {call_id}")))?;
+    let call = call.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no tool call {call_id}"))
+            .hint("SELECT call_id, session_id, status FROM tool_calls  lists them")
+    })?;
     ctx.about(&call.session_id);
     Ok(call)
 }
