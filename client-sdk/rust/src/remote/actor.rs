@@ -168,7 +168,7 @@ impl Actor {
                     }
                 },
                 command = self.commands.recv() => match self.handle_command(command, None) {
-                    Err(ConnectionEnd::Closed(close_reason, done)) => return Err((close_reason, done)),
+                    Err(ConnectionEnd::Closed(reason, done)) => return Err((reason, done)),
                     Err(ConnectionEnd::Lost(_)) | Ok(()) => {}
                 },
             }
