@@ -438,7 +438,7 @@ async fn invalid_frames_are_refused() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"bad_request","detail":"the message is not UTF-8"}
+        {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode texts as UTF-8"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1007));

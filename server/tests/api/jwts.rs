@@ -133,7 +133,8 @@ async fn tried(server: &TestServer, token: &str) -> String {
 }
 
 /// The response to an authenticated request for a missing object.
-const LET_IN: &str = "404 not_found: there is no approval for none (-)";
+const LET_IN: &str = "404 not_found: there is no approval for none \
+    (SELECT id, call_id, status FROM approvals  lists them)";
 
 #[tokio::test]
 async fn every_algorithm_authenticates_its_subject() {
