@@ -197,8 +197,9 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
             })
             .collect();
         scans.dedup();
-        let (cost, keys) = (explanation.cost, explanation.routed_by.join("; "));
-        told += &format!("{sql}\n    {cost}\n    {keys}{}\n", scans.concat());
+        let (rule, cost) = (explanation.rule, explanation.cost);
+        let (keys, scans) = (explanation.routed_by.join("; "), scans.concat());
+        told += &format!("{sql}\n    {rule}: {cost}\n    {keys}{scans}\n");
     }
     expected.assert_eq(&told);
 }
@@ -218,6 +219,7 @@ fn each_query_has_the_cheapest_rule() {
             "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
             "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1",
             "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
+            "SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10",
             "SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b",
             "SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2",
             "SELECT bee FROM positive WHERE id = 1",
