@@ -144,7 +144,7 @@ fn tokens_are_identified_by_their_hash() {
         revoke_token id=nowhere as=tom
         revoke_token id=annannann as=tom
         revoke_token id=annannann
-        sql SELECT id, identity_id, expires_at IS NULL, revoked_at IS NULL, created_by FROM tokens
+        sql SELECT id, identity_id, expires_at IS NULL, revoked_at IS NULL, created_by FROM tokens ORDER BY id
         replay
         "#,
         expect![[r#"
