@@ -218,8 +218,6 @@ fn each_query_has_the_cheapest_rule() {
             "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 1)",
             "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
             "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1",
-            "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
-            "SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10",
             "SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b",
             "SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2",
             "SELECT bee FROM positive WHERE id = 1",
@@ -256,12 +254,6 @@ fn each_query_has_the_cheapest_rule() {
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
                 row_reevaluation: the rows that the changed rows reach, twice
                 r: a; p: a shared lookup
-            SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                top_n: the top-N result, if a changed row sorts before its end
-                r: a
-            SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10
-                conditional_reevaluation: the whole query, if a changed row matches
-                r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
                 partition_reevaluation: the rows of the touched join keys, twice
                 r: every change; s: every change
@@ -274,6 +266,24 @@ fn each_query_has_the_cheapest_rule() {
             SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)
                 partition_reevaluation: the rows of the touched groups, twice
                 r: b
+        "#]],
+    );
+}
+
+#[test]
+fn each_query_with_a_limit_has_the_cheapest_rule() {
+    check_costs(
+        &[
+            "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
+            "SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10",
+        ],
+        expect![[r#"
+            SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
+                top_n: the top-N result, if a changed row sorts before its end
+                r: a
+            SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10
+                conditional_reevaluation: the whole query, if a changed row matches
+                r: a
         "#]],
     );
 }
