@@ -54,7 +54,7 @@ pub struct AgentDefinition {
     /// The model and its parameters.
     pub config: AgentConfig,
     /// How the agent may be used.
-    pub mode: Mode,
+    pub mode: AgentMode,
     /// What the agent is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -78,29 +78,6 @@ pub struct AgentDefinition {
     /// The resolved texts of prompt, memory and skills. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-}
-
-/// How an agent may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// It can own a session.
-    #[default]
-    Primary,
-    /// Another agent can delegate tasks to it.
-    Subagent,
-    /// Both.
-    All,
-}
-
-impl From<Mode> for AgentMode {
-    fn from(mode: Mode) -> AgentMode {
-        match mode {
-            Mode::Primary => AgentMode::Primary,
-            Mode::Subagent => AgentMode::Subagent,
-            Mode::All => AgentMode::All,
-        }
-    }
 }
 
 /// The source of a prompt.
@@ -301,7 +278,7 @@ impl AgentDefinition {
         self.instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
         let subagents = self.subagents.into_iter().map(|subagent| match subagent {
             Subagent::Inline(mut inline) => {
-                inline.mode = Mode::Subagent;
+                inline.mode = AgentMode::Subagent;
                 inline.hidden = true;
                 inline.resolved(folder, store).map(|it| Subagent::Inline(Box::new(it)))
             }

@@ -56,7 +56,8 @@ pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
         return Err("there is no tool task: this agent has no subagents".to_owned());
     }
     let parameters = Parameters::of(&schema(&agents))?;
-    let fitted = parameters.fit_text(arguments).map_err(|misfit| format!("{TOOL}: {misfit}"))?;
+    let fitted =
+        parameters.fit_text(arguments).map_err(|mismatch| format!("{TOOL}: {mismatch}"))?;
     Ok(fitted.arguments)
 }
 

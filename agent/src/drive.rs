@@ -66,7 +66,7 @@ impl Driver {
                 }
                 NextStep::Deliver(ended) => self.deliver(ended).await?,
                 NextStep::Finish(text) => match structured::judge(self, &text) {
-                    StructuredAnswer::Misfit(why)
+                    StructuredAnswer::Mismatch(why)
                         if structured::repairs(self) < structured::REPAIRS =>
                     {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
@@ -203,7 +203,7 @@ impl Driver {
         match judged {
             StructuredAnswer::Free => {}
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
         }
         self.abide.call(self.run_lease.done(output)).await?;
         Ok(DriveResult::Ended)

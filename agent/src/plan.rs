@@ -120,7 +120,8 @@ pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
         return Err(format!("there is no tool {TOOL}: this agent makes no plans"));
     }
     let parameters = Parameters::of(&declaration().parameters)?;
-    let fitted = parameters.fit_text(arguments).map_err(|misfit| format!("{TOOL}: {misfit}"))?;
+    let fitted =
+        parameters.fit_text(arguments).map_err(|mismatch| format!("{TOOL}: {mismatch}"))?;
     Ok(fitted.arguments)
 }
 

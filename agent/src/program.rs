@@ -189,7 +189,7 @@ async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<DriveR
     if let Some(schema) = &driver.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            StructuredAnswer::Misfit(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
             StructuredAnswer::Free => {}
         }
     }

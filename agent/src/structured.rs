@@ -22,7 +22,7 @@ pub(crate) enum StructuredAnswer {
     /// It matches.
     Fits(Value),
     /// It does not match, for this reason.
-    Misfit(String),
+    Mismatch(String),
 }
 
 /// Checks the run's last answer.
@@ -49,9 +49,9 @@ fn of_text(schema: &Value, text: &str) -> StructuredAnswer {
     match serde_json::from_str(text) {
         Ok(value) => match integers::check(text) {
             Ok(()) => held_to(schema, value),
-            Err(found) => StructuredAnswer::Misfit(format!("{found}: use a string")),
+            Err(found) => StructuredAnswer::Mismatch(format!("{found}: use a string")),
         },
-        Err(why) => StructuredAnswer::Misfit(format!("it is not JSON: {why}")),
+        Err(why) => StructuredAnswer::Mismatch(format!("it is not JSON: {why}")),
     }
 }
 
@@ -60,8 +60,8 @@ fn held_to(schema: &Value, value: Value) -> StructuredAnswer {
     match Parameters::of(schema) {
         Ok(schema) => schema
             .wrong_with(&value)
-            .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Misfit),
-        Err(why) => StructuredAnswer::Misfit(format!(
+            .map_or(StructuredAnswer::Fits(value), StructuredAnswer::Mismatch),
+        Err(why) => StructuredAnswer::Mismatch(format!(
             "the response_format is not a supported JSON Schema: {why}"
         )),
     }

@@ -72,8 +72,8 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
     field("key", &or_none(&shape.key));
     let order = shape.order.iter().map(|term| ordered_by(shape, term));
     field("order", &or_none(&order.collect::<Vec<_>>()));
-    if shape.window {
-        field("window", "deltas have positions");
+    if shape.top_n {
+        field("top-N", "deltas have positions");
     }
     for (at, routed_by) in routed_by.iter().enumerate() {
         field(if at == 0 { "routed by" } else { "" }, routed_by);
@@ -194,16 +194,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_window_reads() {
+    async fn what_a_top_n_result_reads() {
         check(
             "SELECT role, content FROM agent_state WHERE role = :role ORDER BY id DESC LIMIT 3",
             expect![[r#"
-                rule       window
-                cost       the window, if a changed row sorts before its end
+                rule       top_n
+                cost       the top-N result, if a changed row sorts before its end
                 state      the last result
                 key        none
                 order      order1 (not shown) DESC
-                window     deltas have positions
+                top-N      deltas have positions
                 routed by  agent_state: role
                 reads all  agent_state, to evaluate the query; avoided by index(role), that is CREATE INDEX agent_state_role ON agent_state (role)
 

@@ -1,7 +1,10 @@
 //! Test of typed calls, of the reducer of `examples/own-module` and of built-in ones.
 
+use std::collections::BTreeSet;
+
 use crate::arguments::{AppendMessage, CreateSession};
-use crate::{Abide, Call, Config};
+use crate::schema::reducer::Arguments;
+use crate::{Abide, Call, Config, arguments};
 
 #[path = "../../examples/own-module/src/notes.rs"]
 #[expect(unreachable_pub, reason = "the file is as a program has it")]
@@ -41,4 +44,69 @@ async fn a_typed_call_names_its_reducer_and_returns_its_result() {
     ];
     assert_eq!(arguments, expected);
     abide.close().await;
+}
+
+/// The names of the reducers of these arguments. Each must be in the public module `arguments` of this crate.
+macro_rules! reducers_of {
+    ($($arguments:ident),* $(,)?) => {
+        [$(<arguments::$arguments as Arguments>::REDUCER),*]
+    };
+}
+
+/// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
+#[test]
+fn the_arguments_of_each_callable_reducer_are_exported() {
+    let exported = reducers_of![
+        AbortRun,
+        AcknowledgeCancel,
+        AppendMessage,
+        CancelSession,
+        CancelTimer,
+        CancelToolCall,
+        ChangeIdentity,
+        ClaimHandoff,
+        ClaimNextRun,
+        ClaimNextToolCall,
+        ClaimRun,
+        ClaimToolCall,
+        CompleteSession,
+        CompleteToolCall,
+        CreateIdentity,
+        CreateSession,
+        CreateToken,
+        DecideApproval,
+        DisableIdentity,
+        DropPolicy,
+        EnableIdentity,
+        FailSession,
+        FailToolCall,
+        FinishRun,
+        HeartbeatHandoff,
+        HeartbeatRun,
+        HeartbeatToolCall,
+        RecordRun,
+        RegisterAgent,
+        RegisterTool,
+        RejectHandoff,
+        ReleaseHandoff,
+        RemoveRole,
+        RequestSupervisorHandoff,
+        RequestToolCall,
+        ResolveHandoff,
+        ResumeSession,
+        RetireAgent,
+        RevokeToken,
+        SetPolicy,
+        SetRole,
+        SetTimer,
+        SettleToolCall,
+        StartChildRun,
+        StartRun,
+        SuspendSession,
+        WaitRun,
+    ];
+    let modules = crate::reducers::modules();
+    let callable: BTreeSet<&str> =
+        modules.iter().flat_map(|module| &module.reducers).map(|reducer| reducer.name).collect();
+    assert_eq!(BTreeSet::from(exported), callable);
 }

@@ -209,7 +209,7 @@ fn a_subscription_begins_without_a_gap() {
             let binding =
                 Planner::new(Arc::clone(&catalog)).bind("SELECT seq FROM events", &Map::new());
             let (binding, router) = (binding.expect("it can be live"), Router::new(catalog));
-            let house = Arc::new(Fixture {
+            let fixture = Arc::new(Fixture {
                 jobs: Queue::new(4),
                 commits: Queue::new(4),
                 hub: Hub::starting_at(Seq(0)),
@@ -218,20 +218,20 @@ fn a_subscription_begins_without_a_gap() {
                 attached: Mutex::new([None; 2]),
             });
             let spawn = |work: Box<dyn FnOnce(&Fixture) + Send>| {
-                let house = Arc::clone(&house);
-                thread::spawn(move || work(&house))
+                let fixture = Arc::clone(&fixture);
+                thread::spawn(move || work(&fixture))
             };
-            let writer = spawn(Box::new(move |house| house.write(&binding, router)));
+            let writer = spawn(Box::new(move |fixture| fixture.write(&binding, router)));
             let publisher = spawn(Box::new(Fixture::publish));
             let listeners = [
-                spawn(Box::new(|house| house.listen(0, COMMITS))),
-                spawn(Box::new(|house| house.listen(1, 1))),
+                spawn(Box::new(|fixture| fixture.listen(0, COMMITS))),
+                spawn(Box::new(|fixture| fixture.listen(1, 1))),
             ];
-            (0..COMMITS).for_each(|_| house.jobs.push_wait(Job::Commit, 1));
+            (0..COMMITS).for_each(|_| fixture.jobs.push_wait(Job::Commit, 1));
             listeners
                 .into_iter()
                 .for_each(|listener| listener.join().expect("it receives every commit"));
-            house.jobs.close();
+            fixture.jobs.close();
             [writer, publisher].into_iter().for_each(|thread| thread.join().expect("it ends"));
         },
         ORDERS / 4,

@@ -15,9 +15,10 @@ use serde_json::Value as JsonValue;
 use crate::check;
 
 /// How an agent can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TextEnum)]
 pub enum AgentMode {
     /// It can own a session.
+    #[default]
     Primary,
     /// Another agent can delegate a task to it.
     Subagent,
@@ -284,7 +285,8 @@ pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Res
     };
     if agent.retired_at.is_some() {
         let detail = format!("agent {name} is retired and cannot start runs");
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "use another agent, or register it again";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if !fits {
         let detail = format!("agent {name} is {} and cannot {what}", agent.mode);

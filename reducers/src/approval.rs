@@ -13,7 +13,7 @@ use abide_schema::{
 };
 use serde_json::Value as JsonValue;
 
-use crate::tool::{self, Tool};
+use crate::tool::Tool;
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
 use crate::{check, run, session};
 
@@ -155,14 +155,15 @@ pub fn decide_approval(
     }
     if decision == Decision::Reject && approved_arguments.is_some() {
         let detail = "a rejection has no approved_arguments";
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+        let hint = "omit approved_arguments, or decide approve";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     // A caller who can see the approval may decide, even if it cannot see the call.
     ctx.without_policies(|ctx| session::wanted(ctx, &approval.session_id))?;
     let mut call = ctx.without_policies(|ctx| tool_call::find(ctx, &approval.call_id))?;
     if let Some(arguments) = approved_arguments.map(Arc::new) {
-        let tool = tool::pinned(ctx, &call)?;
-        tool::arguments::check(ctx, &tool, &arguments)?;
+        let tool = tool_call::pinned(ctx, &call)?;
+        tool.check_arguments(ctx, &arguments)?;
     }
     if let Some(arguments) = &approved_arguments_text {
         call.arguments = arguments.clone();
@@ -266,10 +267,14 @@ fn find(ctx: &mut Context<'_>, id: Option<&str>, call_id: Option<&str>) -> Resul
         (None, Some(call_id)) => (of_call(ctx, call_id)?, call_id),
         _ => {
             let detail = "decide_approval: give either id or call_id";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "id is that of the approval, call_id that of the tool call";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     };
-    let missing = || Refusal::new(Code::NotFound, format!("there is no approval for {name}"));
+    let missing = || {
+        Refusal::new(Code::NotFound, format!("there is no approval for {name}"))
+            .hint("SELECT id, call_id, status FROM approvals  lists them")
+    };
     Ok(found.ok_or_else(missing)?)
 }
 

@@ -15,11 +15,13 @@ pub use crate::handoff::{
     ResolveHandoff,
 };
 pub use crate::message::AppendMessage;
-pub use crate::run::StartRun;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
-pub use crate::run::end::{AbortRun, FinishRun, WaitRun};
+pub use crate::run::end::{AbortRun, FinishRun};
+pub use crate::run::start::StartRun;
+pub use crate::run::wait::WaitRun;
+pub use crate::session::create::CreateSession;
 pub use crate::session::{
-    CancelSession, CompleteSession, CreateSession, FailSession, ResumeSession, SuspendSession,
+    CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };
 pub use crate::timer::{CancelTimer, SetTimer};
 pub use crate::tool::RegisterTool;

@@ -17,7 +17,8 @@ pub(crate) fn name(what: &str, text: &str) -> Result<(), Refusal> {
     }
     if text.chars().any(is_control) {
         let detail = format!("{what} has control characters");
-        return Err(Refusal::new(Code::BadArguments, detail));
+        let hint = "line breaks, tabs and escape characters are not allowed";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     Ok(())
 }
@@ -78,7 +79,8 @@ pub(crate) fn lease(now: Micros, lease_ms: i64) -> Result<Micros, Refusal> {
     if !limits::LEASE_MS.contains(&lease_ms) {
         let (least, most) = limits::LEASE_MS.into_inner();
         let detail = format!("a lease of {lease_ms} ms is not between {least} and {most}");
-        return Err(Refusal::new(Code::BadArguments, detail));
+        let hint = "lease_ms is in milliseconds; a heartbeat extends a lease";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     Ok(now.plus_ms(lease_ms))
 }

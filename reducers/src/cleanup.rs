@@ -17,71 +17,24 @@
 //!
 //! Version 1 ended a tree of runs in one transaction, and had one row per session of a tree: see `cleanup/former.rs`.
 
-use abide_schema::{
-    Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
-};
+use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, limits, reducer};
 
 use crate::delegation::{self, Delegation};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::timer;
-use crate::tool_call::{ToolCall, cancel};
+use crate::tool_call::cancel;
 
 mod former;
+mod rows;
 
-/// What a cleanup ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
-pub enum CleanupKind {
-    /// Calls and timers of an ended session.
-    End,
-    /// The same for a cancelled session, and its child sessions.
-    Cancel,
-    /// Calls of a session whose run is aborted, and the runs that it delegated. For a run that ends by itself, only
-    /// those runs.
-    Abort,
-}
-
-/// An unfinished cleanup.
-#[table(name = "cleanups", without_rowid, index(due_at), index(session_id))]
-pub struct Cleanup {
-    /// Its id. Each step has a new one, so that no two deadline calls have the same key.
-    #[column(key)]
-    pub id: String,
-    /// What it ends.
-    pub kind: CleanupKind,
-    /// The session.
-    #[column(references = "sessions(id)")]
-    pub session_id: String,
-    /// The reason, for its child sessions.
-    pub reason: Option<String>,
-    /// The last processed child, in the order of ids.
-    pub after: Option<String>,
-    /// Calls created up to this event are ended. A run that starts after an abort keeps its own calls.
-    pub up_to: Seq,
-    /// When the next step is due: immediately.
-    pub due_at: Micros,
-    /// The event that wrote it.
-    pub seq: Seq,
-    /// The run that the steps have reached, for a cleanup of delegated runs.
-    pub run_id: Option<String>,
-    /// The session or run where the cleanup started, if the steps are below it.
-    pub top: Option<String>,
-}
+pub use rows::{Cleanup, CleanupKind, CleanupStep};
+use rows::{MODULE, leave};
+pub(crate) use rows::{Task, are_any, is_aborting, is_former, later};
 
 /// Version 2: one row for a whole tree.
 const TREES: &str = "ALTER TABLE cleanups ADD COLUMN run_id TEXT;
 ALTER TABLE cleanups ADD COLUMN top TEXT";
-
-/// The result of `continue_cleanup`.
-#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
-pub struct CleanupStep {
-    /// Rows that it ended or examined.
-    pub rows: usize,
-    /// Cleanups that remain.
-    pub left: usize,
-}
-
-const MODULE: &str = "cleanup";
 
 /// The domain.
 #[must_use]
@@ -114,54 +67,7 @@ pub fn continue_cleanup(
     take_steps(ctx, task)
 }
 
-/// What is left of a cleanup: its row without id and times.
-#[derive(Debug)]
-pub(crate) struct Task {
-    kind: CleanupKind,
-    session_id: String,
-    reason: Option<String>,
-    after: Option<String>,
-    up_to: Seq,
-    run_id: Option<String>,
-    top: Option<String>,
-}
-
 impl Task {
-    /// For an ended session.
-    pub(crate) fn end(session_id: &str) -> Task {
-        Task {
-            kind: CleanupKind::End,
-            session_id: session_id.to_owned(),
-            reason: None,
-            after: None,
-            up_to: Seq(i64::MAX),
-            run_id: None,
-            top: None,
-        }
-    }
-
-    /// For a session marked as cancelled.
-    pub(crate) fn cancel(session_id: &str, reason: Option<&str>) -> Task {
-        let reason = reason.map(str::to_owned);
-        Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
-    }
-
-    /// For a run that is aborted by the event with this seq.
-    pub(crate) fn abort(run: &Run, seq: Seq) -> Task {
-        let run_id = Some(run.id.clone());
-        Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
-    }
-
-    /// The same without delegated runs, by the rules of version 1.
-    pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
-        Task { run_id: None, ..Task::abort(run, seq) }
-    }
-
-    /// For the delegated runs of a run, without the run itself.
-    pub(crate) fn delegated(run: &Run) -> Task {
-        Task::abort(run, Seq::ZERO)
-    }
-
     /// The session where the cleanup started.
     fn top_session(&self, ctx: &mut Context<'_>) -> Result<String, Abort> {
         let top = match (&self.top, self.kind) {
@@ -206,11 +112,11 @@ impl Task {
         self.after = Some(child.run_id.clone());
         // An ended or marked run has its own cleanup for the runs that it delegated.
         let run = ctx.get::<Run>(&child.run_id)?;
-        let Some(run) = run.filter(run::end::is_wanted) else { return Ok(Below::Passed) };
+        let Some(run) = run.filter(run::stop::is_wanted) else { return Ok(Below::Passed) };
         self.top.get_or_insert(run_id);
         (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
         (self.up_to, self.after) = (ctx.seq, None);
-        run::end::stop(ctx, run, Some(run::end::CUT_OFF))?;
+        run::stop::stop(ctx, run, Some(run::stop::CUT_OFF))?;
         // The run, and the row of its delegation.
         Ok(Below::Reached { rows: 2 })
     }
@@ -251,36 +157,6 @@ enum Below {
 /// Starts a cleanup: takes the first step, and leaves a row for the rest.
 pub(crate) fn begin(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
     take_steps(ctx, task).map(drop)
-}
-
-/// Whether the rules of version 1 apply: in a replay of events of that version.
-pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before(MODULE, 2)
-}
-
-/// Whether there is an unfinished cleanup. If there is none, every descendant that must end is marked.
-pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
-    const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
-    Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
-}
-
-/// Whether a cleanup will cancel a call, because its run was aborted.
-pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
-    let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
-    let params = [call.session_id.as_str().into(), call.created_seq.0.into()];
-    Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
-}
-
-/// Defers a cleanup to later steps: for one of many caused by one call.
-pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
-    ctx.without_policies(|ctx| leave(ctx, task))
-}
-
-fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
-    let Task { kind, session_id, reason, after, up_to, run_id, top } = task;
-    let (id, due_at, seq) = (ctx.new_id("cl"), ctx.now, ctx.seq);
-    let row = Cleanup { id, kind, session_id, reason, after, up_to, due_at, seq, run_id, top };
-    ctx.insert(row).map(drop)
 }
 
 fn take_steps(ctx: &mut Context<'_>, mut task: Task) -> Result<CleanupStep, Abort> {

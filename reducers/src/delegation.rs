@@ -6,41 +6,18 @@
 //! depend on values that callers set.
 
 use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
-use abide_schema::{
-    Abort, Code, Context, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
-};
+use abide_schema::{Abort, Code, Context, Module, Refusal, Value, limits, reducer};
 use serde_json::json;
 
 use crate::agent::AgentRevision;
 use crate::run::{self, NewRun, Run, RunEventKind};
 use crate::tool_call::{self, ToolCall};
-use crate::{agent, cleanup, lease, session};
+use crate::{agent, lease, session};
 
-/// A run that another run has delegated a task to.
-#[table(name = "delegations", without_rowid, index(session_id), index(parent_id), index(root_id))]
-pub struct Delegation {
-    /// The session of the child run.
-    #[column(references = "sessions(id)")]
-    pub session_id: String,
-    /// The child run.
-    #[column(key, references = "runs(id)")]
-    pub run_id: String,
-    /// The run that it was started for.
-    #[column(references = "runs(id)")]
-    pub parent_id: String,
-    /// The root run, which has no parent.
-    #[column(references = "runs(id)")]
-    pub root_id: String,
-    /// The tool call that it was started for, if any.
-    #[column(references = "tool_calls(call_id)")]
-    pub call_id: Option<String>,
-    /// The number of its ancestors.
-    pub depth: i64,
-    /// When it was started.
-    pub created_at: Micros,
-    /// The event that started it.
-    pub seq: Seq,
-}
+mod rows;
+
+pub use rows::Delegation;
+pub(crate) use rows::{children, delegates, is_cut_off, next_child};
 
 /// The module.
 #[must_use]
@@ -120,7 +97,8 @@ fn again(
         return Ok(ReducerResult::Duplicate(before.seq, before));
     }
     let detail = format!("run {} exists, and was not started for call {}", before.id, call.call_id);
-    Err(Refusal::new(Code::Conflict, detail).into())
+    let hint = "one tool call starts one run; request another call for another run";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
 /// A child's position in the tree: the root run, and the number of ancestors.
@@ -131,10 +109,11 @@ pub(crate) struct TreePosition {
 
 /// Admits one more run under a parent, if the parent is active and the limits allow it.
 pub(crate) fn admit(ctx: &mut Context<'_>, parent: &Run) -> Result<TreePosition, Abort> {
-    if !run::end::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
+    if !run::stop::is_wanted(parent) || is_cut_off(ctx, &parent.id)? {
         let detail =
             format!("run {} has ended or is being aborted, and cannot delegate", parent.id);
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "start_run starts a run that does not depend on another one";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     let above = ctx.without_policies(|ctx| ctx.get::<Delegation>(&parent.id))?;
     let (root_id, depth) =
@@ -192,52 +171,4 @@ pub(crate) fn note(
         seq: ctx.seq,
     };
     ctx.insert(row).map(drop)
-}
-
-/// Whether a run has delegated to a run that is active and not marked as aborted.
-pub(crate) fn delegates(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
-    // At most as many are looked at as a run may have descendants.
-    let of_run = "WHERE parent_id = ?1 AND EXISTS (SELECT 1 FROM runs AS r WHERE r.id = run_id
-        AND r.status IN ('running', 'waiting') AND r.abort_requested_at IS NULL)";
-    Ok(ctx.count_everywhere::<Delegation>(of_run, &[Value::from(run_id)])? > 0)
-}
-
-/// The next run that a run has delegated to directly, in the order of ids.
-pub(crate) fn next_child(
-    ctx: &mut Context<'_>,
-    run_id: &str,
-    after: &str,
-) -> Result<Option<Delegation>, Abort> {
-    let next = "WHERE parent_id = ?1 AND run_id > ?2 ORDER BY run_id LIMIT 1";
-    Ok(ctx.find::<Delegation>(next, &[run_id.into(), after.into()])?.pop())
-}
-
-/// The runs above one (`?1`).
-const ABOVE: &str = "WITH RECURSIVE above(id, depth) AS (
-  SELECT parent_id, 1 FROM delegations WHERE run_id = ?1
-  UNION ALL
-  SELECT d.parent_id, above.depth + 1 FROM above JOIN delegations AS d ON d.run_id = above.id
-  WHERE above.depth < ?2)
-  SELECT id FROM above";
-
-/// Whether an ancestor of a run has ended or is being aborted, so that a cleanup will abort this run. Such a run
-/// starts nothing new.
-pub(crate) fn is_cut_off(ctx: &mut Context<'_>, run_id: &str) -> Result<bool, Abort> {
-    if !cleanup::are_any(ctx)? {
-        return Ok(false);
-    }
-    let above = format!(
-        "WHERE id IN ({ABOVE})
-         AND (abort_requested_at IS NOT NULL OR status NOT IN ('running', 'waiting'))"
-    );
-    let params = [run_id.into(), limits::DELEGATION_DEPTH.into()];
-    Ok(ctx.count_everywhere::<Run>(&above, &params)? > 0)
-}
-
-/// The runs that a run has delegated to directly. At most [`limits::RUN_DESCENDANTS`].
-pub(crate) fn children(ctx: &mut Context<'_>, run_id: &str) -> Result<Vec<Run>, Abort> {
-    let of_run = "WHERE parent_id = ?1";
-    let rows = ctx.find::<Delegation>(of_run, &[Value::from(run_id)])?;
-    let runs = rows.iter().map(|row| ctx.get::<Run>(&row.run_id));
-    Ok(runs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }

@@ -161,7 +161,8 @@ pub fn request_supervisor_handoff(
         let open = ctx.find::<HandoffRequest>(open, &[Value::from(session_id.as_str())])?;
         let which = open.first().map_or("another handoff", |handoff| handoff.id.as_str());
         let detail = format!("session {session_id} is already handed off, by {which}");
-        return Err(Refusal::new(Code::Conflict, detail).into());
+        let hint = "a session has one handoff at a time; wait for the answer of the supervisor";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     session::to_status(ctx, session, SessionStatus::HandedOff, |_| {})?;
     let (id, now, seq) = (ctx.new_id("ho"), ctx.now, ctx.seq);
@@ -359,8 +360,10 @@ fn save(ctx: &mut Context<'_>, mut handoff: HandoffRequest) -> Result<HandoffReq
 
 fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     let handoff = ctx.get::<HandoffRequest>(id)?;
-    let handoff =
-        handoff.ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no handoff {id}")))?;
+    let handoff = handoff.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no handoff {id}"))
+            .hint("SELECT id, status FROM handoff_requests  lists them")
+    })?;
     ctx.about(&handoff.session_id);
     Ok(handoff)
 }

@@ -1,5 +1,6 @@
 //! The built-in reducers: what can happen to a session, and its consequences. One file per domain contains its
-//! rows, arguments, rules and refusals; a new domain is a new file and an entry in the list below.
+//! rows, arguments, rules and refusals; a new domain is a new file and an entry in the list below. If rules of several
+//! domains call each other, a domain is a folder: other domains use its `rows.rs`, which uses no rules.
 //!
 //! It changes when a product rule changes. It does not depend on HTTP, threads or storage: it accesses rows
 //! through [`abide_schema::Context`].

@@ -109,7 +109,8 @@ pub fn set_timer(
     let resume = resume.unwrap_or(false);
     if session_id.is_none() && (message.is_some() || resume) {
         let detail = "set_timer: message and resume require session_id";
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+        let hint = "give session_id, or omit message and resume";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let due_at = moment(ctx.now, in_ms, due_at)?;
     let (now, seq) = (ctx.now, ctx.seq);
@@ -149,7 +150,9 @@ pub fn cancel_timer(
         TimerStatus::Cancelled => Ok(ReducerResult::Duplicate(timer.seq, timer)),
         TimerStatus::Fired => {
             let at = timer.fired_at.unwrap_or(timer.due_at);
-            Err(Refusal::new(Code::Conflict, format!("timer {id} fired at {at}")).into())
+            Err(Refusal::new(Code::Conflict, format!("timer {id} fired at {at}"))
+                .hint("only a pending timer can be cancelled")
+                .into())
         }
         TimerStatus::Pending => {
             timer.status = TimerStatus::Cancelled;
@@ -266,8 +269,10 @@ fn save(ctx: &mut Context<'_>, mut timer: Timer) -> Result<Timer, Abort> {
 
 fn find(ctx: &mut Context<'_>, id: &str) -> Result<Timer, Abort> {
     let timer = ctx.get::<Timer>(id)?;
-    let timer =
-        timer.ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no timer {id}")))?;
+    let timer = timer.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no timer {id}"))
+            .hint("SELECT id, status, due_at FROM timers  lists them")
+    })?;
     if let Some(session_id) = &timer.session_id {
         ctx.about(session_id);
     }

@@ -2,6 +2,8 @@
 //! worker vanishes. A tool has versions; a call keeps the version with which it was requested.
 //! Only limits are always the current ones, because they protect the system behind the tool.
 
+use std::sync::Arc;
+
 use abide_schema::reducer::{ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
@@ -11,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
 use crate::check;
-use crate::tool_call::ToolCall;
 
-pub(crate) mod arguments;
+mod arguments;
 
 /// Whether a tool can safely run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -216,6 +217,16 @@ impl Tool {
         read(self.limits.as_ref())
     }
 
+    /// Checks the arguments of a call against its schema.
+    pub(crate) fn check_arguments(
+        &self,
+        ctx: &mut Context<'_>,
+        arguments: &Arc<JsonValue>,
+    ) -> Result<(), Abort> {
+        let Some(schema) = &self.input_schema else { return Ok(()) };
+        arguments::check(ctx, (&self.name, self.version), schema, arguments)
+    }
+
     fn is_same_but_for_time(&self, other: &Tool) -> bool {
         let of_that_time = Tool {
             version: self.version,
@@ -320,7 +331,8 @@ fn check_policies(
 ) -> Result<(), Refusal> {
     if let Some(timeout_ms) = timeout_ms.filter(|timeout_ms| *timeout_ms < 1) {
         let detail = format!("a timeout of {timeout_ms} ms leaves no time to run");
-        return Err(Refusal::new(Code::BadArguments, detail));
+        let hint = "timeout_ms is at least 1; omit it for no time limit";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
     retry.map_or(Ok(()), Retry::check)?;
     limits.map_or(Ok(()), ToolLimits::check)?;
@@ -335,18 +347,6 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Tool, Abort> {
         Refusal::new(Code::NotFound, format!("there is no tool {name}"))
             .hint("register it with  abide call register_tool")
     })?)
-}
-
-/// The tool of a call, in the version with which the call was requested.
-pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
-    let newest = find(ctx, &call.tool_name)?;
-    if newest.version == call.tool_version {
-        return Ok(newest);
-    }
-    let key = (call.tool_name.as_str(), call.tool_version);
-    let version = ctx.get::<ToolVersion>(key)?;
-    let pinned = version.and_then(|version| serde_json::from_value(version.manifest.value()).ok());
-    Ok(pinned.unwrap_or(newest))
 }
 
 #[cfg(test)]

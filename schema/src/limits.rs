@@ -189,7 +189,7 @@ pub const SUBSCRIPTIONS_PER_CONNECTION: usize = 10_000;
 pub const RESIDUAL_BINDINGS_PER_TABLE: usize = 1_000;
 
 /// Bytes of cached state of live queries, which makes deltas cheaper: accumulators of groups,
-/// windows. Queries beyond it are evaluated again.
+/// top-N results. Queries beyond it are evaluated again.
 pub const LIVE_STATE_BYTES: usize = 64 << 20;
 
 /// Average steps of SQLite's virtual machine for a delta of one template: about a millisecond of the

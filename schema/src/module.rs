@@ -61,7 +61,7 @@ pub struct CredentialQueries {
     /// The tables that the queries depend on.
     pub tables: &'static [&'static str],
     /// Returns 1 if credentials are required.
-    pub asks: &'static str,
+    pub requires_credentials: &'static str,
     /// For the token `:id`: hash, expires_at, revoked_at; its identity's id, role, capabilities, scope, limits,
     /// disabled_at; its role's capabilities, limits.
     pub token: &'static str,

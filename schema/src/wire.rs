@@ -156,7 +156,7 @@ pub struct Shape {
     pub order: Vec<OrderTerm>,
     /// Set if the query has a LIMIT: its deltas contain positions instead of keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub window: bool,
+    pub top_n: bool,
 }
 
 /// How a live query is maintained, in a few words.
@@ -219,10 +219,10 @@ pub struct Explanation {
 pub struct Change {
     /// The subscription.
     pub id: String,
-    /// Keys of deleted rows, or whole rows if there is no key; `{"at": position}` for a window.
+    /// Keys of deleted rows, or whole rows if there is no key; `{"at": position}` for a top-N result.
     #[serde(default)]
     pub deletes: Vec<JsonValue>,
-    /// Inserted rows; `{"at": position, "row": […]}` for a window (ORDER BY with LIMIT).
+    /// Inserted rows; `{"at": position, "row": […]}` for a top-N result (ORDER BY with LIMIT).
     #[serde(default)]
     pub inserts: Vec<JsonValue>,
     /// New versions of updated rows, likewise.
@@ -331,7 +331,7 @@ pub enum ServerMessage {
         reset: bool,
         /// The query has a LIMIT: its deltas contain positions instead of keys.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        window: bool,
+        top_n: bool,
         /// How it is maintained; in the last part.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan: Option<Plan>,

@@ -59,8 +59,8 @@ impl JsonWriter {
         self.raw(r#","columns":"#).value(&shape.columns);
         self.raw(r#","key":"#).value(&shape.key);
         self.raw(r#","order":"#).value(&shape.order);
-        if shape.window {
-            self.raw(r#","window":true"#);
+        if shape.top_n {
+            self.raw(r#","top_n":true"#);
         }
         self
     }

@@ -329,7 +329,7 @@ fn explanation() -> JsonValue {
             "snapshot": text("The SELECT of the whole result."),
             "params": list(json!(true)),
             "columns": list(any.clone()), "key": list(name.clone()), "order": list(any),
-            "window": {"type": "boolean", "description": "Deltas contain positions, not keys."},
+            "top_n": {"type": "boolean", "description": "Deltas contain positions, not keys."},
             "refused": schema_ref("problem"),
         }),
         &["plan", "routed_by", "scans", "snapshot", "params", "columns", "key", "order"],

@@ -210,13 +210,13 @@ impl Replica {
     /// Applies a delta. Deleted and updated rows must exist, inserted ones must not.
     fn apply(&mut self, delta: Option<&Delta>) {
         let Some(delta) = delta else { return };
-        for at in &delta.window.deletes {
+        for at in &delta.top_n.deletes {
             self.rows.remove(*at);
         }
-        for placed in &delta.window.inserts {
+        for placed in &delta.top_n.inserts {
             self.rows.insert(placed.at, placed.row.clone());
         }
-        for placed in &delta.window.updates {
+        for placed in &delta.top_n.updates {
             self.rows[placed.at] = placed.row.clone();
         }
         for gone in &delta.deletes {
@@ -240,8 +240,8 @@ impl Replica {
     pub(crate) fn shown(&self) -> Vec<String> {
         let width = self.shape.columns.iter().filter(|column| !column.hidden).count();
         let ordered = !self.shape.order.is_empty() && !self.shape.key.is_empty();
-        let window = self.sql.contains("LIMIT");
-        shown(&self.rows, width, ordered || window)
+        let top_n = self.sql.contains("LIMIT");
+        shown(&self.rows, width, ordered || top_n)
     }
 
     /// The same for rows of a new query.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use abide_live::{Binding, Delta, WindowDelta};
+use abide_live::{Binding, Delta, TopNDelta};
 use abide_schema::wire::Shape;
 use abide_schema::{Checksum, Row, Value};
 
@@ -10,7 +10,7 @@ use abide_schema::{Checksum, Row, Value};
 pub(crate) struct Client {
     shape: Shape,
     key: Vec<usize>,
-    window: bool,
+    top_n: bool,
     pub(crate) rows: Vec<Row>,
     /// The checksum of the rows, updated from each delta.
     checksum: Checksum,
@@ -18,17 +18,17 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(binding: &Binding, rows: Vec<Row>) -> Client {
-        Client::of_shape(binding.shape(), binding.is_window(), rows)
+        Client::of_shape(binding.shape(), binding.is_top_n(), rows)
     }
 
     /// A client with the rows of a snapshot.
-    pub(crate) fn of_shape(shape: &Shape, window: bool, rows: Vec<Row>) -> Client {
+    pub(crate) fn of_shape(shape: &Shape, top_n: bool, rows: Vec<Row>) -> Client {
         let position = |name: &String| {
             shape.columns.iter().position(|column| column.name == *name).expect("a key is a column")
         };
         let key = shape.key.iter().map(position).collect();
         let checksum = Checksum::of(&rows);
-        Client { shape: shape.clone(), key, window, rows, checksum }
+        Client { shape: shape.clone(), key, top_n, rows, checksum }
     }
 
     /// Applies a delta.
@@ -36,8 +36,8 @@ impl Client {
     /// # Errors An inconsistent delta: a delete or update of an absent row, an insert of a present
     /// one, or a checksum change that does not match the rows.
     pub(crate) fn apply(&mut self, delta: &Delta) -> Result<(), String> {
-        if self.window {
-            self.apply_window(delta)?;
+        if self.top_n {
+            self.apply_top_n(delta)?;
         } else {
             self.apply_rows(delta)?;
         }
@@ -47,8 +47,8 @@ impl Client {
     }
 
     fn apply_rows(&mut self, delta: &Delta) -> Result<(), String> {
-        require(delta.window == WindowDelta::default(), || {
-            "positions in a result without a window".into()
+        require(delta.top_n == TopNDelta::default(), || {
+            "positions in a result that is not top-N".into()
         })?;
         for gone in &delta.deletes {
             let at = self.find(gone).ok_or_else(|| format!("deleted row {gone:?} is absent"))?;
@@ -72,10 +72,10 @@ impl Client {
         Ok(())
     }
 
-    fn apply_window(&mut self, delta: &Delta) -> Result<(), String> {
+    fn apply_top_n(&mut self, delta: &Delta) -> Result<(), String> {
         let by_key = delta.deletes.len() + delta.inserts.len() + delta.updates.len();
-        require(by_key == 0, || "rows without a position in a window".into())?;
-        let WindowDelta { deletes, inserts, updates } = &delta.window;
+        require(by_key == 0, || "rows without a position in a top-N result".into())?;
+        let TopNDelta { deletes, inserts, updates } = &delta.top_n;
         require(deletes.is_sorted_by(|a, b| a > b), || "deletes not in descending order".into())?;
         for at in deletes {
             require(*at < self.rows.len(), || format!("nothing to delete at {at}"))?;
@@ -107,7 +107,7 @@ impl Client {
     pub(crate) fn holds(&self, rows: &[Row]) -> bool {
         let sorted = |rows: &[Row]| {
             let mut texts: Vec<String> = rows.iter().map(|row| exact(row)).collect();
-            if !self.window && (self.shape.order.is_empty() || self.key.is_empty()) {
+            if !self.top_n && (self.shape.order.is_empty() || self.key.is_empty()) {
                 texts.sort();
             }
             texts
@@ -164,7 +164,7 @@ fn require(holds: bool, otherwise: impl Fn() -> String) -> Result<(), String> {
 }
 
 /// A delta as a set: cached state may list its rows in another order.
-pub(crate) fn as_set(delta: Delta) -> (Vec<String>, WindowDelta, Checksum) {
+pub(crate) fn as_set(delta: Delta) -> (Vec<String>, TopNDelta, Checksum) {
     let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
     let mut rows: Vec<String> = rows.map(|row| format!("{row:?}")).collect();
     let (deletes, inserts) = (delta.deletes.len(), delta.deletes.len() + delta.inserts.len());
@@ -172,7 +172,7 @@ pub(crate) fn as_set(delta: Delta) -> (Vec<String>, WindowDelta, Checksum) {
     rows[deletes..inserts].sort_unstable();
     rows[inserts..].sort_unstable();
     let checksum = delta.checksum_change();
-    (rows, delta.window, checksum)
+    (rows, delta.top_n, checksum)
 }
 
 pub(crate) fn same(left: &[Value], right: &[Value]) -> bool {

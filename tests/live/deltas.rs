@@ -90,7 +90,7 @@ pub(crate) const FILTERS: &[&str] = &[
     "SELECT id, strftime('%Y', a, 'unixepoch') AS year FROM r WHERE a = :v",
 ];
 
-pub(crate) const WINDOWS: &[&str] = &[
+pub(crate) const TOP_N: &[&str] = &[
     "SELECT * FROM r ORDER BY a LIMIT 3",
     "SELECT id, a FROM r WHERE b = :v ORDER BY a DESC LIMIT 2",
     "SELECT id, c FROM r ORDER BY c COLLATE NOCASE DESC, x NULLS LAST LIMIT 3 OFFSET 1",
@@ -406,8 +406,8 @@ fn filters_projections_and_orders_follow_every_commit() {
 }
 
 #[test]
-fn windows_follow_every_commit() {
-    follow("windows", WINDOWS);
+fn top_n_results_follow_every_commit() {
+    follow("top_n", TOP_N);
 }
 
 #[test]

@@ -106,8 +106,8 @@ impl LossyClient {
                 held.parts.extend(part.rows);
                 if !part.more {
                     let rows = std::mem::take(&mut held.parts);
-                    let window = !held.query.limit.text().is_empty();
-                    held.client = Some(Client::of_shape(&part.info.shape, window, rows));
+                    let top_n = !held.query.limit.text().is_empty();
+                    held.client = Some(Client::of_shape(&part.info.shape, top_n, rows));
                     (held.seq, held.waits) = (part.seq, false);
                 }
             }

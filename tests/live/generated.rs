@@ -1,4 +1,4 @@
-//! Random queries of joins, conditions, subqueries, groups, orders and windows, for cases that the
+//! Random queries of joins, conditions, subqueries, groups, orders and limits, for cases that the
 //! lists of [`crate::deltas`] miss.
 
 use crate::deltas::{SHARE, queries_of, run};

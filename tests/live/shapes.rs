@@ -197,8 +197,9 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
             })
             .collect();
         scans.dedup();
-        let (cost, keys) = (explanation.cost, explanation.routed_by.join("; "));
-        told += &format!("{sql}\n    {cost}\n    {keys}{}\n", scans.concat());
+        let (rule, cost) = (explanation.rule, explanation.cost);
+        let (keys, scans) = (explanation.routed_by.join("; "), scans.concat());
+        told += &format!("{sql}\n    {rule}: {cost}\n    {keys}{scans}\n");
     }
     expected.assert_eq(&told);
 }
@@ -217,7 +218,6 @@ fn each_query_has_the_cheapest_rule() {
             "SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 1)",
             "SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)",
             "SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1",
-            "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
             "SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b",
             "SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2",
             "SELECT bee FROM positive WHERE id = 1",
@@ -225,50 +225,65 @@ fn each_query_has_the_cheapest_rule() {
         ],
         expect![[r#"
             SELECT id FROM r WHERE a = 1
-                the changed rows that match its keys
+                row_filter: the changed rows that match its keys
                 r: a
             SELECT r.id, s.k FROM r JOIN s ON s.b = r.b WHERE r.a = 1
-                the joined rows of the changed rows
+                join: the joined rows of the changed rows
                 r: a; s: a shared lookup
             SELECT r.c, s.n FROM r JOIN s ON s.n = r.id WHERE r.id = 1
-                the joined rows of the changed rows
+                join: the joined rows of the changed rows
                 r: id; s: n, term scans s(n)
             SELECT a, count(*) FROM r WHERE b = 1 GROUP BY a
-                the joined rows of the changed rows; a touched group on first use
+                incremental_aggregate: the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT DISTINCT a FROM r WHERE b = 1
-                the joined rows of the changed rows; a touched group on first use
+                incremental_aggregate: the joined rows of the changed rows; a touched group on first use
                 r: b
             SELECT r.id, s.k FROM r LEFT JOIN s ON s.b = r.b WHERE r.a = 1
-                the rows that the changed rows reach, twice
+                row_reevaluation: the rows that the changed rows reach, twice
                 r: a; s: a shared lookup
             SELECT r.id, count(p.g) FROM r LEFT JOIN p ON p.r_id = r.id GROUP BY r.id
-                the rows that the changed rows reach, twice
+                row_reevaluation: the rows that the changed rows reach, twice
                 r: every change; p: every change
             SELECT id FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.b = r.b AND s.n = 1)
-                the rows that the changed rows reach, twice
+                row_reevaluation: the rows that the changed rows reach, twice
                 r: every change; s: n
             SELECT id FROM r WHERE b NOT IN (SELECT b FROM s)
-                the rows that the changed rows reach, twice
+                row_reevaluation: the rows that the changed rows reach, twice
                 r: every change; s: every change, term scans r()
             SELECT id, (SELECT count(*) FROM p WHERE p.r_id = r.id) FROM r WHERE a = 1
-                the rows that the changed rows reach, twice
+                row_reevaluation: the rows that the changed rows reach, twice
                 r: a; p: a shared lookup
-            SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
-                the window, if a changed row sorts before its end
-                r: a
             SELECT r.id, s.k FROM r FULL JOIN s ON s.b = r.b
-                the rows of the touched join keys, twice
+                partition_reevaluation: the rows of the touched join keys, twice
                 r: every change; s: every change
             SELECT a FROM r WHERE b = 1 UNION SELECT n FROM s WHERE b = 2
-                the rows equal to the touched ones, twice
+                partition_reevaluation: the rows equal to the touched ones, twice
                 r: b; s: b
             SELECT bee FROM positive WHERE id = 1
-                the changed rows that match its keys
+                row_filter: the changed rows that match its keys
                 r: id
             SELECT n FROM (SELECT a, count(*) AS n FROM r WHERE b = 1 GROUP BY a)
-                the rows of the touched groups, twice
+                partition_reevaluation: the rows of the touched groups, twice
                 r: b
+        "#]],
+    );
+}
+
+#[test]
+fn each_query_with_a_limit_has_the_cheapest_rule() {
+    check_costs(
+        &[
+            "SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10",
+            "SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10",
+        ],
+        expect![[r#"
+            SELECT id FROM r WHERE a = 1 ORDER BY b LIMIT 10
+                top_n: the top-N result, if a changed row sorts before its end
+                r: a
+            SELECT b, count(*) FROM r WHERE a = 1 GROUP BY b ORDER BY 2 LIMIT 10
+                conditional_reevaluation: the whole query, if a changed row matches
+                r: a
         "#]],
     );
 }

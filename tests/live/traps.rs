@@ -136,7 +136,7 @@ fn an_error_affects_one_subscription_only() {
 }
 
 #[test]
-fn a_window_has_positions() {
+fn a_top_n_result_has_positions() {
     let mut stage = RouterFixture::new(&["SELECT id, a FROM r ORDER BY a DESC LIMIT 2"]);
     stage.commit(
         &["r: - -> [1, 1]", "r: - -> [2, 2]", "r: - -> [3, 3]"],

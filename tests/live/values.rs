@@ -136,7 +136,7 @@ fn a_sum_of_doubles_does_not_drift() {
 }
 
 #[test]
-fn equal_sort_keys_at_the_edge_of_a_window() {
+fn equal_sort_keys_at_the_edge_of_a_top_n_result() {
     let mut stage = RouterFixture::new(&["SELECT id, a FROM r ORDER BY a LIMIT 2"]);
     stage.commit(
         &["r: - -> [3, 5]", "r: - -> [2, 5]", "r: - -> [4, 5]"],

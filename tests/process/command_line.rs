@@ -131,8 +131,8 @@ fn the_same_with_json() {
     shell.type_in(&["sql", "SELECT id, seq, 1.0, NULL, x'00ff' FROM sessions", "--json"]);
     shell.type_in(&["events", "--json"]);
     shell.type_in(&["watch", "SELECT id FROM sessions", "--count", "1", "--json"]);
-    let window = "SELECT id FROM sessions ORDER BY id LIMIT 1";
-    shell.type_in(&["watch", window, "--as-of", "0", "--count", "2", "--json"]);
+    let query = "SELECT id FROM sessions ORDER BY id LIMIT 1";
+    shell.type_in(&["watch", query, "--as-of", "0", "--count", "2", "--json"]);
     shell.type_in(&["explain", "SELECT id FROM sessions WHERE agent = 'a'", "--json"]);
     shell.type_in(&["call", "create_session", "agent=support", "id=s1", "--json"]);
     shell.type_in(&["sql", "SELECT FROM", "--json"]);

@@ -48,7 +48,7 @@ const OPERATORS: &[(&str, &str)] = &[
     ("except", "SELECT id FROM sessions EXCEPT SELECT session_id FROM agent_state"),
     ("intersect", "SELECT id FROM sessions INTERSECT SELECT session_id FROM agent_state"),
     ("order", "SELECT id, title FROM sessions ORDER BY title DESC, id"),
-    ("window", "SELECT id, content FROM agent_state ORDER BY content LIMIT 3 OFFSET 1"),
+    ("top-N", "SELECT id, content FROM agent_state ORDER BY content LIMIT 3 OFFSET 1"),
     (
         "subquery",
         "SELECT id, (SELECT count(*) FROM agent_state m WHERE m.session_id = s.id) FROM sessions s",
@@ -155,7 +155,7 @@ impl Reader {
         let mut line: JsonValue = serde_json::from_str(&self.process.line()).unwrap();
         assert_eq!(line["op"], "delta", "{line}");
         let change = line["changes"][0].take();
-        let placed = self.snapshot["window"] == true;
+        let placed = self.snapshot["top_n"] == true;
         let list = |name: &str| change[name].as_array().cloned().unwrap_or_default();
         for gone in list("deletes") {
             let at = if placed { place(&gone) } else { self.place(&gone) };

@@ -5,7 +5,7 @@ use std::path::Path;
 use expect_test::{Expect, expect};
 use serde_json::json;
 
-use super::{AgentDefinition, DefinitionError, Mode, PromptSource, PromptStore};
+use super::{AgentDefinition, AgentMode, DefinitionError, PromptSource, PromptStore};
 
 /// Every field.
 const WHOLE: &str = r#"
@@ -47,16 +47,13 @@ fn check_refused(yaml: &str, expected: Expect) {
 #[test]
 fn every_field_round_trips() {
     let read = AgentDefinition::from_yaml(WHOLE).expect("the definition is valid");
-    assert_eq!((read.mode, read.config.recursion_limit), (Mode::Subagent, Some(7)));
+    assert_eq!((read.mode, read.config.recursion_limit), (AgentMode::Subagent, Some(7)));
     assert_eq!(read.subagents[1].name(), "inner");
     let registered = read.to_register();
     let again: AgentDefinition = serde_json::from_value(json!(registered.definition))
         .expect("the registered definition is valid");
     assert_eq!(again, read, "a revision has all fields of the file");
-    assert!(
-        registered.hidden == Some(true)
-            && registered.mode == Some(abide_client::AgentMode::Subagent)
-    );
+    assert!(registered.hidden == Some(true) && registered.mode == Some(AgentMode::Subagent));
 }
 
 #[test]
@@ -64,7 +61,7 @@ fn markdown_takes_its_name_from_the_file_and_its_prompt_from_the_body() {
     let text = "---\nmode: all\ntools: [web_search]\n---\n\nYou are a research assistant.\n\
          ---\nStill you.\n";
     let read = AgentDefinition::from_markdown("researcher", text).expect("the definition is valid");
-    assert_eq!((read.name.as_str(), read.mode), ("researcher", Mode::All));
+    assert_eq!((read.name.as_str(), read.mode), ("researcher", AgentMode::All));
     let prompt = "You are a research assistant.\n---\nStill you.".to_owned();
     assert_eq!(read.system_prompt, Some(PromptSource::Inline(prompt)));
     let plain = AgentDefinition::from_markdown("plain", "Be kind.").expect("it is valid");

@@ -100,7 +100,7 @@ pub(crate) const LEASE: Duration = Duration::from_millis(200);
 pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone());
-    let settings = Settings { lease, ..Settings::named("house") };
+    let settings = Settings { lease, ..Settings::named("runtime") };
     Runtime::new(abide.clone(), scripted(script), tools, catalog, settings)
 }
 
@@ -109,7 +109,7 @@ impl FixtureOptions {
     pub(crate) fn of(definition: &str, script: &str) -> FixtureOptions {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let tools = tools(folder.path().join("ledger"));
-        let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("house") };
+        let settings = Settings { grace: Duration::from_millis(50), ..Settings::named("runtime") };
         let plan = FixtureOptions { folder, models: scripted(script), tools, settings };
         plan.define("clerk.yaml", &format!("name: clerk\n{definition}"));
         plan

@@ -332,7 +332,7 @@ async fn held(path: &Path, every: usize) -> ReplayCounts {
     let strict = Arc::new(Strict::of(conversations.clone()));
     models.add(strict, Vec::new(), 0).expect("the id is unique");
     let catalog = Catalog::new(folder.path(), tools.clone());
-    let settings = Settings::named("house");
+    let settings = Settings::named("runtime");
     let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
     runtime.register().await.expect("the tools are registered");
     let stop = CancellationToken::new();

@@ -78,7 +78,7 @@ impl Parameters {
             return Ok(CheckedArguments { arguments, repairs: Vec::new() });
         }
         repair::repair(&self.validator, &self.schema, &arguments)
-            .ok_or_else(|| self.misfit(&arguments))
+            .ok_or_else(|| self.mismatch(&arguments))
     }
 
     /// The errors of any value, without repair; `None` if it is valid.
@@ -101,7 +101,7 @@ impl Parameters {
         Some(format!("{}{more}", told.join("; ")))
     }
 
-    fn misfit(&self, arguments: &Value) -> ArgumentsError {
+    fn mismatch(&self, arguments: &Value) -> ArgumentsError {
         let wrong = self.wrong_with(arguments).unwrap_or_default();
         let takes = messages::parameters(&self.schema);
         ArgumentsError(format!("invalid arguments: {wrong}. {takes}"))

@@ -18,7 +18,7 @@ pub(super) enum Frame<'a> {
         columns: &'a [Column],
         key: &'a [String],
         #[serde(skip_serializing_if = "std::ops::Not::not")]
-        window: bool,
+        top_n: bool,
         rows: Rows,
     },
     Delta {
@@ -28,7 +28,7 @@ pub(super) enum Frame<'a> {
     },
 }
 
-/// The changes: keys and rows; in a window, positions.
+/// The changes: keys and rows; in a top-N result, positions.
 #[derive(Debug, Serialize)]
 pub(super) struct Change {
     id: &'static str,
@@ -51,15 +51,8 @@ impl Frames {
         let inserts: Rows = update.insert_rows().map(row).collect();
         if !self.begun || update.reset {
             self.begun = true;
-            let (columns, key, window) = (live.columns(), live.key(), live.is_window());
-            return Frame::Snapshot {
-                id: ID,
-                seq: update.seq,
-                columns,
-                key,
-                window,
-                rows: inserts,
-            };
+            let (columns, key, top_n) = (live.columns(), live.key(), live.is_top_n());
+            return Frame::Snapshot { id: ID, seq: update.seq, columns, key, top_n, rows: inserts };
         }
         let updates: Rows = update.update_rows().map(row).collect();
         let change = match update.positions() {

@@ -11,8 +11,8 @@ use crate::cells;
 pub(super) struct Lines {
     /// The line of each row by its key, to repeat it when the row is removed.
     by_key: HashMap<String, String>,
-    /// The current lines of a window.
-    window: Vec<String>,
+    /// The current lines of a top-N result.
+    top_n: Vec<String>,
 }
 
 impl Lines {
@@ -20,7 +20,7 @@ impl Lines {
     pub(super) fn take(&mut self, subscription: &Subscription, update: &Update) -> Vec<String> {
         let columns = subscription.columns();
         match update.positions() {
-            Some(positions) => self.of_window(columns, positions, update),
+            Some(positions) => self.of_top_n(columns, positions, update),
             None => self.of_rows(columns, subscription.key(), update),
         }
     }
@@ -52,8 +52,8 @@ impl Lines {
         lines
     }
 
-    /// The line of a row in a window starts with its position; the first is #1.
-    fn of_window(
+    /// The line of a row in a top-N result starts with its position; the first is #1.
+    fn of_top_n(
         &mut self,
         columns: &[Column],
         positions: &Positions,
@@ -61,21 +61,21 @@ impl Lines {
     ) -> Vec<String> {
         let mut lines = Vec::new();
         if update.reset {
-            self.window.clear();
+            self.top_n.clear();
         }
         for at in &positions.deletes {
-            if *at < self.window.len() {
-                lines.push(placed('-', *at, &self.window.remove(*at)));
+            if *at < self.top_n.len() {
+                lines.push(placed('-', *at, &self.top_n.remove(*at)));
             }
         }
         for (at, row) in positions.inserts.iter().zip(update.insert_rows()) {
             let text = line(columns, row);
             lines.push(placed('+', *at, &text));
-            self.window.insert((*at).min(self.window.len()), text);
+            self.top_n.insert((*at).min(self.top_n.len()), text);
         }
         for (at, row) in positions.updates.iter().zip(update.update_rows()) {
             let text = line(columns, row);
-            match self.window.get_mut(*at) {
+            match self.top_n.get_mut(*at) {
                 Some(known) if *known == text => {}
                 Some(known) => {
                     lines.push(placed('~', *at, &text));

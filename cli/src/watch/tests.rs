@@ -82,7 +82,7 @@ async fn a_query_without_its_key() {
 }
 
 #[tokio::test]
-async fn a_window_with_its_places() {
+async fn a_top_n_result_with_its_places() {
     let (_folder, abide) = opened();
     for id in ["s_1", "s_2", "s_3"] {
         let args = json!({"agent": "a", "id": id, "title": id.to_uppercase()});
@@ -109,7 +109,7 @@ async fn a_window_with_its_places() {
     expect![[r#"
         + #1	S_1	created
         + #2	S_2	created
-        {"op":"snapshot","id":"watch","seq":3,"columns":[{"name":"title","type":"TEXT"},{"name":"status","type":"TEXT"}],"key":[],"window":true,"rows":[["S_1","created"],["S_2","created"]]}
+        {"op":"snapshot","id":"watch","seq":3,"columns":[{"name":"title","type":"TEXT"},{"name":"status","type":"TEXT"}],"key":[],"top_n":true,"rows":[["S_1","created"],["S_2","created"]]}
 
         - #2	S_2	created
         + #1	S_3	suspended

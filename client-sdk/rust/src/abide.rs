@@ -34,7 +34,7 @@ struct Inner {
     /// Shared with the subscriptions.
     mismatches: Arc<AtomicU64>,
     /// Live handles to the same server that [`Abide::acting_for`] created.
-    narrowed: Mutex<BTreeMap<Scope, Weak<Inner>>>,
+    scoped: Mutex<BTreeMap<Scope, Weak<Inner>>>,
 }
 
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Abide {
     }
 
     fn over(backend: Backend, deadline: Duration) -> Abide {
-        let (mismatches, narrowed) = <(Arc<AtomicU64>, Mutex<_>)>::default();
-        Abide { inner: Arc::new(Inner { backend, deadline, mismatches, narrowed }) }
+        let (mismatches, scoped) = <(Arc<AtomicU64>, Mutex<_>)>::default();
+        Abide { inner: Arc::new(Inner { backend, deadline, mismatches, scoped }) }
     }
 
     /// Returns a handle whose calls, queries and subscriptions are restricted to a scope, in addition to the
@@ -125,24 +125,24 @@ impl Abide {
                 Ok(Abide::over(Backend::Embedded(embedded.acting_for(scope)?), deadline))
             }
             Backend::Remote(remote) => {
-                if let Some(inner) = self.narrowed().get(scope).and_then(Weak::upgrade) {
+                if let Some(inner) = self.scoped().get(scope).and_then(Weak::upgrade) {
                     return Ok(Abide { inner });
                 }
                 let made = Abide::remote(remote.within(scope).await?, deadline);
-                let mut narrowed = self.narrowed();
-                narrowed.retain(|_, handle| handle.strong_count() > 0);
+                let mut scoped = self.scoped();
+                scoped.retain(|_, handle| handle.strong_count() > 0);
                 // Another task may have connected in the meantime; its connection serves both.
-                if let Some(inner) = narrowed.get(scope).and_then(Weak::upgrade) {
+                if let Some(inner) = scoped.get(scope).and_then(Weak::upgrade) {
                     return Ok(Abide { inner });
                 }
-                narrowed.insert(scope.clone(), Arc::downgrade(&made.inner));
+                scoped.insert(scope.clone(), Arc::downgrade(&made.inner));
                 Ok(made)
             }
         }
     }
 
-    fn narrowed(&self) -> MutexGuard<'_, BTreeMap<Scope, Weak<Inner>>> {
-        self.inner.narrowed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn scoped(&self) -> MutexGuard<'_, BTreeMap<Scope, Weak<Inner>>> {
+        self.inner.scoped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the client is connected; for an embedded engine, whether it is open. A server that
@@ -157,7 +157,7 @@ impl Abide {
     pub fn link(&self) -> Link {
         Link(match &self.inner.backend {
             #[cfg(feature = "embedded")]
-            Backend::Embedded(embedded) => embedded.there(),
+            Backend::Embedded(embedded) => embedded.accepts_calls(),
             Backend::Remote(remote) => remote.connected(),
         })
     }
@@ -191,8 +191,8 @@ impl Abide {
             Backend::Embedded(embedded) => embedded.close().await,
             Backend::Remote(remote) => remote.close().await,
         }
-        let narrowed: Vec<_> = self.narrowed().values().filter_map(Weak::upgrade).collect();
-        for inner in narrowed {
+        let scoped: Vec<_> = self.scoped().values().filter_map(Weak::upgrade).collect();
+        for inner in scoped {
             Box::pin(Abide { inner }.close()).await;
         }
     }
@@ -204,14 +204,14 @@ impl Abide {
     ) -> Result<BackendReply, Error> {
         let patience = deadline.unwrap_or(self.inner.deadline);
         let outcome = persist(&ask, patience, || self.attempt(&ask)).await;
-        outcome.map_err(|error| self.with_trouble(error))
+        outcome.map_err(|error| self.with_last_error(error))
     }
 
     /// Adds the reason for the missing connection to a timeout error.
-    fn with_trouble(&self, error: Error) -> Error {
+    fn with_last_error(&self, error: Error) -> Error {
         match (error, &self.inner.backend) {
             (Error::TimedOut { what, waited, request_id, why: None }, Backend::Remote(remote)) => {
-                Error::TimedOut { what, waited, request_id, why: remote.trouble() }
+                Error::TimedOut { what, waited, request_id, why: remote.last_error() }
             }
             (error, _) => error,
         }
@@ -225,7 +225,7 @@ impl Abide {
         tokio::time::timeout(waited, begun)
             .await
             .map_err(timed_out)
-            .map_err(|e| self.with_trouble(e))
+            .map_err(|e| self.with_last_error(e))
     }
 
     async fn attempt(&self, ask: &BackendRequest) -> Attempt {

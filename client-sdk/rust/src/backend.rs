@@ -118,7 +118,7 @@ pub(crate) enum Event {
         info: Option<Arc<SubscriptionInfo>>,
     },
     /// Nothing changed up to a seq.
-    Seen(Seq),
+    Progress(Seq),
     /// The subscription has ended.
     Ended(Error),
 }
@@ -129,7 +129,7 @@ pub(crate) trait Source: Send + Sync {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event>;
 
     /// Restarts with a snapshot. Events from before the restart may still arrive first.
-    fn begin_again(&mut self);
+    fn restart(&mut self);
 }
 
 /// Retries until there is a reply or the deadline has passed; `overloaded` is retried.
@@ -159,8 +159,8 @@ pub(crate) async fn persist<F: Future<Output = Attempt>>(
             outcome => return outcome,
         };
         // If the caller's own rate limit refuses, the server knows when to retry.
-        let told = error.retry_after().unwrap_or_default();
-        let again = Instant::now() + backoff.next().max(told);
+        let retry_after = error.retry_after().unwrap_or_default();
+        let again = Instant::now() + backoff.next().max(retry_after);
         if again >= deadline {
             return Err(if uncertain { timed_out(Some(error.to_string())) } else { error });
         }
@@ -176,16 +176,16 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    const LEAST: Duration = Duration::from_millis(50);
-    const MOST: Duration = Duration::from_secs(2);
+    const MIN_DELAY: Duration = Duration::from_millis(50);
+    const MAX_DELAY: Duration = Duration::from_secs(2);
 
     pub(crate) fn new() -> Backoff {
-        Backoff { next: Backoff::LEAST }
+        Backoff { next: Backoff::MIN_DELAY }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
         let whole = self.next;
-        self.next = (whole * 2).min(Backoff::MOST);
+        self.next = (whole * 2).min(Backoff::MAX_DELAY);
         let chance = f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX);
         whole.mul_f64(0.5 + chance / 2.0)
     }

@@ -21,7 +21,7 @@ use crate::backend::{
     Attempt, BackendReply, BackendRequest, Backoff, Event, RawResult, Source, Start,
     SubscriptionQuery,
 };
-use crate::rows::{Changes, PositionedRow, WindowDelta};
+use crate::rows::{Changes, PositionedRow, TopNDelta};
 
 /// The subscription's id on its own connection.
 const ID: &str = "q";
@@ -59,9 +59,9 @@ impl From<Config> for abide_engine::Config {
 pub(crate) struct Embedded {
     engine: Engine,
     caller: Caller,
-    life: watch::Sender<EngineState>,
+    state: watch::Sender<EngineState>,
     /// Whether it accepts calls.
-    there: watch::Sender<bool>,
+    accepts_calls: watch::Sender<bool>,
 }
 
 /// State of the engine with regard to closing through this handle.
@@ -81,19 +81,21 @@ impl Embedded {
     }
 
     pub(crate) fn over(engine: Engine) -> Embedded {
-        let (life, there) = (watch::Sender::new(EngineState::Open), watch::Sender::new(true));
-        Embedded { engine, caller: Caller::new("embedded"), life, there }
+        let (state, accepts_calls) =
+            (watch::Sender::new(EngineState::Open), watch::Sender::new(true));
+        Embedded { engine, caller: Caller::new("embedded"), state, accepts_calls }
     }
 
     /// The same engine for a caller within a scope. Closing either closes both.
     pub(crate) fn acting_for(&self, scope: &Scope) -> Result<Embedded, Refusal> {
         let caller = self.caller.acting_for(scope)?;
-        let (engine, life, there) = (self.engine.clone(), self.life.clone(), self.there.clone());
-        Ok(Embedded { engine, caller, life, there })
+        let (engine, state, accepts_calls) =
+            (self.engine.clone(), self.state.clone(), self.accepts_calls.clone());
+        Ok(Embedded { engine, caller, state, accepts_calls })
     }
 
-    pub(crate) fn there(&self) -> watch::Receiver<bool> {
-        self.there.subscribe()
+    pub(crate) fn accepts_calls(&self) -> watch::Receiver<bool> {
+        self.accepts_calls.subscribe()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -138,12 +140,12 @@ impl Embedded {
         start: Start,
     ) -> Result<Box<dyn Source>, Error> {
         let (engine, caller) = (self.engine.clone(), self.caller.clone());
-        let begin = SubscriptionStart { engine, caller, query, life: self.life.subscribe() };
-        let connection = begin.now(start).await.map_err(|refusal| self.error(refusal))?;
-        let mut life = self.life.subscribe();
+        let begin = SubscriptionStart { engine, caller, query, state: self.state.subscribe() };
+        let connection = begin.connect(start).await.map_err(|refusal| self.error(refusal))?;
+        let mut state = self.state.subscribe();
         let closed = async move {
             // An error means that the handle was dropped; the engine lives on in this subscription.
-            if life.wait_for(|life| *life == EngineState::Closed).await.is_err() {
+            if state.wait_for(|state| *state == EngineState::Closed).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
@@ -158,33 +160,33 @@ impl Embedded {
     }
 
     pub(crate) async fn close(&self) {
-        let first = self.life.send_if_modified(|life| {
-            let first = *life == EngineState::Open;
-            *life = EngineState::Closing.max(*life);
+        let first = self.state.send_if_modified(|state| {
+            let first = *state == EngineState::Open;
+            *state = EngineState::Closing.max(*state);
             first
         });
         if first {
-            self.there.send_replace(false);
+            self.accepts_calls.send_replace(false);
             let engine = self.engine.clone();
             if tokio::task::spawn_blocking(move || engine.close()).await.is_err() {
                 tracing::error!("the engine did not close cleanly");
             }
-            self.life.send_replace(EngineState::Closed);
+            self.state.send_replace(EngineState::Closed);
         } else {
             // `self` holds the sender, so it cannot be dropped.
-            let _ = self.life.subscribe().wait_for(|life| *life == EngineState::Closed).await;
+            let _ = self.state.subscribe().wait_for(|state| *state == EngineState::Closed).await;
         }
     }
 
     fn error(&self, refusal: Refusal) -> Error {
-        closed_or(*self.life.borrow(), refusal)
+        closed_or(*self.state.borrow(), refusal)
     }
 }
 
 /// Maps a refusal after [`Abide::close`](crate::Abide::close) to [`Error::Closed`].
-fn closed_or(life: EngineState, refusal: Refusal) -> Error {
+fn closed_or(state: EngineState, refusal: Refusal) -> Error {
     match refusal.code {
-        Code::Overloaded if life > EngineState::Open => Error::Closed,
+        Code::Overloaded if state > EngineState::Open => Error::Closed,
         _ => Error::Refused(refusal),
     }
 }
@@ -199,12 +201,12 @@ struct SubscriptionStart {
     engine: Engine,
     caller: Caller,
     query: SubscriptionQuery,
-    life: watch::Receiver<EngineState>,
+    state: watch::Receiver<EngineState>,
 }
 
 impl SubscriptionStart {
     /// Starts it, as soon as there is room for it.
-    async fn now(&self, start: Start) -> Result<Connection, Refusal> {
+    async fn connect(&self, start: Start) -> Result<Connection, Refusal> {
         let mut backoff = Backoff::new();
         loop {
             let mut connection = self.engine.connect(&self.caller);
@@ -226,9 +228,9 @@ impl SubscriptionStart {
     }
 
     /// Restarts it, after it was dropped for lack of room, or failed.
-    async fn again(self, start: Start) -> (Option<Connection>, Update) {
+    async fn reconnect(self, start: Start) -> (Option<Connection>, Update) {
         sleep(Backoff::new().next()).await;
-        match self.now(start).await {
+        match self.connect(start).await {
             Ok(mut connection) => {
                 let update = connection.next().await;
                 (Some(connection), update)
@@ -238,7 +240,7 @@ impl SubscriptionStart {
     }
 
     fn is_passing(&self, refusal: &Refusal) -> bool {
-        refusal.code == Code::Overloaded && *self.life.borrow() == EngineState::Open
+        refusal.code == Code::Overloaded && *self.state.borrow() == EngineState::Open
     }
 }
 
@@ -272,14 +274,14 @@ impl Source for ConnectionPump {
             };
             self.next = match (&update, connection) {
                 (Update::Error { refusal, .. }, _) if self.begin.is_passing(refusal) => {
-                    Box::pin(self.begin.clone().again(self.start))
+                    Box::pin(self.begin.clone().reconnect(self.start))
                 }
                 (_, Some(connection)) => next(connection),
                 (_, None) => Box::pin(std::future::pending()),
             };
             let Some(event) = self.event(update) else { continue };
             match &event {
-                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Seen(to) => {
+                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } | Event::Progress(to) => {
                     self.start = Start::After(*to);
                 }
                 Event::Ended(_) => {}
@@ -288,10 +290,10 @@ impl Source for ConnectionPump {
         }
     }
 
-    fn begin_again(&mut self) {
+    fn restart(&mut self) {
         self.parts.clear();
         (self.start, self.stale) = (Start::Now, false);
-        self.next = Box::pin(self.begin.clone().again(Start::Now));
+        self.next = Box::pin(self.begin.clone().reconnect(Start::Now));
     }
 }
 
@@ -320,10 +322,10 @@ impl ConnectionPump {
             }
             Update::Delta { to, changes, .. } => Some(match changes.into_iter().next() {
                 Some(change) => self.changed(to, change),
-                None => Event::Seen(to),
+                None => Event::Progress(to),
             }),
             Update::Progress { .. } if self.stale => None,
-            Update::Progress { seq } => Some(Event::Seen(seq)),
+            Update::Progress { seq } => Some(Event::Progress(seq)),
             // A snapshot follows.
             Update::Error { refusal, .. } if refusal.code == Code::ResyncRequired => None,
             Update::Error { refusal, .. } if self.begin.is_passing(&refusal) => {
@@ -343,22 +345,22 @@ impl ConnectionPump {
     }
 
     fn error(&self, refusal: Refusal) -> Error {
-        closed_or(*self.begin.life.borrow(), refusal)
+        closed_or(*self.begin.state.borrow(), refusal)
     }
 }
 
 /// All subscribers of a delta share its rows.
 fn changes_of(delta: &Delta) -> Changes {
-    let Delta { deletes, inserts, updates, window, .. } = delta;
+    let Delta { deletes, inserts, updates, top_n, .. } = delta;
     let come =
-        window.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
-    let new = window.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
+        top_n.inserts.iter().map(|come| PositionedRow { at: come.at, row: come.row.clone() });
+    let new = top_n.updates.iter().map(|new| PositionedRow { at: new.at, row: new.row.clone() });
     Changes {
         deletes: deletes.clone(),
         inserts: inserts.clone(),
         updates: updates.clone(),
-        window: WindowDelta {
-            deletes: window.deletes.clone(),
+        top_n: TopNDelta {
+            deletes: top_n.deletes.clone(),
             inserts: come.collect(),
             updates: new.collect(),
         },

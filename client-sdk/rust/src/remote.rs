@@ -81,8 +81,8 @@ impl Remote {
     }
 
     /// Why there is no connection at the moment.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.shared.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn close(&self) {
@@ -105,7 +105,7 @@ impl Remote {
         let _ = self.commands.send(Command::Ask { id, text, reply });
         let attempt = answer.await;
         forget.armed = false;
-        attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.fate()), uncertain: false })
+        attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.close_reason()), uncertain: false })
     }
 
     pub(crate) fn subscribe(
@@ -117,12 +117,12 @@ impl Remote {
         let mailbox = Arc::<Mailbox>::default();
         let commands = self.commands.clone();
         let subscribe = Command::Subscribe { key, query, start, mailbox: Arc::clone(&mailbox) };
-        commands.send(subscribe).map_err(|_| self.fate())?;
-        Ok(Box::new(Inbox { key, mailbox, commands, goes_on: start }))
+        commands.send(subscribe).map_err(|_| self.close_reason())?;
+        Ok(Box::new(Inbox { key, mailbox, commands, resume_from: start }))
     }
 
-    fn fate(&self) -> Error {
-        self.shared.fate.get().cloned().unwrap_or(Error::Closed)
+    fn close_reason(&self) -> Error {
+        self.shared.close_reason.get().cloned().unwrap_or(Error::Closed)
     }
 }
 
@@ -137,7 +137,7 @@ impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
             // Without an actor there is nothing to forget.
-            let _ = self.commands.send(Command::Forget { id: self.id });
+            let _ = self.commands.send(Command::Cancel { id: self.id });
         }
     }
 }

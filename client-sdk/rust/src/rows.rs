@@ -16,12 +16,12 @@ pub(crate) struct Changes {
     pub(crate) inserts: Vec<Row>,
     pub(crate) updates: Vec<Row>,
     /// All changes, for a query with LIMIT.
-    pub(crate) window: WindowDelta,
-    /// Positions of the rows in the three lists, after a window's rows were moved into them.
+    pub(crate) top_n: TopNDelta,
+    /// Positions of the rows in the three lists, after a top-N result's rows were moved into them.
     pub(crate) positions: Option<Positions>,
 }
 
-/// Positions of the changes in a window of rows (ORDER BY with LIMIT), counted from 0. The n-th entry of
+/// Positions of the changes in a top-N result (ORDER BY with LIMIT), counted from 0. The n-th entry of
 /// each list is the position of the n-th row in the corresponding list of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions {
@@ -33,10 +33,10 @@ pub struct Positions {
     pub updates: Vec<usize>,
 }
 
-/// The changes of a window of rows: deletes from the last position to the first, then inserts from
+/// The changes of a top-N result: deletes from the last position to the first, then inserts from
 /// the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct WindowDelta {
+pub(crate) struct TopNDelta {
     pub(crate) deletes: Vec<usize>,
     pub(crate) inserts: Vec<PositionedRow>,
     pub(crate) updates: Vec<PositionedRow>,
@@ -51,15 +51,15 @@ pub(crate) struct PositionedRow {
 
 impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0 && self.window == WindowDelta::default()
+        self.len() == 0 && self.top_n == TopNDelta::default()
     }
 
-    /// Moves the rows of a window into the three lists, and their positions into a separate value.
-    pub(crate) fn told(mut self) -> Changes {
-        if self.window == WindowDelta::default() {
+    /// Moves the rows of a top-N result into the three lists, and their positions into a separate value.
+    pub(crate) fn with_positions(mut self) -> Changes {
+        if self.top_n == TopNDelta::default() {
             return self;
         }
-        let WindowDelta { deletes, inserts, updates } = std::mem::take(&mut self.window);
+        let TopNDelta { deletes, inserts, updates } = std::mem::take(&mut self.top_n);
         let at = |placed: &[PositionedRow]| placed.iter().map(|placed| placed.at).collect();
         let (came, changed) = (at(&inserts), at(&updates));
         self.positions = Some(Positions { deletes, inserts: came, updates: changed });
@@ -69,9 +69,9 @@ impl Changes {
     }
 
     /// The whole result as inserts.
-    pub(crate) fn whole(rows: Vec<Row>, is_window: bool) -> Changes {
+    pub(crate) fn whole(rows: Vec<Row>, is_top_n: bool) -> Changes {
         let inserts = (0..rows.len()).collect();
-        let positions = is_window.then(|| Positions { inserts, ..Positions::default() });
+        let positions = is_top_n.then(|| Positions { inserts, ..Positions::default() });
         Changes { inserts: rows, positions, ..Changes::default() }
     }
 
@@ -115,9 +115,9 @@ pub(crate) struct Rows {
     sorted: Vec<Row>,
     by_key: BTreeMap<Key, Row>,
     /// The snapshot in the order received, if that differs from the order kept here; until the first
-    /// change. Positions of a window refer to it.
+    /// change. Positions of a top-N result refer to it.
     as_it_came: Option<Vec<Row>>,
-    /// It is a window: the server determines the positions.
+    /// It is a top-N result: the server determines the positions.
     placed: bool,
     /// Checksum of the rows, if the server sends one.
     checksum: Option<Checksum>,
@@ -130,7 +130,7 @@ struct Difference {
     come: Vec<Row>,
     /// Keys with their new rows.
     keys: BTreeMap<Key, Option<Row>>,
-    /// All rows of a window at their new positions.
+    /// All rows of a top-N result at their new positions.
     placed: Option<Vec<Row>>,
 }
 
@@ -139,17 +139,17 @@ impl Rows {
     pub(crate) fn new(
         shape: &Shape,
         rows: Vec<Row>,
-        told: Option<Checksum>,
+        expected: Option<Checksum>,
     ) -> Result<Rows, Mismatch> {
         let layout = Layout::of(shape)?;
         for row in &rows {
             layout.check_width(row)?;
         }
         let by_key = layout.index(&rows)?;
-        let checksum = told.map(|_| Checksum::of(&rows));
-        agree(checksum, told)?;
+        let checksum = expected.map(|_| Checksum::of(&rows));
+        check_checksum(checksum, expected)?;
         let mut sorted = rows;
-        let placed = shape.window;
+        let placed = shape.top_n;
         let in_order =
             placed || sorted.is_sorted_by(|left, right| layout.compare(left, right).is_le());
         let as_it_came = (!in_order).then(|| sorted.clone());
@@ -168,16 +168,16 @@ impl Rows {
     }
 
     /// Applies a change: deletes, then inserts, then updates. Applies all of it, or nothing if it does not
-    /// fit or does not lead to the given checksum. Returns it without positions: deletes of a window are
+    /// fit or does not lead to the given checksum. Returns it without positions: deletes of a top-N result are
     /// reported by key too.
     pub(crate) fn apply(
         &mut self,
         mut changes: Changes,
-        told: Option<Checksum>,
+        expected: Option<Checksum>,
     ) -> Result<Changes, Mismatch> {
-        let is_window = self.placed || changes.window != WindowDelta::default();
-        let difference = match is_window {
-            true => self.difference_of_window(&mut changes)?,
+        let is_top_n = self.placed || changes.top_n != TopNDelta::default();
+        let difference = match is_top_n {
+            true => self.difference_of_top_n(&mut changes)?,
             false => self.difference_of_rows(&changes)?,
         };
         let checksum = self.checksum.map(|mut sum| {
@@ -185,7 +185,7 @@ impl Rows {
             difference.come.iter().for_each(|row| sum.add(row));
             sum
         });
-        agree(checksum, told)?;
+        check_checksum(checksum, expected)?;
         self.checksum = checksum;
         self.as_it_came = None;
         match difference.placed {
@@ -204,14 +204,14 @@ impl Rows {
             self.checksum.is_none_or(|sum| sum == Checksum::of(&self.sorted)),
             "the local checksum matches the rows"
         );
-        Ok(changes.told())
+        Ok(changes.with_positions())
     }
 
-    fn difference_of_window(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
-        let beyond = |at: usize| Mismatch(format!("position {at} is beyond the window"));
+    fn difference_of_top_n(&self, changes: &mut Changes) -> Result<Difference, Mismatch> {
+        let beyond = |at: usize| Mismatch(format!("position {at} is beyond the top-N result"));
         let mut rows = self.as_it_came.as_ref().unwrap_or(&self.sorted).clone();
         let mut difference = Difference::default();
-        for at in &changes.window.deletes {
+        for at in &changes.top_n.deletes {
             if *at >= rows.len() {
                 return Err(beyond(*at));
             }
@@ -219,7 +219,7 @@ impl Rows {
             changes.deletes.push(self.layout.key_of_row(&gone));
             difference.gone.push(gone);
         }
-        for PositionedRow { at, row } in &changes.window.inserts {
+        for PositionedRow { at, row } in &changes.top_n.inserts {
             self.layout.check_width(row)?;
             if *at > rows.len() {
                 return Err(beyond(*at));
@@ -227,7 +227,7 @@ impl Rows {
             rows.insert(*at, row.clone());
             difference.come.push(row.clone());
         }
-        for PositionedRow { at, row } in &changes.window.updates {
+        for PositionedRow { at, row } in &changes.top_n.updates {
             self.layout.check_width(row)?;
             let place = rows.get_mut(*at).ok_or_else(|| beyond(*at))?;
             difference.gone.push(std::mem::replace(place, row.clone()));
@@ -291,7 +291,7 @@ impl Rows {
     /// Returns the difference from this result to a newer snapshot, and replaces it with the snapshot.
     pub(crate) fn become_snapshot(&mut self, new: Rows) -> Changes {
         let changes = if new.placed {
-            self.difference_of_windows(&new)
+            self.positions_towards(&new)
         } else if new.layout.key.is_empty() {
             self.difference_of_multisets(&new)
         } else {
@@ -302,7 +302,7 @@ impl Rows {
     }
 
     /// The part between the common prefix and the common suffix.
-    fn difference_of_windows(&self, new: &Rows) -> Changes {
+    fn positions_towards(&self, new: &Rows) -> Changes {
         let (old, new) = (&self.sorted[..], &new.sorted[..]);
         let alike = |(old, new): &(&Row, &Row)| same(old, new);
         let head = old.iter().zip(new).take_while(alike).count();
@@ -319,15 +319,15 @@ impl Rows {
             let changed = placed.zip(gone).filter(|(new, old)| !same(&new.row, old));
             let updates = changed.map(|(new, _)| new).collect();
             return Changes {
-                window: WindowDelta { updates, ..WindowDelta::default() },
+                top_n: TopNDelta { updates, ..TopNDelta::default() },
                 ..Changes::default()
             }
-            .told();
+            .with_positions();
         }
         let deletes: Vec<usize> = (head..head + gone.len()).rev().collect();
         let keys = gone.iter().rev().map(key).collect();
-        let window = WindowDelta { deletes, inserts: placed.collect(), updates: Vec::new() };
-        Changes { deletes: keys, window, ..Changes::default() }.told()
+        let top_n = TopNDelta { deletes, inserts: placed.collect(), updates: Vec::new() };
+        Changes { deletes: keys, top_n, ..Changes::default() }.with_positions()
     }
 
     fn difference_by_key(&self, new: &Rows) -> Changes {
@@ -347,7 +347,7 @@ impl Rows {
 
     fn difference_of_multisets(&self, new: &Rows) -> Changes {
         let mut changes = Changes::default();
-        // A window is ordered by position.
+        // A top-N result is ordered by position.
         let mut held = self.sorted.clone();
         held.sort_by(|left, right| new.layout.compare(left, right));
         let mut wanted = new.sorted.clone();
@@ -405,10 +405,10 @@ impl Rows {
 }
 
 /// Compares the local checksum with the server's.
-fn agree(kept: Option<Checksum>, told: Option<Checksum>) -> Result<(), Mismatch> {
-    match (kept, told) {
-        (Some(kept), Some(told)) if kept != told => {
-            Err(Mismatch(format!("the rows have the checksum {kept}, the server has {told}")))
+fn check_checksum(kept: Option<Checksum>, expected: Option<Checksum>) -> Result<(), Mismatch> {
+    match (kept, expected) {
+        (Some(kept), Some(expected)) if kept != expected => {
+            Err(Mismatch(format!("the rows have the checksum {kept}, the server has {expected}")))
         }
         _ => Ok(()),
     }

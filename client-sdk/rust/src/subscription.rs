@@ -213,8 +213,8 @@ impl Subscription {
 
     /// Whether the query has a LIMIT, so that the server determines the positions of its rows.
     #[must_use]
-    pub fn is_window(&self) -> bool {
-        self.shape.window
+    pub fn is_top_n(&self) -> bool {
+        self.shape.top_n
     }
 
     /// How the server maintains it, and at what cost. It includes the statements if
@@ -266,26 +266,26 @@ impl Subscription {
 
     /// Applies an event; returns the update if the consumer needs to see it.
     fn take(&mut self, event: Event) -> Option<Update> {
-        let told = match event {
+        let taken = match event {
             Event::Ended(error) => {
                 self.ended = Some(error);
                 return None;
             }
             Event::Snapshot { seq, info, rows, checksum } => {
                 self.repair.waits = false;
-                self.take_snapshot(&info, rows, checksum).map(|told| (seq, told))
+                self.take_snapshot(&info, rows, checksum).map(|taken| (seq, taken))
             }
             _ if self.repair.waits => return None,
-            Event::Seen(seq) => {
+            Event::Progress(seq) => {
                 self.seq = self.seq.max(seq);
                 return None;
             }
             Event::Delta { to, changes, checksum, info } => {
-                self.take_delta(changes, checksum, info.as_deref()).map(|told| (to, told))
+                self.take_delta(changes, checksum, info.as_deref()).map(|taken| (to, taken))
             }
         };
-        let (to, (reset, changes)) = match told {
-            Ok(told) => told,
+        let (to, (reset, changes)) = match taken {
+            Ok(taken) => taken,
             Err(why) => return self.repair(&why),
         };
         self.repair.in_a_row = 0;
@@ -304,7 +304,7 @@ impl Subscription {
     ) -> Result<(bool, Changes), Mismatch> {
         if !self.holds_rows {
             self.open(info);
-            return Ok((true, Changes::whole(rows, info.shape.window)));
+            return Ok((true, Changes::whole(rows, info.shape.top_n)));
         }
         let rows = Rows::new(&info.shape, rows, checksum)?;
         let same_shape = *self.shape == info.shape;
@@ -314,7 +314,7 @@ impl Subscription {
             held => {
                 let all = rows.as_slice().to_vec();
                 *held = Some(rows);
-                Ok((true, Changes::whole(all, info.shape.window)))
+                Ok((true, Changes::whole(all, info.shape.top_n)))
             }
         }
     }
@@ -332,7 +332,7 @@ impl Subscription {
             (_, Some(rows)) => Ok((false, rows.apply(changes, checksum)?)),
             (info, None) => {
                 info.into_iter().for_each(|info| self.open(info));
-                Ok((false, changes.told()))
+                Ok((false, changes.with_positions()))
             }
         }
     }
@@ -355,7 +355,7 @@ impl Subscription {
         } else {
             tracing::error!(%why, "a change of a subscription does not apply; restarting it");
             self.repair.waits = true;
-            self.source.begin_again();
+            self.source.restart();
         }
         None
     }

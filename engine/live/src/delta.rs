@@ -13,7 +13,7 @@ pub(crate) mod rule;
 pub(crate) mod rule_context;
 pub(crate) mod state;
 pub(crate) mod term;
-pub(crate) mod window;
+pub(crate) mod top_n;
 
 use std::collections::HashMap;
 
@@ -33,17 +33,17 @@ pub struct Delta {
     /// New versions of kept rows.
     pub updates: Vec<Row>,
     /// The change of a query with LIMIT: positions instead of keys.
-    pub window: WindowDelta,
+    pub top_n: TopNDelta,
     /// The old rows of deletes and updates. Subscribers do not receive them, but the checksum
     /// covers them. They are kept as rows because most results have no subscriber that verifies the
     /// checksum.
     gone: Vec<Row>,
 }
 
-/// The change of a window of rows. Deletes come first, from the last position to the first, then
+/// The change of a top-N result. Deletes come first, from the last position to the first, then
 /// inserts from the first to the last, then updates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct WindowDelta {
+pub struct TopNDelta {
     /// Positions of the removed rows.
     pub deletes: Vec<usize>,
     /// Added rows, each at its position once all earlier inserts are applied.
@@ -68,7 +68,7 @@ impl Delta {
         self.deletes.is_empty()
             && self.inserts.is_empty()
             && self.updates.is_empty()
-            && self.window == WindowDelta::default()
+            && self.top_n == TopNDelta::default()
     }
 
     /// Adds an inserted row.
@@ -91,7 +91,7 @@ impl Delta {
     /// The difference between the checksums of the new and the old result.
     #[must_use]
     pub fn checksum_change(&self) -> Checksum {
-        let placed = self.window.inserts.iter().chain(&self.window.updates);
+        let placed = self.top_n.inserts.iter().chain(&self.top_n.updates);
         let rows = self.inserts.iter().chain(&self.updates).chain(placed.map(|placed| &placed.row));
         let mut change = Checksum::of(rows);
         self.gone.iter().for_each(|row| change.remove(row));
@@ -101,16 +101,15 @@ impl Delta {
     /// Appends `"deletes":[…],"inserts":[…],"updates":[…]`, without braces. The caller adds the
     /// subscription's id and shares these bytes among all subscribers.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        let window = &self.window;
+        let top_n = &self.top_n;
         out.extend_from_slice(b"\"deletes\":[");
         write_list(out, &self.deletes, |out, row| write_row_json(row, out));
-        write_list(out, &window.deletes, |out, at| {
+        write_list(out, &top_n.deletes, |out, at| {
             out.extend_from_slice(format!("{{\"at\":{at}}}").as_bytes());
         });
-        for (name, rows, placed) in [
-            ("inserts", &self.inserts, &window.inserts),
-            ("updates", &self.updates, &window.updates),
-        ] {
+        for (name, rows, placed) in
+            [("inserts", &self.inserts, &top_n.inserts), ("updates", &self.updates, &top_n.updates)]
+        {
             out.extend_from_slice(format!("],\"{name}\":[").as_bytes());
             write_list(out, rows, |out, row| write_row_json(row, out));
             write_list(out, placed, |out, placed| {
@@ -158,10 +157,10 @@ impl Delta {
         delta
     }
 
-    /// Builds a delta from the old and the new result; of a window, in order.
-    pub(crate) fn between(window: bool, key: &[usize], old: &[Row], new: &[Row]) -> Delta {
-        if window {
-            return Delta::of_windows(key, old, new);
+    /// Builds a delta from the old and the new result; of a top-N result, in order.
+    pub(crate) fn between(top_n: bool, key: &[usize], old: &[Row], new: &[Row]) -> Delta {
+        if top_n {
+            return Delta::of_top_n(key, old, new);
         }
         let mut weights = Weights::default();
         old.iter().for_each(|row| weights.add(row.clone(), -1));
@@ -169,10 +168,10 @@ impl Delta {
         Delta::of_weights(key, weights)
     }
 
-    /// Builds a delta from the old and the new rows of a window.
-    pub(crate) fn of_windows(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
+    /// Builds a delta from the old and the new rows of a top-N result.
+    pub(crate) fn of_top_n(key: &[usize], old: &[Row], new: &[Row]) -> Delta {
         let stays = common(key, old, new);
-        let mut window = WindowDelta::default();
+        let mut top_n = TopNDelta::default();
         let mut old_stays = vec![false; old.len()];
         let mut new_stays = vec![None; new.len()];
         for (from, to) in stays {
@@ -181,21 +180,21 @@ impl Delta {
         }
         let mut gone = Vec::new();
         for at in (0..old.len()).rev().filter(|at| !old_stays[*at]) {
-            window.deletes.push(at);
+            top_n.deletes.push(at);
             gone.push(old[at].clone());
         }
         for (at, row) in new.iter().enumerate() {
             let placed = PositionedRow { at, row: row.clone() };
             match new_stays[at] {
-                None => window.inserts.push(placed),
+                None => top_n.inserts.push(placed),
                 Some(from) if !exact::same(&old[from], row) => {
-                    window.updates.push(placed);
+                    top_n.updates.push(placed);
                     gone.push(old[from].clone());
                 }
                 Some(_) => {}
             }
         }
-        Delta { window, gone, ..Delta::default() }
+        Delta { top_n, gone, ..Delta::default() }
     }
 }
 

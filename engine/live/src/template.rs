@@ -137,8 +137,8 @@ impl Template {
         matches!(
             self.rule,
             DeltaRule::IncrementalAggregate(..)
-                | DeltaRule::Window(_)
-                | DeltaRule::OnAnyChange(_)
+                | DeltaRule::TopN(_)
+                | DeltaRule::ConditionalReevaluation(_)
                 | DeltaRule::FullReevaluation
         )
     }
@@ -323,9 +323,9 @@ impl Binding {
         &self.0.params
     }
 
-    /// Whether the result is a window (LIMIT, OFFSET), whose deltas carry positions.
+    /// Whether the result is a top-N result (LIMIT, OFFSET), whose deltas carry positions.
     #[must_use]
-    pub fn is_window(&self) -> bool {
+    pub fn is_top_n(&self) -> bool {
         self.template().query.limit.is_some()
     }
 
@@ -376,8 +376,10 @@ impl Binding {
                 }
                 DeltaRule::GroupReevaluation(_) => "the rows of the touched groups, twice",
                 DeltaRule::RowReevaluation(_) => "the rows that the changed rows reach, twice",
-                DeltaRule::Window(_) => "the window, if a changed row sorts before its end",
-                DeltaRule::OnAnyChange(_) => "the whole query, if a changed row matches",
+                DeltaRule::TopN(_) => "the top-N result, if a changed row sorts before its end",
+                DeltaRule::ConditionalReevaluation(_) => {
+                    "the whole query, if a changed row matches"
+                }
                 DeltaRule::PartitionReevaluation(parts) => parts.cost,
                 DeltaRule::FullReevaluation => "the whole query",
             },
@@ -389,9 +391,9 @@ impl Binding {
                 | DeltaRule::RowReevaluation(_)
                 | DeltaRule::PartitionReevaluation(_) => "none",
                 DeltaRule::IncrementalAggregate(..) => "accumulators of the touched groups",
-                DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) | DeltaRule::FullReevaluation => {
-                    "the last result"
-                }
+                DeltaRule::TopN(_)
+                | DeltaRule::ConditionalReevaluation(_)
+                | DeltaRule::FullReevaluation => "the last result",
             },
             routed_by: routed_by.collect(),
         }
@@ -414,10 +416,10 @@ impl Binding {
         template.rule.delta(&mut run, None)
     }
 
-    /// The difference of two whole results; of a window, both in order.
+    /// The difference of two whole results; of a top-N result, both in order.
     #[must_use]
     pub fn difference(&self, old: &[Row], new: &[Row]) -> Delta {
-        Delta::between(self.is_window(), &self.template().query.key, old, new)
+        Delta::between(self.is_top_n(), &self.template().query.key, old, new)
     }
 
     /// The accumulators of a group in the state of `sql`.

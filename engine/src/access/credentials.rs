@@ -285,9 +285,10 @@ fn look_up(
     let unreadable = || Refusal::new(Code::Internal, "the credentials cannot be read");
     Ok(match credential {
         Credential::Anonymous => {
-            let asks = first(credential_queries.asks, &[])?;
-            let asks = asks.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
-            if asks { Err(required()) } else { Ok(caller.clone()) }
+            let is_required = first(credential_queries.requires_credentials, &[])?;
+            let is_required =
+                is_required.is_some_and(|row| row.first() == Some(&Value::Integer(1)));
+            if is_required { Err(required()) } else { Ok(caller.clone()) }
         }
         Credential::Token { id, hash, .. } => {
             let row = first(credential_queries.token, &[id.as_str().into()])?;

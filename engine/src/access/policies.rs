@@ -1,4 +1,4 @@
-//! Visibility: computes what each kind of caller may see of every table, from the stored policies
+//! Visibility: computes what each class of callers may see of every table, from the stored policies
 //! and the declarations of modules.
 //!
 //! The writer replaces the set of policies in the transaction that changes them, before
@@ -28,11 +28,11 @@ const EVENTS: &str = "events";
 /// Also sees events without a session, if it has no scope: administrative calls are there.
 const AUDITOR: &str = "auditor";
 
-/// Maximum number of cached caller kinds. More means a deployment that generates scope keys.
-const KINDS: usize = 1_000;
+/// Maximum number of cached classes of callers. More means a deployment that generates scope keys.
+const CLASSES: usize = 1_000;
 
 /// Maximum number of cached callers.
-const VIEWERS: usize = 1_000;
+const PRINCIPALS: usize = 1_000;
 
 /// What determines visibility: a role, and the keys of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ struct PrincipalClass {
 }
 
 impl PrincipalClass {
-    /// The kind of a caller; `None` for an unrestricted one.
+    /// The class of a caller; `None` for an unrestricted one.
     fn of(caller: &Caller) -> Option<PrincipalClass> {
         let keys = || caller.scope().keys().cloned().collect();
         let is_narrowed = caller.own_scope().is_some();
@@ -153,22 +153,22 @@ impl Policies {
             return Some(principal.clone());
         }
         // Under the lock, so that both are consistent.
-        let (kind, policy_version) =
+        let (class, policy_version) =
             (PrincipalClass::of(caller)?, PolicyVersion::latest(&self.latest));
-        let authorized_views = match in_force.authorized_views.get(&kind) {
+        let authorized_views = match in_force.authorized_views.get(&class) {
             Some(authorized_views) => Arc::clone(authorized_views),
             None => {
-                let authorized_views = Arc::new(self.authorized_views(&in_force.rows, &kind));
-                if in_force.authorized_views.len() >= KINDS {
+                let authorized_views = Arc::new(self.authorized_views(&in_force.rows, &class));
+                if in_force.authorized_views.len() >= CLASSES {
                     in_force.authorized_views.clear();
                 }
-                in_force.authorized_views.insert(kind, Arc::clone(&authorized_views));
+                in_force.authorized_views.insert(class, Arc::clone(&authorized_views));
                 authorized_views
             }
         };
         let principal =
             QueryPrincipal::new(authorized_views, values_in_both_scopes(caller), policy_version);
-        if in_force.principals.len() >= VIEWERS {
+        if in_force.principals.len() >= PRINCIPALS {
             in_force.principals.clear();
         }
         in_force
@@ -177,10 +177,10 @@ impl Policies {
         Some(principal)
     }
 
-    /// Visibility for callers of one kind.
-    fn authorized_views(&self, rows: &PolicyRows, kind: &PrincipalClass) -> AuthorizedViews {
+    /// Visibility for callers of one class.
+    fn authorized_views(&self, rows: &PolicyRows, class: &PrincipalClass) -> AuthorizedViews {
         let tables = self.tables.iter().filter_map(|table| {
-            let select = self.select(rows, kind, table)?;
+            let select = self.select(rows, class, table)?;
             Some((table.name.to_owned(), select))
         });
         AuthorizedViews::new(tables)
@@ -190,11 +190,11 @@ impl Policies {
     fn shown(
         &self,
         rows: &PolicyRows,
-        kind: &PrincipalClass,
+        class: &PrincipalClass,
         table: &TableSpec,
     ) -> Option<VisibleColumns> {
-        let policies = || of_role(rows, table, &kind.role);
-        let by_policies = hidden_of(rows, &self.copies, table, &kind.role);
+        let policies = || of_role(rows, table, &class.role);
+        let by_policies = hidden_of(rows, &self.copies, table, &class.role);
         let mut hidden: Vec<&str> = by_policies.iter().map(String::as_str).collect();
         let mut conditions = Vec::new();
         match self.visibility.get(table.name).copied().unwrap_or(RowVisibility::Closed) {
@@ -207,21 +207,21 @@ impl Policies {
             }
         }
         if table.name == EVENTS {
-            hidden.extend(hidden_of_log(rows, kind, policies().next().is_some()));
-            if kind.keys.is_empty() && kind.role != AUDITOR {
+            hidden.extend(hidden_of_log(rows, class, policies().next().is_some()));
+            if class.keys.is_empty() && class.role != AUDITOR {
                 conditions.push("session_id IS NOT NULL".to_owned());
             }
         }
         // The declared conditions, and those of the policies of the table and of its owners.
         let owners = self.owners.get(table.name).map_or(&[][..], |path| &path.references);
-        conditions.extend(permitted_rows(rows, &self.tables, owners, table, &kind.role));
+        conditions.extend(permitted_rows(rows, &self.tables, owners, table, &class.role));
         let columns = table.columns.iter().map(|column| column.name);
         let is_shown = |name: &&str| !hidden.iter().any(|hidden| hidden.eq_ignore_ascii_case(name));
         let columns: Vec<&'static str> = columns.filter(is_shown).collect();
         let conditions: Vec<&str> = conditions.iter().map(String::as_str).collect();
         let condition = (!conditions.is_empty()).then(|| joined(&conditions, " AND "));
         let condition = match condition {
-            Some(condition) if kind.is_narrowed => Some(in_both_scopes(&condition)),
+            Some(condition) if class.is_narrowed => Some(in_both_scopes(&condition)),
             condition => condition,
         };
         (!columns.is_empty()).then_some(VisibleColumns { columns, condition })
@@ -231,11 +231,11 @@ impl Policies {
     fn select(
         &self,
         rows: &PolicyRows,
-        kind: &PrincipalClass,
+        class: &PrincipalClass,
         table: &TableSpec,
     ) -> Option<String> {
-        let VisibleColumns { columns, condition } = self.shown(rows, kind, table)?;
-        let keys: Vec<&str> = kind.keys.iter().map(String::as_str).collect();
+        let VisibleColumns { columns, condition } = self.shown(rows, class, table)?;
+        let keys: Vec<&str> = class.keys.iter().map(String::as_str).collect();
         let owned = self.owners.get(table.name).filter(|_| !keys.is_empty());
         // A key that cannot be named in SQL matches no row.
         let named = |key: &&str| key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -250,7 +250,7 @@ impl Policies {
         });
         let select = select_of(table.name, &columns, within.as_ref(), condition.as_deref());
         // Only auditors see events without a session, including those of reducers with secrets.
-        let is_whole_log = table.name == EVENTS && keys.is_empty() && kind.role == AUDITOR;
+        let is_whole_log = table.name == EVENTS && keys.is_empty() && class.role == AUDITOR;
         Some(if is_whole_log { self.without_secrets(&columns, &select) } else { select })
     }
 
@@ -280,13 +280,13 @@ impl Policies {
 
     /// The tables and columns that a caller may see, for `/v1/schema`.
     pub(crate) fn describe(&self, caller: &Caller) -> Vec<JsonValue> {
-        let Some(kind) = PrincipalClass::of(caller) else {
+        let Some(class) = PrincipalClass::of(caller) else {
             return self.tables.iter().map(|table| table.describe()).collect();
         };
         let rows = Arc::clone(&self.lock().rows);
         let tables = self.tables.iter().filter_map(|table| {
-            let shown = self.shown(&rows, &kind, table)?;
-            self.select(&rows, &kind, table)?;
+            let shown = self.shown(&rows, &class, table)?;
+            self.select(&rows, &class, table)?;
             Some(table.describe_columns(&shown.columns))
         });
         tables.collect()
@@ -297,26 +297,26 @@ impl Policies {
     }
 }
 
-/// The hidden columns of the log for callers of one kind. `authority` is for callers who manage permissions. Old
+/// The hidden columns of the log for callers of one class. `authority` is for callers who manage permissions. Old
 /// row images are hidden from a role that a policy restricts, unless a policy of the log permits them. Hashes
 /// and salts cover all columns of all events, so only an auditor without scope and without
 /// restricting policies sees them.
 fn hidden_of_log(
     rows: &PolicyRows,
-    kind: &PrincipalClass,
+    class: &PrincipalClass,
     has_own_policy: bool,
 ) -> Vec<&'static str> {
     let mut hidden = Vec::new();
-    if kind.role != AUDITOR && kind.role != Caller::ADMIN {
+    if class.role != AUDITOR && class.role != Caller::ADMIN {
         hidden.push("authority");
     }
     let restricts = |policy: &Policy| policy.condition.is_some() || !policy.hidden.is_empty();
-    let of_kind = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == kind.role);
-    let has_restriction = of_kind.flat_map(|(_, policies)| policies).any(restricts);
+    let of_class = rows.iter().filter(|((_, role), _)| role == EVERY_ROLE || *role == class.role);
+    let has_restriction = of_class.flat_map(|(_, policies)| policies).any(restricts);
     if has_restriction && !has_own_policy {
         hidden.extend(["arguments", "outcome"]);
     }
-    if has_restriction || kind.role != AUDITOR || !kind.keys.is_empty() {
+    if has_restriction || class.role != AUDITOR || !class.keys.is_empty() {
         hidden.extend(["prev_hash", "hash", "salt"]);
     }
     hidden

@@ -47,7 +47,8 @@ impl RateLimiter {
             callers.retain(|_, used| used.paced_to_ns > idle_ns);
             if callers.len() >= limits::LIMITED_CALLERS {
                 let detail = "too many callers with limits are active";
-                return Err(Refusal::new(Code::Overloaded, detail));
+                let hint = "try again later";
+                return Err(Refusal::new(Code::Overloaded, detail).hint(hint));
             }
         }
         let used = callers.entry(caller.quota_key().to_owned()).or_default();

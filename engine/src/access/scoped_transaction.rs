@@ -230,7 +230,8 @@ impl<'a> ScopedTransaction<'a> {
             Some(_) if self.in_scope(table, row)? => Ok(()),
             Some(ScopeOwner::Itself(_)) => {
                 let detail = format!("the row of {} would be outside your scope", table.name);
-                Err(Refusal::new(Code::Denied, detail).into())
+                let hint = "give it the keys and values of your scope";
+                Err(Refusal::new(Code::Denied, detail).hint(hint).into())
             }
             Some(ScopeOwner::Of(at, _)) if row[at] == Value::Null => {
                 let (table, column) = (table.name, table.columns[at].name);

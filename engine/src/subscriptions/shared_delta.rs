@@ -103,10 +103,10 @@ impl SharedDelta {
     pub(crate) fn weight(&self) -> usize {
         *self.weight.get_or_init(|| {
             let Ok(delta) = self.rows() else { return 256 };
-            let placed = delta.window.inserts.iter().chain(&delta.window.updates);
+            let placed = delta.top_n.inserts.iter().chain(&delta.top_n.updates);
             let rows = delta.deletes.iter().chain(&delta.inserts).chain(&delta.updates);
             let rows = rows.chain(placed.map(|placed| &placed.row));
-            64 + 8 * delta.window.deletes.len()
+            64 + 8 * delta.top_n.deletes.len()
                 + rows.flat_map(|row| row.iter()).map(|cell| 4 + cell.size()).sum::<usize>()
         })
     }

@@ -81,7 +81,8 @@ pub fn set_policy(
     check::name("name", &name)?;
     if condition.as_ref().is_some_and(|condition| condition.len() > limits::POLICY_BYTES) {
         let detail = format!("a condition has at most {} bytes", limits::POLICY_BYTES);
-        return Err(Refusal::new(Code::LimitExceeded, detail).into());
+        let hint = "shorten it; a subquery can read long lists from a table";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
     }
     role::check_named(ctx, &role)?;
     ctx.validate_policy(&table, condition.as_deref(), &hidden)?;
@@ -130,7 +131,8 @@ fn require_administrator(caller: &Caller) -> Result<(), Refusal> {
     if caller.role() == Caller::ADMIN && caller.scope().is_empty() {
         return Ok(());
     }
-    Err(Refusal::new(Code::Denied, "only an admin without a scope can set policies"))
+    Err(Refusal::new(Code::Denied, "only an admin without a scope can set policies")
+        .hint("ask an admin whose identity has no scope"))
 }
 
 /// Limits policies: all policies of a role are part of every statement of its callers.

@@ -276,5 +276,6 @@ pub(crate) fn only_admins(caller: &Caller, reducer: &str) -> Result<(), Refusal>
     if caller.role() == Caller::ADMIN {
         return Ok(());
     }
-    Err(Refusal::new(Code::Denied, format!("only an admin may call {reducer}")))
+    Err(Refusal::new(Code::Denied, format!("only an admin may call {reducer}"))
+        .hint("ask an identity with the role admin"))
 }

@@ -41,7 +41,7 @@ pub struct Token {
 
 const DIRECTORY: CredentialQueries = CredentialQueries {
     tables: &["tokens", "identities", "roles"],
-    asks: "SELECT EXISTS (SELECT 1 FROM tokens)",
+    requires_credentials: "SELECT EXISTS (SELECT 1 FROM tokens)",
     token:
         "SELECT t.hash, t.expires_at, t.revoked_at, i.id, i.role, i.capabilities, i.scope, i.limits,
         i.disabled_at, r.capabilities, r.limits
@@ -97,7 +97,9 @@ pub fn create_token(
         if before.hash == hash && before.identity_id == identity_id {
             return Ok(ReducerResult::Duplicate(before.seq, before));
         }
-        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists")).into());
+        return Err(Refusal::new(Code::Conflict, format!("token {id} already exists"))
+            .hint("create a token with another id;  abide token create  generates one")
+            .into());
     }
     let token = Token {
         id,

@@ -39,11 +39,16 @@ pub fn claim_run(
     let run = find(ctx, &id)?;
     if run.status != RunStatus::Running {
         let detail = format!("run {id} is {} and cannot be claimed", run.status);
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = match run.status.is_terminal() {
+            true => "start_run starts another run in the session",
+            false => "it can be claimed when the decision that it waits for is made",
+        };
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if delegation::is_cut_off(ctx, &id)? {
         let detail = format!("run {id} is being aborted with the run that delegated it");
-        return Err(Refusal::new(Code::BadTransition, detail).into());
+        let hint = "claim another run with  abide call claim_next_run";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
     if let Some(holder) = &run.driver {
         let token = run.fencing_token.unwrap_or_default();
@@ -76,7 +81,11 @@ pub fn claim_next_run(
             ctx.about(&run.session_id);
             take(ctx, run, driver, lease_ms)
         }
-        None => Err(Refusal::new(Code::NotFound, "there is no run to claim").into()),
+        None => {
+            let hint = "watch for runs:  abide watch \"SELECT id, agent FROM runs \
+                        WHERE status = 'running' AND driver IS NULL\"";
+            Err(Refusal::new(Code::NotFound, "there is no run to claim").hint(hint).into())
+        }
     }
 }
 

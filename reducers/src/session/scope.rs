@@ -34,7 +34,8 @@ pub(crate) fn confine(scope: &mut Map<String, JsonValue>, caller: &Caller) -> Re
     if scope.len() > limits::SCOPE_KEYS {
         let (count, most) = (scope.len(), limits::SCOPE_KEYS);
         let detail = format!("a scope of {count} keys, at most {most} are allowed");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "keep attributes that do not decide who sees the session in metadata";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     scope.keys().try_for_each(|key| check::name("a key of the scope", key))
 }

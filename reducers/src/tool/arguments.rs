@@ -16,8 +16,6 @@ use abide_schema::work::{Verdict, WHOLE, Work};
 use abide_schema::{Abort, Code, Context, Json, Refusal, limits};
 use serde_json::Value as JsonValue;
 
-use super::Tool;
-
 /// Cached compiled schemas: a tool is called more often than registered.
 const KEPT: usize = 256;
 
@@ -35,14 +33,14 @@ pub(crate) fn check_schema(ctx: &mut Context<'_>, tool: &str, schema: &Json) -> 
     ctx.settle(&Registration { tool: tool.to_owned(), schema: schema.clone() })
 }
 
-/// Checks a call's arguments against the tool's schema.
+/// Checks a call's arguments against the schema of a version of a tool.
 pub(crate) fn check(
     ctx: &mut Context<'_>,
-    tool: &Tool,
+    (tool, version): (&str, i64),
+    schema: &Json,
     arguments: &Arc<JsonValue>,
 ) -> Result<(), Abort> {
-    let Some(schema) = tool.input_schema.clone() else { return Ok(()) };
-    let (tool, version, arguments) = (tool.name.clone(), tool.version, Arc::clone(arguments));
+    let (tool, schema, arguments) = (tool.to_owned(), schema.clone(), Arc::clone(arguments));
     ctx.settle(&Validation { tool, version, schema, arguments })
 }
 
@@ -86,7 +84,7 @@ impl Work for Validation {
         let most = limits::TOOL_SCHEMA_STEPS;
         match schema.check(arguments, steps.min(most)) {
             Ok(()) => Some(Ok(())),
-            Err(Failure::Misfit { path, what }) => Some(Err(self.misfit(&path, &what))),
+            Err(Failure::Mismatch { path, what }) => Some(Err(self.mismatch(&path, &what))),
             // It may also exceed the depth limit, and then fails with any budget.
             Err(Failure::OverBudget) if steps < most => None,
             Err(Failure::OverBudget) => {
@@ -100,7 +98,7 @@ impl Work for Validation {
 }
 
 impl Validation {
-    fn misfit(&self, path: &str, what: &str) -> Refusal {
+    fn mismatch(&self, path: &str, what: &str) -> Refusal {
         let Validation { tool, version, .. } = self;
         let place = if path.is_empty() { String::new() } else { format!("at {path}: ") };
         let why: String = what.chars().take(WHY_CHARS).collect();
@@ -124,12 +122,14 @@ fn acceptable(tool: &str, schema: &Json) -> Result<(), Refusal> {
     if bytes > most {
         let detail =
             format!("the input_schema of {tool} has {bytes} bytes, at most {most} are allowed");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "shorten descriptions, or register several tools";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let most = limits::TOOL_SCHEMA_DEPTH;
     if depth(schema.as_str()) > most {
         let detail = format!("the input_schema of {tool} is nested more than {most} levels deep");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "move nested schemas to $defs and refer to them with #/$defs/…";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let root = schema.value();
     SchemaWalk::over(&root).see(&root).and_then(|()| compiled(schema).map(drop)).map_err(|why| {

@@ -43,7 +43,8 @@ pub fn cancel_tool_call(
         }
         status => {
             let detail = format!("call {call_id} is {status} and cannot be cancelled");
-            Err(Refusal::new(Code::Conflict, detail).into())
+            let hint = "only a call that has not ended can be cancelled";
+            Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
         }
     }
 }
@@ -101,18 +102,6 @@ pub(crate) fn some_of_session(
         }
     }
     Ok(done)
-}
-
-/// Whether a session has a call with this status, visible or not.
-pub(crate) fn any(
-    ctx: &mut Context<'_>,
-    session_id: &str,
-    status: ToolCallStatus,
-) -> Result<bool, Abort> {
-    let params = [session_id.into(), status.as_str().into()];
-    let first = "WHERE session_id = ?1 AND status = ?2 LIMIT 1";
-    let found = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
-    Ok(!found.is_empty())
 }
 
 fn drop_waiting(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {

@@ -3,7 +3,7 @@
 use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Caller, Code, Context, Micros, Refusal, limits, reducer};
 
-use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, refusal, save};
+use super::{ToolCall, ToolCallStatus, find, finish, is_held, pace, pinned, refusal, save};
 use crate::run::{self, Run};
 use crate::session::{self, Session};
 use crate::tool::{self, Tool};
@@ -31,7 +31,7 @@ pub fn claim_tool_call(
         && call.lease_expires_at.is_some_and(|until| until <= ctx.now);
     let (call, pinned) = if lapsed {
         // The lease has expired but its deadline has not run yet. If the call can be retried, claim it now.
-        let pinned = tool::pinned(ctx, &call)?;
+        let pinned = pinned(ctx, &call)?;
         let after = finish::after_lapse(&pinned, &call, ctx.now);
         if after.status != ToolCallStatus::Pending || after.retry_at.is_some() {
             return Err(not_to_be_claimed(&call).into());
@@ -40,7 +40,7 @@ pub fn claim_tool_call(
         (after, pinned)
     } else if call.status == ToolCallStatus::Pending && call.retry_at.is_none_or(|at| at <= ctx.now)
     {
-        let pinned = tool::pinned(ctx, &call)?;
+        let pinned = pinned(ctx, &call)?;
         (call, pinned)
     } else {
         return Err(not_to_be_claimed(&call).into());
@@ -49,7 +49,8 @@ pub fn claim_tool_call(
     if !is_wanted(ctx, &call)? {
         let (call, session) = (&call.call_id, &call.session_id);
         let detail = format!("call {call} is being cancelled with its run or session {session}");
-        return Err(Refusal::new(Code::Conflict, detail).into());
+        let hint = "claim another call with  abide call claim_next_tool_call";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     let tool = tool::find(ctx, &call.tool_name)?;
     if let Some(refusal) = pace::held_up(ctx, &tool)? {
@@ -76,7 +77,8 @@ pub fn claim_next_tool_call(
     if tools.is_empty() || tools.len() > limits::TOOLS_OF_A_CLAIM {
         let (count, most) = (tools.len(), limits::TOOLS_OF_A_CLAIM);
         let detail = format!("claim_next_tool_call: {count} tools, 1 to {most} are allowed");
-        return Err(Refusal::new(Code::BadArguments, detail).into());
+        let hint = "name the tools that this worker runs, in several calls if there are more";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
     }
     let mut first: Option<(ToolCall, Tool, Tool)> = None;
     let mut held_up = None;
@@ -93,7 +95,7 @@ pub fn claim_next_tool_call(
         if first.as_ref().is_some_and(|(first, ..)| first.created_seq <= call.created_seq) {
             continue;
         }
-        let pinned = tool::pinned(ctx, &call)?;
+        let pinned = pinned(ctx, &call)?;
         let capable = check_capable(ctx.caller, &pinned, &call);
         match capable.err().map_or_else(|| pace::held_up(ctx, &tool), |denied| Ok(Some(denied)))? {
             Some(refusal) => held_up = Some(refusal),
@@ -123,7 +125,7 @@ pub fn heartbeat_tool_call(
         return Err(refusal(ctx, &call, fencing_token)?.into());
     }
     let until = check::lease(ctx.now, lease_ms.unwrap_or(LEASE_MS))?;
-    let pinned = tool::pinned(ctx, &call)?;
+    let pinned = pinned(ctx, &call)?;
     let until = within_timeout(&pinned, call.claimed_at, until);
     call.lease_expires_at = call.lease_expires_at.max(Some(until));
     save(ctx, call)

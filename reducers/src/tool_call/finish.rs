@@ -2,23 +2,15 @@
 
 use abide_schema::reducer::ReducerResult;
 use abide_schema::seeded::{SeededBug, makes};
-use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, reducer};
 use serde_json::Value as JsonValue;
 
 use super::{
-    LostLease, ToolCall, ToolCallStatus, find, is_held, lease_lost, lost_lease, refusal, save,
+    LostLease, Outcome, ToolCall, ToolCallStatus, find, is_held, lease_lost, lost_lease, pinned,
+    refusal, save,
 };
 use crate::tool::{self, Tool};
 use crate::{check, lease, run, session};
-
-/// Outcome of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
-pub enum Outcome {
-    /// It ran successfully.
-    Succeeded,
-    /// It did not run, or it failed.
-    Failed,
-}
 
 /// A holder's report on a call.
 struct Report {
@@ -80,7 +72,7 @@ pub fn fail_tool_call(
     if !is_held(ctx, &call, fencing_token)? {
         return after_the_end(ctx, call, fencing_token, report);
     }
-    let retry = tool::pinned(ctx, &call)?.retry();
+    let retry = pinned(ctx, &call)?.retry();
     call.error = report.error;
     call.status = match retryable {
         Some(true) if call.cancel_requested_at.is_some() => ToolCallStatus::Cancelled,
@@ -109,17 +101,19 @@ pub fn settle_tool_call(
     evidence: Option<JsonValue>,
 ) -> Result<ReducerResult<ToolCall>, Abort> {
     let mut call = find(ctx, &call_id)?;
-    let entitled = tool::pinned(ctx, &call)?.required_capability;
+    let entitled = pinned(ctx, &call)?.required_capability;
     let what = format!("settling a call of {}", call.tool_name);
     check::capability(ctx.caller, entitled.as_deref(), &what)?;
     let report = match outcome {
         Outcome::Succeeded if error.is_some() => {
             let detail = "settle_tool_call: a succeeded outcome cannot have an error";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "give result, or outcome=failed";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         Outcome::Failed if result.is_some() => {
             let detail = "settle_tool_call: a failed outcome cannot have a result";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "give error, or outcome=succeeded";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         _ => Report { outcome, result: result.map(Json::from), error },
     };
@@ -164,8 +158,8 @@ pub fn lapse_tool_call(
         return Err(check::not_due(&call_id, lease_expires_at).into());
     }
     note_lost(ctx, &call)?;
-    let pinned = tool::pinned(ctx, &call)?;
-    let after = after_lapse(&pinned, &call, ctx.now);
+    let tool = pinned(ctx, &call)?;
+    let after = after_lapse(&tool, &call, ctx.now);
     end(ctx, after)
 }
 

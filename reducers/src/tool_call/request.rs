@@ -48,7 +48,7 @@ pub fn request_tool_call(
     let session = session::wanted(ctx, &session_id)?;
     let tool = tool::find(ctx, &tool_name)?;
     let arguments = Arc::new(arguments);
-    tool::arguments::check(ctx, &tool, &arguments)?;
+    tool.check_arguments(ctx, &arguments)?;
     check_count(ctx, &tool, &session_id)?;
     let (now, seq) = (ctx.now, ctx.seq);
     let mut call = ToolCall {
@@ -124,14 +124,16 @@ fn check_parent(
     let (Some(run_id), Some(fencing_token)) = (run_id, fencing_token) else {
         if run_id.is_some() || fencing_token.is_some() {
             let detail = "request_tool_call: run_id and run_fencing_token must be given together";
-            return Err(Refusal::new(Code::BadArguments, detail).into());
+            let hint = "the driver of a run gives both; other callers omit both";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
         return Ok(check_chosen(call_id)?);
     };
     let run = run::drive::held(ctx, run_id, fencing_token)?;
     if run.session_id != session_id {
         let detail = format!("run {} belongs to another session", run.id);
-        return Err(Refusal::new(Code::Conflict, detail).into());
+        let hint = "a run requests calls in its own session only";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     // No further separator in the rest, or it would be an id of a child of the run.
     let rest = call_id.strip_prefix(run.id.as_str()).and_then(|it| it.strip_prefix(DERIVED));

@@ -24,7 +24,7 @@ pub(crate) fn check(schema: &Schema, value: &Value, steps: u64) -> Result<(), Fa
         Ok(false) => {
             let first = evaluation.mismatches.into_iter().next();
             let (path, what) = first.map(|it| (it.path, it.what)).unwrap_or_default();
-            Err(Failure::Misfit { path, what })
+            Err(Failure::Mismatch { path, what })
         }
     }
 }

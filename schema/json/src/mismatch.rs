@@ -6,7 +6,7 @@ use crate::json_type::JsonType;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The value does not match.
-    Misfit {
+    Mismatch {
         /// The position, as a JSON pointer.
         path: String,
         /// The mismatch at that position.

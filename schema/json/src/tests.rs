@@ -15,7 +15,7 @@ fn fits(schema: &Value, value: &Value) -> bool {
     let compiled = Schema::compile(schema).unwrap_or_else(|why| panic!("{schema}: {why}"));
     match compiled.check(value, STEPS) {
         Ok(()) => true,
-        Err(Failure::Misfit { .. }) => false,
+        Err(Failure::Mismatch { .. }) => false,
         Err(Failure::OverBudget) => panic!("{schema} takes too long for {value}"),
     }
 }

@@ -116,7 +116,7 @@ impl CredentialStore {
         if let Some(required) = self.at(state).required {
             return Ok(required);
         }
-        let rows = self.ask(self.spec.asks, Map::new()).await?;
+        let rows = self.ask(self.spec.requires_credentials, Map::new()).await?;
         let required = rows.first().is_some_and(|row| row.first() == Some(&Value::Integer(1)));
         self.at(state).required = Some(required);
         Ok(required)

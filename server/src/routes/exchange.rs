@@ -25,6 +25,7 @@ pub(super) fn hidden(refusal: Refusal) -> Refusal {
     match refusal.code {
         Code::BadSql => {
             Refusal::new(Code::Denied, "a policy hides rows or columns that this route needs")
+                .hint("ask an admin for access to them, or read the visible ones with POST /v1/sql")
         }
         _ => refusal,
     }

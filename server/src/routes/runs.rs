@@ -180,7 +180,11 @@ async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue)
     if answer.rows.is_empty() && !by.namespace().is_empty() {
         answer = query(&format!("{}{id}", by.namespace())).await?;
     }
-    let missing = || Refusal::new(Code::NotFound, format!("there is no run {id}"));
+    // As in reducers.
+    let missing = || {
+        Refusal::new(Code::NotFound, format!("there is no run {id}"))
+            .hint("SELECT id, session_id, status FROM runs  lists them")
+    };
     let row = answer.rows.first().ok_or_else(missing)?;
     let cells = answer.columns.iter().zip(row.iter()).map(|(name, cell)| {
         let value = match (name.as_str(), cell) {

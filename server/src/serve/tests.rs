@@ -53,12 +53,12 @@ const LAST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n
 
 #[tokio::test]
 async fn a_full_server_refuses_and_recovers() {
-    let house = TestListener::with_room(1).await;
-    let mut first = house.connect().await;
+    let listener = TestListener::with_room(1).await;
+    let mut first = listener.connect().await;
     first.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
     first.readable().await.expect("it answers, and stays");
 
-    let mut second = house.connect().await;
+    let mut second = listener.connect().await;
     second.write_all(LAST).await.expect("it reads");
     let heard_second = heard(&mut second).await;
     assert!(heard_second.starts_with("HTTP/1.1 503"), "{heard_second}");
@@ -66,35 +66,35 @@ async fn a_full_server_refuses_and_recovers() {
     assert!(heard_second.contains(r#""code":"overloaded""#), "{heard_second}");
 
     drop(first);
-    house.lifecycle.empty().await;
-    let mut third = house.connect().await;
+    listener.lifecycle.empty().await;
+    let mut third = listener.connect().await;
     third.write_all(LAST).await.expect("it reads");
     assert!(heard(&mut third).await.ends_with("\r\n\r\nin"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_incomplete_head_times_out() {
-    let house = TestListener::with_room(1).await;
-    let mut slow = house.connect().await;
+    let listener = TestListener::with_room(1).await;
+    let mut slow = listener.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
     let begun = Instant::now();
     heard(&mut slow).await;
     let waited = begun.elapsed();
     assert!(waited >= limits::NEWCOMER && waited < limits::HEAD, "{waited:?}");
-    house.lifecycle.empty().await;
+    listener.lifecycle.empty().await;
 }
 
 /// Incomplete heads from one address blocked a client at the same address for 30 seconds: they used all places.
 #[tokio::test]
 async fn incomplete_heads_make_room_for_complete_ones() {
-    let house = TestListener::with_room(8).await;
+    let listener = TestListener::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..20 {
-        let mut socket = house.connect().await;
+        let mut socket = listener.connect().await;
         socket.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
         slow.push(socket);
     }
-    let mut whole = house.connect().await;
+    let mut whole = listener.connect().await;
     whole.write_all(LAST).await.expect("it reads");
     let begun = Instant::now();
     assert!(heard(&mut whole).await.ends_with("\r\n\r\nin"));
@@ -105,17 +105,17 @@ async fn incomplete_heads_make_room_for_complete_ones() {
 /// delayed all other addresses.
 #[tokio::test]
 async fn a_crowded_address_delays_no_other() {
-    let house = TestListener::with_room(8).await;
+    let listener = TestListener::with_room(8).await;
     let mut slow = Vec::new();
     for _ in 0..60 {
-        let mut socket = house.connect().await;
+        let mut socket = listener.connect().await;
         socket.write_all(b"GET / HTTP/1.1\r\nhost: local").await.expect("it reads");
         slow.push(socket);
     }
     let other = tokio::net::TcpSocket::new_v4().expect("a socket");
     other.bind("127.0.0.2:0".parse().expect("an address")).expect("all of 127/8 is here");
     let begun = Instant::now();
-    let mut other = other.connect(house.address).await.expect("it listens");
+    let mut other = other.connect(listener.address).await.expect("it listens");
     other.write_all(LAST).await.expect("it reads");
     assert!(heard(&mut other).await.ends_with("\r\n\r\nin"));
     assert!(begun.elapsed() < 10 * limits::NEWCOMER_CHANCE, "{:?}", begun.elapsed());

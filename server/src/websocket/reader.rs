@@ -294,7 +294,8 @@ impl Reader<'_> {
                 (close_code::SIZE, message::too_large(), "a message was too large")
             }
             Some(SocketError::Utf8(_)) => {
-                let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8");
+                let refusal = Refusal::new(Code::BadRequest, "the message is not UTF-8")
+                    .hint("encode texts as UTF-8");
                 (close_code::INVALID, refusal, "a message was not UTF-8")
             }
             Some(SocketError::Io(why)) if let Some(refusal) = refusal_of(why) => {

@@ -7,8 +7,8 @@ use abide_server::{AccessConfig, AgentRegistry};
 use expect_test::expect;
 use serde_json::{Value as JsonValue, json};
 
-use crate::house::TestServer;
 use crate::http::{Response, check};
+use crate::test_server::TestServer;
 use crate::tokens::{TokenServer, token};
 
 /// An agent host with one tool, `look`. The agent crate tests the other checks of a real one.

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::house::TestServer;
 use crate::http::{self, check, escaped};
+use crate::test_server::TestServer;
 
 /// Checks the server after bad input: nothing was written, and it still accepts calls.
 async fn unharmed(server: &TestServer) {
@@ -438,7 +438,7 @@ async fn invalid_frames_are_refused() {
     check(
         &socket.hear_text().await,
         expect![[r#"
-        {"op":"error","code":"bad_request","detail":"the message is not UTF-8"}
+        {"op":"error","code":"bad_request","detail":"the message is not UTF-8","hint":"encode texts as UTF-8"}
     "#]],
     );
     assert_eq!(socket.closed().await.map(|closed| u16::from(closed.code)), Some(1007));

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::house::TestServer;
+use crate::test_server::TestServer;
 
 const MB: usize = 1 << 20;
 

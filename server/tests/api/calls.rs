@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 
-use crate::house::TestServer;
 use crate::http::check;
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn a_call_returns_its_seq_and_result() {

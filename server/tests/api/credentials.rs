@@ -5,8 +5,8 @@ use abide_server::AccessConfig;
 use expect_test::expect;
 use tokio::net::TcpListener;
 
-use crate::house::TestServer;
 use crate::http::check;
+use crate::test_server::TestServer;
 
 async fn locked() -> TestServer {
     TestServer::with(AccessConfig::bearer("s3cret").expect("a token")).await

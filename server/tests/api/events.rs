@@ -4,8 +4,8 @@ use expect_test::expect;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::house::{TIMELINE, TestServer};
 use crate::http::{self, check, escaped};
+use crate::test_server::{TIMELINE, TestServer};
 
 /// An event stream.
 pub(crate) struct Stream(BufReader<TcpStream>);

@@ -6,7 +6,7 @@ use abide_server::AccessConfig;
 use expect_test::expect_file;
 use serde_json::Value as JsonValue;
 
-use crate::house::TestServer;
+use crate::test_server::TestServer;
 use crate::ws::Socket;
 
 /// Receives a message, and compares its hand-composed form with that of the shared types.

@@ -5,7 +5,7 @@ use serde_json::Value as JsonValue;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::house::TestServer;
+use crate::test_server::TestServer;
 
 /// A response as it came.
 #[derive(Debug)]

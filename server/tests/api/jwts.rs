@@ -11,8 +11,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::house::{NOW_S, TestServer};
 use crate::http::{Response, check};
+use crate::test_server::{NOW_S, TestServer};
 use crate::tokens;
 
 /// The keys of a test issuer.
@@ -133,7 +133,8 @@ async fn tried(server: &TestServer, token: &str) -> String {
 }
 
 /// The response to an authenticated request for a missing object.
-const LET_IN: &str = "404 not_found: there is no approval for none (-)";
+const LET_IN: &str = "404 not_found: there is no approval for none \
+    (SELECT id, call_id, status FROM approvals  lists them)";
 
 #[tokio::test]
 async fn every_algorithm_authenticates_its_subject() {

@@ -1,8 +1,8 @@
 //! The server's API over real sockets, with a real engine on a temporary file.
 
-mod house;
 mod http;
 mod notes;
+mod test_server;
 mod ws;
 
 mod agents;

@@ -6,8 +6,8 @@ use serde_json::{Value as JsonValue, json};
 
 use crate::agents::server;
 use crate::events::Stream;
-use crate::house::TestServer;
 use crate::http::{Response, check};
+use crate::test_server::TestServer;
 use crate::tokens::{TokenServer, token};
 
 const START: &str = "/v1/agents/clerk/runs";
@@ -131,7 +131,9 @@ async fn a_refused_run_leaves_nothing() {
     assert_eq!(server.post("/v1/sql", count).await.json()["rows"], json!([[0]]));
     for path in ["/v1/runs/r9", "/v1/runs/r9/events"] {
         let missing = server.get(path).await.problem();
-        assert_eq!(missing, "404 not_found: there is no run r9 (-)");
+        let expected = "404 not_found: there is no run r9 \
+            (SELECT id, session_id, status FROM runs  lists them)";
+        assert_eq!(missing, expected);
     }
     assert_eq!(server.post("/v1/runs/r9/abort", "").await.status, 404);
 }
@@ -301,7 +303,9 @@ async fn run_routes_work_without_hidden_columns() {
     assert_eq!(events().await.lines().count(), 4);
     hide("run_events", "kind").await;
     let refused = home.ask(&shop, "GET", "/v1/runs/r1/events", "").await.problem();
-    assert_eq!(refused, "403 denied: a policy hides rows or columns that this route needs (-)");
+    let expected = "403 denied: a policy hides rows or columns that this route needs \
+        (ask an admin for access to them, or read the visible ones with POST /v1/sql)";
+    assert_eq!(refused, expected);
     hide("runs", "id").await;
     for (method, path) in [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events")] {
         assert_eq!(home.ask(&shop, method, path, "").await.status, 403, "{path}");

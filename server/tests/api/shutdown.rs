@@ -3,8 +3,8 @@
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-use crate::house::TestServer;
 use crate::http;
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn shutdown_answers_requests_and_notifies_subscribers() {

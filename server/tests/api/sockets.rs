@@ -10,8 +10,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::house::{TIMELINE, TestServer};
 use crate::http;
+use crate::test_server::{TIMELINE, TestServer};
 use crate::ws::Socket;
 
 /// Subscribes and receives the snapshot.

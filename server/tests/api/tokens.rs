@@ -8,8 +8,8 @@ use serde_json::{Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::events::Stream;
-use crate::house::TestServer;
 use crate::http::{Response, check, escaped};
+use crate::test_server::TestServer;
 use crate::ws::Socket;
 
 /// The token with an id, as `abide token create` would make it.

@@ -89,7 +89,7 @@ fn a_rejection() {
             seq 1 {name: pay, version: 1, effect: at_most_once}
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
-            refused bad_arguments: a rejection has no approved_arguments
+            refused bad_arguments: a rejection has no approved_arguments (hint: omit approved_arguments, or decide approve)
             seq 4 {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             seq 4 again {id: ap#1, call_id: c1, status: rejected, arguments: {"amount":100}, decided_by: ann, comment: too much}
             refused conflict: approval ap#1 was rejected by ann
@@ -119,14 +119,14 @@ fn a_decision_on_an_unknown_or_decided_approval() {
             seq 2 {id: s1, status: created}
             seq 3 {call_id: c1, status: awaiting_approval, attempt: 0, arguments: {"amount":100}}
             ("ap#1")
-            refused bad_arguments: decide_approval: give either id or call_id
-            refused bad_arguments: decide_approval: give either id or call_id
-            refused not_found: there is no approval for ap_nobody
-            refused not_found: there is no approval for c2
+            refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
+            refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
+            refused not_found: there is no approval for ap_nobody (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for c2 (hint: SELECT id, call_id, status FROM approvals  lists them)
             refused bad_arguments: decide_approval: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
             seq 4 {name: search, version: 1, effect: at_most_once}
             seq 5 {call_id: c3, status: pending, attempt: 0}
-            refused not_found: there is no approval for c3
+            refused not_found: there is no approval for c3 (hint: SELECT id, call_id, status FROM approvals  lists them)
             ("pending")
         "#]],
     );

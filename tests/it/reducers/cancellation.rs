@@ -85,10 +85,10 @@ fn a_session_ends_when_its_workers_have_stopped() {
             seq 7 again {id: s1, status: created, cancel_requested_at: 14:00:00}
             ("put1", "claimed", 1) ("pay1", "claimed", 1) ("put2", "cancelled", 1)
             seq 8 {id: 1}
-            refused bad_transition: session s1 is being cancelled and accepts no new work
-            refused bad_transition: session s1 is being cancelled and accepts no new work
-            refused bad_transition: session s1 is being cancelled and accepts no new work
-            refused bad_transition: session s1 is being cancelled and accepts no new work
+            refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
+            refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
+            refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
+            refused bad_transition: session s1 is being cancelled and accepts no new work (hint: create a new session)
             seq 9 {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             refused lease_lost: call put1 is claimed by local under another token (hint: what this attempt did may be done again by another; do not report it as done)
             seq 10 {call_id: put1, status: cancelled, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
@@ -285,9 +285,9 @@ fn one_call_is_cancelled() {
             seq 8 again {call_id: put1, status: claimed, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 9 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 5, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00}
             seq 10 {call_id: put1, status: succeeded, attempt: 1, fencing_token: 4, claimed_by: local, lease_expires_at: 14:01:00, cancel_requested_at: 14:00:00, result: 1}
-            refused conflict: call put1 is succeeded and cannot be cancelled
+            refused conflict: call put1 is succeeded and cannot be cancelled (hint: only a call that has not ended can be cancelled)
             refused conflict: call pay1 cannot be cancelled: its worker disappeared, and it may have run (hint: find out whether it ran, then record that with  abide call settle_tool_call)
-            refused not_found: there is no tool call noname
+            refused not_found: there is no tool call noname (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
             ("put1", "succeeded") ("pay1", "unknown") ("put2", "cancelled")
             ("created")
         "#]],

@@ -144,7 +144,7 @@ fn tokens_are_identified_by_their_hash() {
         revoke_token id=nowhere as=tom
         revoke_token id=annannann as=tom
         revoke_token id=annannann
-        sql SELECT id, identity_id, expires_at IS NULL, revoked_at IS NULL, created_by FROM tokens
+        sql SELECT id, identity_id, expires_at IS NULL, revoked_at IS NULL, created_by FROM tokens ORDER BY id
         replay
         "#,
         expect![[r#"
@@ -153,7 +153,7 @@ fn tokens_are_identified_by_their_hash() {
             seq 3 {id: zoe, scope: {"tenant":"zeta"}}
             seq 4 {id: annannann, expires_at: 14:00:01}
             seq 4 again {id: annannann, expires_at: 14:00:01}
-            refused conflict: token annannann already exists
+            refused conflict: token annannann already exists (hint: create a token with another id;  abide token create  generates one)
             refused bad_arguments: create_token: hash is not a SHA-256 in 64 lower-case hexadecimal digits (hint: abide token create creates a token and shows it once)
             seq 5 {id: zoezoezoe}
             refused not_found: there is no identity zoe (hint: abide identity list  lists them;  abide identity create  creates one)

@@ -50,11 +50,11 @@ fn a_run_is_started_driven_and_completed() {
             refused conflict: session s1 has run r1, which is running (hint: wait until it ends, or end it with  abide call abort_run)
             seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 2, fencing_token: 4, lease_expires_at: 14:00:01}
-            refused bad_arguments: done is recorded by finish_run and wait_run, once per turn
+            refused bad_arguments: done is recorded by finish_run and wait_run, once per turn (hint: omit it, and end the turn with one of these calls)
             refused bad_arguments: record_run: "cheer" is not one of token, tool_call, tool_result, planning, step_complete, delegation, interrupt, status, usage, done, error, reasoning, restart, line (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
             refused bad_arguments: tool_calls is -1, not between 0 and 4294967295
-            refused bad_arguments: finish_run: code is only valid for a failed run
-            refused bad_arguments: finish_run: code is only valid for a failed run
+            refused bad_arguments: finish_run: code is only valid for a failed run (hint: end=failed needs code; end=done and end=aborted have none)
+            refused bad_arguments: finish_run: code is only valid for a failed run (hint: end=failed needs code; end=done and end=aborted have none)
             seq 6 {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             seq 6 again {id: r1, revision: 1, status: done, turn: 1, iterations: 1, tool_calls: 0, events: 4, fencing_token: 4}
             refused lease_lost: run r1 is done and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
@@ -144,7 +144,7 @@ fn a_crashed_driver_is_replaced_and_refused() {
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 4 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
             refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
-            refused not_found: there is no run to claim
+            refused not_found: there is no run to claim (hint: watch for runs:  abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL")
             seq 5 {id: r1, revision: 1, status: running, driver: one, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01.900}
             refused conflict: run r1 is claimed by one (hint: it can be claimed when that lease expires)
             (null, null)
@@ -197,7 +197,7 @@ fn a_run_waits_for_every_decision_and_resumes() {
             seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
             seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
             ("suspended", "run r1 waits for approval")
-            refused bad_transition: run r1 is waiting and cannot be claimed
+            refused bad_transition: run r1 is waiting and cannot be claimed (hint: it can be claimed when the decision that it waits for is made)
             seq 9 {id: ap#1, call_id: c1, status: approved, decided_by: local}
             ("waiting", 1)
             seq 10 {id: s1, status: active}
@@ -350,9 +350,9 @@ fn runs_of_another_scope_are_not_found() {
             seq 2 {id: s1, status: created}
             seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             refused not_found: there is no session s1 (hint: create it with  abide call create_session)
-            refused not_found: there is no run r1
-            refused not_found: there is no run to claim
-            refused not_found: there is no run r1
+            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
+            refused not_found: there is no run to claim (hint: watch for runs:  abide watch "SELECT id, agent FROM runs WHERE status = 'running' AND driver IS NULL")
+            refused not_found: there is no run r1 (hint: SELECT id, session_id, status FROM runs  lists them)
             refused not_found: there is no session s1 (hint: create it with  abide call create_session)
         "#]],
     );

@@ -80,11 +80,11 @@ fn rows_of_another_tenant_are_not_found() {
             refused not_found: there is no session z (hint: create it with  abide call create_session)
             refused not_found: there is no session z (hint: create it with  abide call create_session)
             refused not_found: there is no session z (hint: create it with  abide call create_session)
-            refused not_found: there is no tool call cz
-            refused not_found: there is no tool call nowhere
-            refused not_found: there is no tool call cz
-            refused not_found: there is no tool call cz
-            refused not_found: there is no tool call cz
+            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call nowhere (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call cz (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
             refused not_found: there is no session z (hint: create it with  abide call create_session)
             ("pending", null)
             (0)
@@ -127,7 +127,7 @@ fn each_tenant_has_its_own_ids() {
             seq 8 {id: tenant=zeta/t, status: pending, due_at: 14:00:01}
             seq 9 {id: tenant=acme/t, status: pending, due_at: 14:00:01}
             seq 10 {id: tenant=acme/t, status: cancelled, due_at: 14:00:01}
-            refused not_found: there is no timer nowhere
+            refused not_found: there is no timer nowhere (hint: SELECT id, status, due_at FROM timers  lists them)
             seq 11 {id: 1}
             refused not_found: there is no session tenant=zeta/z (hint: create it with  abide call create_session)
             seq 12 {id: tenant=acme/tenant=zeta/new, status: created, scope: {"tenant":"acme"}}
@@ -191,14 +191,14 @@ fn approvals_and_handoffs_of_another_tenant_are_not_found() {
             seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
             seq 6 {name: wire, version: 1, effect: at_most_once}
             seq 7 {call_id: tenant=zeta/w, status: awaiting_approval, attempt: 0}
-            refused not_found: there is no approval for w
-            refused not_found: there is no approval for ap#1
-            refused not_found: there is no approval for nowhere
+            refused not_found: there is no approval for w (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for ap#1 (hint: SELECT id, call_id, status FROM approvals  lists them)
+            refused not_found: there is no approval for nowhere (hint: SELECT id, call_id, status FROM approvals  lists them)
             seq 8 {id: ho#1, status: pending, reason: help}
-            refused not_found: there is no handoff ho#1
-            refused not_found: there is no handoff nowhere
+            refused not_found: there is no handoff ho#1 (hint: SELECT id, status FROM handoff_requests  lists them)
+            refused not_found: there is no handoff nowhere (hint: SELECT id, status FROM handoff_requests  lists them)
             seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help}
-            refused not_found: there is no handoff ho#1
+            refused not_found: there is no handoff ho#1 (hint: SELECT id, status FROM handoff_requests  lists them)
             seq 10 {id: ho#1, status: resolved, fencing_token: 9, claimed_by: zoe, lease_expires_at: 14:15:00, reason: help, resolution: done}
             seq 11 {id: ap#1, call_id: tenant=zeta/w, status: approved, decided_by: zoe}
         "#]],

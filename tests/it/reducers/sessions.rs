@@ -260,10 +260,10 @@ fn every_reducer_from_every_status() {
         suspended complete_session: ("completed")
         suspended fail_session: ("failed")
         handed_off append_message: ("handed_off")
-        handed_off suspend_session: refused bad_transition: session s1 is handed_off, so it cannot be suspended
-        handed_off resume_session: refused bad_transition: session s1 is handed_off, so it cannot be resumed
-        handed_off request_supervisor_handoff: refused conflict: session s1 is already handed off, by ho#1
-        handed_off complete_session: refused bad_transition: session s1 is handed_off, so it cannot be completed
+        handed_off suspend_session: refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
+        handed_off resume_session: refused bad_transition: session s1 is handed_off, so it cannot be resumed (hint: it continues when a supervisor resolves or rejects its handoff)
+        handed_off request_supervisor_handoff: refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
+        handed_off complete_session: refused bad_transition: session s1 is handed_off, so it cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
         handed_off fail_session: ("failed")
         completed append_message: refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
         completed suspend_session: refused bad_transition: session s1 is completed, so it cannot be suspended (hint: an ended session cannot change; create a new one)

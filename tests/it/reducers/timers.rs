@@ -90,8 +90,8 @@ fn a_timer_is_cancelled() {
             seq 2 again {id: t1, status: cancelled, due_at: 14:00:01}
             ("cancelled")
             seq 3 {id: t2, status: pending, due_at: 14:00:02}
-            refused conflict: timer t2 fired at 2026-11-21T14:00:02Z
-            refused not_found: there is no timer t_nobody
+            refused conflict: timer t2 fired at 2026-11-21T14:00:02Z (hint: only a pending timer can be cancelled)
+            refused not_found: there is no timer t_nobody (hint: SELECT id, status, due_at FROM timers  lists them)
         "#]],
     );
 }
@@ -149,8 +149,8 @@ fn invalid_timers() {
             refused bad_arguments: due_at is not a time between 1970 and 2036-11-18T14:00:00Z (hint: due_at is in microseconds since 1970; in_ms is a delay from now)
             refused bad_arguments: id is empty
             refused bad_arguments: name is empty
-            refused bad_arguments: set_timer: message and resume require session_id
-            refused bad_arguments: set_timer: message and resume require session_id
+            refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
+            refused bad_arguments: set_timer: message and resume require session_id (hint: give session_id, or omit message and resume)
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             (0)
             seq 1 {id: long_ago, status: pending, due_at: 1970-01-01T00:00:00}

@@ -159,12 +159,12 @@ fn invalid_calls() {
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: call_id is empty
             refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
-            refused not_found: there is no tool call c1
-            refused not_found: there is no tool call c1
-            refused not_found: there is no tool call c1
-            refused not_found: there is no tool call c1
-            refused not_found: there is no tool call c1
+            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
             (7)
         "#]],
     );
@@ -189,8 +189,8 @@ fn one_claimant_wins() {
             refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
             refused conflict: call pay1 was claimed by worker-1 and its lease runs until 2026-11-21T14:00:30Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'pay1'")
             seq 9 {call_id: look1, status: claimed, attempt: 1, fencing_token: 9, claimed_by: by-name, lease_expires_at: 14:00:30}
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
-            refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000
+            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
+            refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             seq 10 {call_id: put1, status: claimed, attempt: 1, fencing_token: 10, claimed_by: local, lease_expires_at: 2026-11-22T14:00:00}
             seq 11 {call_id: own, status: claimed, attempt: 1, fencing_token: 11, claimed_by: agent, lease_expires_at: 14:00:01}
             refused conflict: call own was claimed by agent and its lease runs until 2026-11-21T14:00:01Z (hint: watch it with  abide watch "SELECT status FROM tool_calls WHERE call_id = 'own'")
@@ -641,9 +641,9 @@ fn the_longest_waiting_call_is_next() {
             seq 13 {call_id: look1, status: pending, attempt: 2, fencing_token: 12, claimed_by: local, retry_at: 14:00:02, error: busy}
             refused not_found: there is no pending call of look (hint: watch for calls:  abide watch "SELECT call_id, tool_name FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL")
             seq 15 {call_id: look1, status: claimed, attempt: 3, fencing_token: 15, claimed_by: local, lease_expires_at: 14:00:32, error: busy}
-            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are allowed
+            refused bad_arguments: claim_next_tool_call: 0 tools, 1 to 100 are allowed (hint: name the tools that this worker runs, in several calls if there are more)
             refused not_found: there is no tool unheard_of (hint: register it with  abide call register_tool)
-            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
+            refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             ("claim_next_tool_call", "s1")
         "#]],
     );
@@ -665,8 +665,8 @@ fn settled_by_the_first_report() {
         "#,
         expect![[r#"
             seq 8 {call_id: pay1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01}
-            refused bad_arguments: settle_tool_call: a succeeded outcome cannot have an error
-            refused bad_arguments: settle_tool_call: a failed outcome cannot have a result
+            refused bad_arguments: settle_tool_call: a succeeded outcome cannot have an error (hint: give result, or outcome=failed)
+            refused bad_arguments: settle_tool_call: a failed outcome cannot have a result (hint: give error, or outcome=succeeded)
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             refused conflict: call pay1 was settled as failed by ann

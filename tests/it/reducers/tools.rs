@@ -45,7 +45,7 @@ fn invalid_tools() {
         expect![[r#"
             refused bad_arguments: name is empty
             refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: a timeout of 0 ms leaves no time to run
+            refused bad_arguments: a timeout of 0 ms leaves no time to run (hint: timeout_ms is at least 1; omit it for no time limit)
             refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
@@ -186,11 +186,11 @@ fn invalid_schemas() {
     check(
         &script,
         expect![[r#"
-        refused bad_arguments: unsupported input_schema of a: with its references expanded it has more than 10000 subschemas (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-        refused bad_arguments: unsupported input_schema of a: references are nested more than 64 deep (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
-        refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are allowed
-        refused limit_exceeded: the input_schema of a is nested more than 64 levels deep
-    "#]],
+            refused bad_arguments: unsupported input_schema of a: with its references expanded it has more than 10000 subschemas (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused bad_arguments: unsupported input_schema of a: references are nested more than 64 deep (hint: JSON Schema 2020-12 is supported; references must stay within the schema: #/$defs/…)
+            refused limit_exceeded: the input_schema of a has 65554 bytes, at most 65536 are allowed (hint: shorten descriptions, or register several tools)
+            refused limit_exceeded: the input_schema of a is nested more than 64 levels deep (hint: move nested schemas to $defs and refer to them with #/$defs/…)
+        "#]],
     );
 }
 

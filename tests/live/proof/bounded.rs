@@ -297,7 +297,7 @@ impl BoundedCase {
                 return Err(format!("it fails, but not over the copy: {why}"));
             }
         };
-        if plain.is_window() && plain.shape().key != bounded.shape().key {
+        if plain.is_top_n() && plain.shape().key != bounded.shape().key {
             // If the text has ties, the planner breaks them by the key. A partly visible table may
             // lack its key (seed 3203), and then any rows of the result are correct.
             return match found.len() == rows.len() {
@@ -309,8 +309,8 @@ impl BoundedCase {
         let texts = |rows: &[Row]| {
             let mut texts: Vec<String> =
                 rows.iter().map(|row| format!("{:?}", &row[..width])).collect();
-            // Ties may come in any order; a window has no ties.
-            if !plain.is_window() {
+            // Ties may come in any order; a top-N result has no ties.
+            if !plain.is_top_n() {
                 texts.sort();
             }
             texts

@@ -29,13 +29,13 @@ pub(crate) fn check(
     // One of the two may fail where the other does not, because conditions are evaluated in another
     // order. A failure has no result to compare.
     let Ok(original) = run(db, &query.text(), &params) else { return Ok(()) };
-    if !binding.is_window() {
+    if !binding.is_top_n() {
         return same_rows(query, binding, rows, &original);
     }
     if original.len() != rows.len() {
         return Err(format!("{} rows instead of {}", rows.len(), original.len()));
     }
-    window(db, planner, query, binding, rows)
+    top_n(db, planner, query, binding, rows)
 }
 
 fn same_rows(
@@ -74,8 +74,8 @@ fn same_rows(
     Ok(())
 }
 
-/// The rows of a window are in the whole result, at the window's position.
-fn window(
+/// The rows of a top-N result are in the result without LIMIT, from its OFFSET.
+fn top_n(
     db: &Connection,
     planner: &Planner,
     query: &Query,

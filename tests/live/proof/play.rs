@@ -298,9 +298,9 @@ impl<'c> RunningCase<'c> {
             return Err((What::RouterDisagrees, detail));
         }
         let not_utf8 = |why: &LiveError| why.to_string().contains("UTF-8");
-        if routed.as_ref().is_err_and(|why| binding.is_window() || not_utf8(why)) {
+        if routed.as_ref().is_err_and(|why| binding.is_top_n() || not_utf8(why)) {
             // A fresh query may end before the row that fails, while a delta reads beyond the
-            // window. It also reads the previous state, which may contain invalid text.
+            // top-N result. It also reads the previous state, which may contain invalid text.
             self.live[at].ended = true;
             self.tally.ended += 1;
             return Ok(());

@@ -12,7 +12,7 @@ fn fit(schema: &Value, text: &str) -> String {
     match parameters.fit_text(text) {
         Ok(fitted) if fitted.repairs.is_empty() => fitted.arguments.to_string(),
         Ok(fitted) => format!("{}\n  {}", fitted.arguments, fitted.repairs.join("\n  ")),
-        Err(misfit) => misfit.to_string(),
+        Err(mismatch) => mismatch.to_string(),
     }
 }
 

@@ -35,7 +35,7 @@ impl BoundedValidator {
     pub(super) fn first(&self, value: &Value) -> Result<Option<(String, String)>, BudgetExhausted> {
         match self.schema.check(value, STEPS) {
             Ok(()) => Ok(None),
-            Err(Failure::Misfit { path, what }) => Ok(Some((path, what))),
+            Err(Failure::Mismatch { path, what }) => Ok(Some((path, what))),
             Err(Failure::OverBudget) => Err(BudgetExhausted),
         }
     }

@@ -165,8 +165,8 @@ impl Entry {
         name: &str,
         fitted: Result<CheckedArguments, ArgumentsError>,
     ) -> Result<AdmittedCall, ToolOutcome> {
-        let CheckedArguments { arguments, repairs } = fitted.map_err(|misfit| {
-            ToolOutcome::failed(Failure::Arguments, format!("{name}: {misfit}"))
+        let CheckedArguments { arguments, repairs } = fitted.map_err(|mismatch| {
+            ToolOutcome::failed(Failure::Arguments, format!("{name}: {mismatch}"))
         })?;
         Ok(AdmittedCall { tool: Arc::clone(&self.tool), arguments, repairs })
     }

@@ -42,11 +42,11 @@ struct PendingRequest {
 }
 
 /// How a connection ended.
-enum ConversationEnd {
+enum ConnectionEnd {
     /// The connection is lost, for this reason.
     Lost(String),
     /// The client is closed; all pending requests get this error.
-    Over(Error, Option<oneshot::Sender<()>>),
+    Closed(Error, Option<oneshot::Sender<()>>),
 }
 
 pub(crate) struct Actor {
@@ -54,7 +54,7 @@ pub(crate) struct Actor {
     commands: UnboundedReceiver<Command>,
     shared: Arc<Shared>,
     /// In the order of the requests, which is the order in which they are sent.
-    questions: BTreeMap<u64, PendingRequest>,
+    requests: BTreeMap<u64, PendingRequest>,
     subscriptions: Subscriptions,
     backoff: Backoff,
 }
@@ -69,7 +69,7 @@ impl Actor {
             dial,
             commands,
             shared,
-            questions: BTreeMap::new(),
+            requests: BTreeMap::new(),
             subscriptions: Subscriptions::default(),
             backoff: Backoff::new(),
         }
@@ -77,29 +77,29 @@ impl Actor {
 
     /// Runs until it is closed, or the last handle is dropped.
     pub(crate) async fn run(mut self, mut socket: Socket) {
-        let (fate, done) = loop {
-            match self.converse(&mut socket).await {
-                ConversationEnd::Over(fate, done) => {
+        let (close_reason, done) = loop {
+            match self.serve_connection(&mut socket).await {
+                ConnectionEnd::Closed(close_reason, done) => {
                     // A server that does not answer in time is abandoned.
                     let _ = timeout(CLOSING, socket.close(None)).await;
-                    break (fate, done);
+                    break (close_reason, done);
                 }
-                ConversationEnd::Lost(why) => {
+                ConnectionEnd::Lost(why) => {
                     tracing::info!(%why, "the connection to the server was lost");
                     // Completes a close handshake, if one was under way; nothing else can be saved.
                     let _ = socket.close(None).now_or_never();
                     drop(socket);
-                    self.set_trouble(Some(why));
+                    self.set_last_error(Some(why));
                 }
             }
             match self.reconnect().await {
                 Ok(made) => socket = made,
-                Err((fate, done)) => break (fate, done),
+                Err((close_reason, done)) => break (close_reason, done),
             }
-            self.set_trouble(None);
+            self.set_last_error(None);
             self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
         };
-        self.end(&fate);
+        self.end(&close_reason);
         if let Some(done) = done {
             // The caller of close may have stopped waiting.
             let _ = done.send(());
@@ -107,46 +107,46 @@ impl Actor {
     }
 
     /// Serves one connection until it ends.
-    async fn converse(&mut self, socket: &mut Socket) -> ConversationEnd {
-        let mut line = SocketConnection::new(socket);
-        for question in self.questions.values_mut() {
-            question.uncertain |= question.sent;
-            question.sent = true;
-            line.send(question.text.clone());
+    async fn serve_connection(&mut self, socket: &mut Socket) -> ConnectionEnd {
+        let mut connection = SocketConnection::new(socket);
+        for request in self.requests.values_mut() {
+            request.uncertain |= request.sent;
+            request.sent = true;
+            connection.send(request.text.clone());
         }
-        self.subscriptions.begin_again(&mut line);
+        self.subscriptions.restart_all(&mut connection);
         loop {
             let retry_at = self.subscriptions.retry_at();
             if retry_at.is_some_and(|at| at <= Instant::now()) {
-                self.subscriptions.retry(&mut line);
+                self.subscriptions.retry(&mut connection);
                 continue;
             }
-            let timer = retry_at.map_or(line.wake_at(), |at| at.min(line.wake_at()));
+            let timer = retry_at.map_or(connection.wake_at(), |at| at.min(connection.wake_at()));
             tokio::select! {
                 biased;
-                heard = poll_fn(|context| line.poll(context)) => match heard {
+                heard = poll_fn(|context| connection.poll(context)) => match heard {
                     Ok(Some(text)) => {
-                        if let Err(fate) = self.hear(&text, &mut line) {
-                            return ConversationEnd::Over(fate, None);
+                        if let Err(close_reason) = self.handle_message(&text, &mut connection) {
+                            return ConnectionEnd::Closed(close_reason, None);
                         }
                     }
                     Ok(None) => {}
-                    Err(why) => return ConversationEnd::Lost(why),
+                    Err(why) => return ConnectionEnd::Lost(why),
                 },
                 command = self.commands.recv() => {
-                    if let Err(end) = self.obey(command, Some(&mut line)) {
+                    if let Err(end) = self.handle_command(command, Some(&mut connection)) {
                         return end;
                     }
                 }
                 () = sleep_until(timer) => {
-                    if let Err(why) = line.check() {
-                        return ConversationEnd::Lost(why);
+                    if let Err(why) = connection.check() {
+                        return ConnectionEnd::Lost(why);
                     }
                 }
             }
             // A busy connection must not delay commands.
             while let Ok(command) = self.commands.try_recv() {
-                if let Err(end) = self.obey(Some(command), Some(&mut line)) {
+                if let Err(end) = self.handle_command(Some(command), Some(&mut connection)) {
                     return end;
                 }
             }
@@ -155,7 +155,7 @@ impl Actor {
 
     /// Reconnects, however long that takes.
     async fn reconnect(&mut self) -> Result<Socket, (Error, Option<oneshot::Sender<()>>)> {
-        let mut dialing = self.dial_later();
+        let mut dialing = self.schedule_dial();
         loop {
             tokio::select! {
                 made = &mut dialing => match made {
@@ -163,19 +163,19 @@ impl Actor {
                     Err(error) if is_final(&error) => return Err((error, None)),
                     Err(error) => {
                         tracing::debug!(%error, "reconnect failed; retrying");
-                        self.set_trouble(Some(error.to_string()));
-                        dialing = self.dial_later();
+                        self.set_last_error(Some(error.to_string()));
+                        dialing = self.schedule_dial();
                     }
                 },
-                command = self.commands.recv() => match self.obey(command, None) {
-                    Err(ConversationEnd::Over(fate, done)) => return Err((fate, done)),
-                    Err(ConversationEnd::Lost(_)) | Ok(()) => {}
+                command = self.commands.recv() => match self.handle_command(command, None) {
+                    Err(ConnectionEnd::Closed(reason, done)) => return Err((reason, done)),
+                    Err(ConnectionEnd::Lost(_)) | Ok(()) => {}
                 },
             }
         }
     }
 
-    fn dial_later(&mut self) -> Dialing {
+    fn schedule_dial(&mut self) -> Dialing {
         let (pause, dialing) = (self.backoff.next(), (self.dial)());
         Box::pin(async move {
             sleep(pause).await;
@@ -184,44 +184,50 @@ impl Actor {
     }
 
     /// Executes a command, on the connection if there is one.
-    fn obey(
+    fn handle_command(
         &mut self,
         command: Option<Command>,
-        line: Option<&mut SocketConnection<'_>>,
-    ) -> Result<(), ConversationEnd> {
+        connection: Option<&mut SocketConnection<'_>>,
+    ) -> Result<(), ConnectionEnd> {
         match command {
-            None => return Err(ConversationEnd::Over(Error::Closed, None)),
+            None => return Err(ConnectionEnd::Closed(Error::Closed, None)),
             Some(Command::Close { done }) => {
-                return Err(ConversationEnd::Over(Error::Closed, Some(done)));
+                return Err(ConnectionEnd::Closed(Error::Closed, Some(done)));
             }
             Some(Command::Ask { id, text, reply }) => {
                 let text = Utf8Bytes::from(text);
-                let sent = line.map(|line| line.send(text.clone())).is_some();
-                self.questions.insert(id, PendingRequest { text, reply, sent, uncertain: false });
+                let sent = connection.map(|connection| connection.send(text.clone())).is_some();
+                self.requests.insert(id, PendingRequest { text, reply, sent, uncertain: false });
             }
-            Some(Command::Forget { id }) => {
-                self.questions.remove(&id);
+            Some(Command::Cancel { id }) => {
+                self.requests.remove(&id);
             }
             Some(Command::Subscribe { key, query, start, mailbox }) => {
-                self.subscriptions.add(key, query, start, mailbox, line);
+                self.subscriptions.add(key, query, start, mailbox, connection);
             }
-            Some(Command::Resume { key, start }) => self.subscriptions.resume(key, start, line),
-            Some(Command::Unsubscribe { key }) => self.subscriptions.remove(key, line),
+            Some(Command::Resume { key, start }) => {
+                self.subscriptions.resume(key, start, connection)
+            }
+            Some(Command::Unsubscribe { key }) => self.subscriptions.remove(key, connection),
         }
         Ok(())
     }
 
     /// Dispatches a message of the server.
-    fn hear(&mut self, text: &str, line: &mut SocketConnection<'_>) -> Result<(), Error> {
+    fn handle_message(
+        &mut self,
+        text: &str,
+        connection: &mut SocketConnection<'_>,
+    ) -> Result<(), Error> {
         let frame: Frame = serde_json::from_str(text).map_err(|why| {
             tracing::error!(%why, "cannot parse a message from the server");
             Error::Protocol { why: format!("cannot parse a message: {why}") }
         })?;
         self.backoff = Backoff::new();
         match frame.op {
-            Op::Snapshot => self.subscriptions.snapshot(frame, line),
-            Op::Delta => self.subscriptions.delta(frame, line),
-            Op::Rerun => self.subscriptions.rerun(frame, line),
+            Op::Snapshot => self.subscriptions.snapshot(frame, connection),
+            Op::Delta => self.subscriptions.delta(frame, connection),
+            Op::Rerun => self.subscriptions.rerun(frame, connection),
             Op::Progress => self.subscriptions.progress(&frame),
             Op::Result | Op::Rows => self.answer(frame),
             Op::Explanation => self.explained(&frame, text),
@@ -233,7 +239,7 @@ impl Actor {
     }
 
     fn answer(&mut self, mut frame: Frame) {
-        let Some(question) = self.take_question(&frame) else { return };
+        let Some(request) = self.take_request(&frame) else { return };
         let seq = frame.seq.unwrap_or(Seq::ZERO);
         let duplicate = frame.duplicate;
         let reply = if frame.op == Op::Rows {
@@ -248,20 +254,20 @@ impl Actor {
             let text = frame.result.map_or_else(|| "null".to_owned(), |text| text.get().to_owned());
             BackendReply::Called { seq, duplicate, result: RawResult(text) }
         };
-        question.tell(Ok(reply));
+        request.finish(Ok(reply));
     }
 
     fn explained(&mut self, frame: &Frame, text: &str) {
-        let Some(question) = self.take_question(frame) else { return };
+        let Some(request) = self.take_request(frame) else { return };
         let explanation =
             serde_json::from_str(text).map(|read| BackendReply::Explained(Box::new(read)));
-        question.tell(explanation.map_err(|why| Error::decode("the explanation", &why)));
+        request.finish(explanation.map_err(|why| Error::decode("the explanation", &why)));
     }
 
     fn refused(&mut self, frame: &Frame) {
         let refusal = frame.refusal();
-        if let Some(question) = self.take_question(frame) {
-            question.tell(Err(refusal.into()));
+        if let Some(request) = self.take_request(frame) {
+            request.finish(Err(refusal.into()));
         } else if frame.id.is_none() && refusal.code == Code::Unauthenticated {
             // The server closes the connection; its answer to the next one counts.
             tracing::debug!(%refusal, "the credentials are no longer valid");
@@ -271,28 +277,28 @@ impl Actor {
         }
     }
 
-    fn take_question(&mut self, frame: &Frame) -> Option<PendingRequest> {
+    fn take_request(&mut self, frame: &Frame) -> Option<PendingRequest> {
         let id = frame.id.as_deref()?.parse().ok()?;
-        self.questions.remove(&id)
+        self.requests.remove(&id)
     }
 
-    fn set_trouble(&self, why: Option<String>) {
+    fn set_last_error(&self, why: Option<String>) {
         self.shared.connected.send_replace(why.is_none());
-        *self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.shared.last_error.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    fn end(&mut self, fate: &Error) {
+    fn end(&mut self, close_reason: &Error) {
         // Set once: the actor ends once.
-        let _ = self.shared.fate.set(fate.clone());
-        for (_, question) in std::mem::take(&mut self.questions) {
-            question.tell(Err(fate.clone()));
+        let _ = self.shared.close_reason.set(close_reason.clone());
+        for (_, request) in std::mem::take(&mut self.requests) {
+            request.finish(Err(close_reason.clone()));
         }
-        self.subscriptions.end(fate);
+        self.subscriptions.end(close_reason);
         self.commands.close();
         // Replies to later commands are dropped; subscriptions must be ended explicitly.
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Subscribe { mailbox, .. } = command {
-                mailbox.end(fate.clone());
+                mailbox.end(close_reason.clone());
             }
         }
         // Last: those who wait for a new connection find out first that there will be none.
@@ -301,7 +307,7 @@ impl Actor {
 }
 
 impl PendingRequest {
-    fn tell(self, outcome: Result<BackendReply, Error>) {
+    fn finish(self, outcome: Result<BackendReply, Error>) {
         // The caller may have stopped waiting.
         let _ = self.reply.send(Attempt { outcome, uncertain: self.uncertain });
     }

@@ -11,7 +11,7 @@ use crate::backend::{Attempt, Start, SubscriptionQuery};
 #[derive(Debug)]
 pub(crate) enum Command {
     Ask { id: u64, text: String, reply: oneshot::Sender<Attempt> },
-    Forget { id: u64 },
+    Cancel { id: u64 },
     Subscribe { key: u64, query: SubscriptionQuery, start: Start, mailbox: Arc<Mailbox> },
     Resume { key: u64, start: Start },
     Unsubscribe { key: u64 },

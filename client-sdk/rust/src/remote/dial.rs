@@ -22,7 +22,7 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use crate::Error;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum bytes of one message: a coalesced change of a large result is one message. The server limits
 /// what it reads for one to 64 MB, which JSON may expand several times.
@@ -119,10 +119,10 @@ impl Address {
             let address = self.clone();
             Box::pin(async move {
                 let url = address.url.clone();
-                match timeout(PATIENCE, address.connect()).await {
+                match timeout(CONNECT_TIMEOUT, address.connect()).await {
                     Ok(made) => made,
                     Err(_) => {
-                        let why = format!("no answer within {} s", PATIENCE.as_secs());
+                        let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
                         Err(Error::Unreachable { url, why })
                     }
                 }
@@ -137,7 +137,7 @@ impl Address {
         })?;
         // Messages are whole frames: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
-        shake_hands(request, Box::new(stream), &url).await
+        handshake(request, Box::new(stream), &url).await
     }
 }
 
@@ -157,7 +157,7 @@ fn ascii_json(scope: &Scope) -> String {
 }
 
 /// Performs the handshake over any stream.
-pub(crate) async fn shake_hands(
+pub(crate) async fn handshake(
     request: Request,
     stream: Box<dyn Io>,
     url: &str,
@@ -167,7 +167,7 @@ pub(crate) async fn shake_hands(
         .max_frame_size(Some(MESSAGE_BYTES));
     match client_async_with_config(request, stream, Some(config)).await {
         Ok((socket, _)) => Ok(socket),
-        Err(SocketError::Http(response)) => Err(turned_away(url, &response)),
+        Err(SocketError::Http(response)) => Err(rejected(url, &response)),
         Err(why) => {
             Err(Error::Unreachable { url: url.to_owned(), why: why.to_string().to_lowercase() })
         }
@@ -175,7 +175,7 @@ pub(crate) async fn shake_hands(
 }
 
 /// Maps a response that is not a WebSocket upgrade to an error.
-fn turned_away(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
+fn rejected(url: &str, response: &Response<Option<Vec<u8>>>) -> Error {
     let body = response.body().as_deref().unwrap_or_default();
     let problem: JsonValue = serde_json::from_slice(body).unwrap_or_default();
     let text = |name: &str| problem.get(name).and_then(JsonValue::as_str).map(str::to_owned);

@@ -30,7 +30,7 @@ pub(crate) struct Frame {
     #[serde(default)]
     pub(crate) order: Vec<OrderTerm>,
     #[serde(default)]
-    pub(crate) window: bool,
+    pub(crate) top_n: bool,
     #[serde(default)]
     pub(crate) rows: Vec<CellRow>,
     #[serde(default)]
@@ -83,7 +83,7 @@ impl Frame {
     pub(crate) fn take_info(&mut self) -> SubscriptionInfo {
         let columns = std::mem::take(&mut self.columns);
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
-        info(columns, key, order, self.window, self.plan.take())
+        info(columns, key, order, self.top_n, self.plan.take())
     }
 
     pub(crate) fn take_rows(&mut self) -> impl Iterator<Item = Row> {
@@ -95,15 +95,12 @@ fn info(
     columns: Vec<AnyColumn>,
     key: Vec<String>,
     order: Vec<OrderTerm>,
-    window: bool,
+    top_n: bool,
     plan: Option<Plan>,
 ) -> SubscriptionInfo {
     let columns = columns.into_iter().map(AnyColumn::whole).collect();
     // An older server sends no plan.
-    SubscriptionInfo {
-        shape: Shape { columns, key, order, window },
-        plan: plan.unwrap_or_default(),
-    }
+    SubscriptionInfo { shape: Shape { columns, key, order, top_n }, plan: plan.unwrap_or_default() }
 }
 
 /// A column of a snapshot, or only its name.
@@ -150,11 +147,11 @@ pub(crate) struct Change {
     #[serde(default)]
     order: Vec<OrderTerm>,
     #[serde(default)]
-    window: bool,
+    top_n: bool,
     plan: Option<Plan>,
 }
 
-/// A row or key; in a window, a position, and the row there.
+/// A row or key; in a top-N result, a position, and the row there.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum DeltaItem {
@@ -177,7 +174,7 @@ impl Change {
     fn take_info(&mut self) -> Option<Arc<SubscriptionInfo>> {
         let columns = self.columns.take()?;
         let (key, order) = (std::mem::take(&mut self.key), std::mem::take(&mut self.order));
-        Some(Arc::new(info(columns, key, order, self.window, self.plan.take())))
+        Some(Arc::new(info(columns, key, order, self.top_n, self.plan.take())))
     }
 
     pub(crate) fn into_changes(self) -> Changes {
@@ -185,13 +182,13 @@ impl Change {
         for item in self.deletes {
             match item {
                 DeltaItem::Row(key) => changes.deletes.push(key.0),
-                DeltaItem::Placed { at, .. } => changes.window.deletes.push(at),
+                DeltaItem::Placed { at, .. } => changes.top_n.deletes.push(at),
             }
         }
-        let Changes { inserts, updates, window, .. } = &mut changes;
+        let Changes { inserts, updates, top_n, .. } = &mut changes;
         let lists = [
-            (self.inserts, inserts, &mut window.inserts),
-            (self.updates, updates, &mut window.updates),
+            (self.inserts, inserts, &mut top_n.inserts),
+            (self.updates, updates, &mut top_n.updates),
         ];
         for (items, rows, placed) in lists {
             for item in items {
@@ -327,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn window_positions_are_parsed() {
+    fn top_n_positions_are_parsed() {
         let text = r#"{"op":"delta","from":1,"to":2,"changes":[{"id":"q",
             "deletes":[{"at":3}],"inserts":[{"at":0,"row":[1]}],"updates":[]}]}"#;
         let mut frame: Frame = serde_json::from_str(text).expect("it is read");
         let changes = frame.changes.remove(0).into_changes();
-        assert_eq!(changes.window.deletes, [3]);
+        assert_eq!(changes.top_n.deletes, [3]);
         assert_eq!(
-            changes.window.inserts,
+            changes.top_n.inserts,
             [PositionedRow { at: 0, row: [Value::Integer(1)].into() }]
         );
     }

@@ -17,7 +17,7 @@ pub(crate) struct Inbox {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) commands: UnboundedSender<Command>,
     /// Where it resumes, after what the consumer has taken.
-    pub(crate) goes_on: Start,
+    pub(crate) resume_from: Start,
 }
 
 impl Source for Inbox {
@@ -27,18 +27,18 @@ impl Source for Inbox {
             state.bytes -= weight;
             match &event {
                 Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } => {
-                    self.goes_on = Start::After(*to);
+                    self.resume_from = Start::After(*to);
                 }
-                Event::Seen(_) | Event::Ended(_) => {}
+                Event::Progress(_) | Event::Ended(_) => {}
             }
             return Poll::Ready(event);
         }
-        if let Some(seq) = state.seen.take() {
-            self.goes_on = match self.goes_on {
+        if let Some(seq) = state.progress.take() {
+            self.resume_from = match self.resume_from {
                 Start::After(taken) => Start::After(taken.max(seq)),
                 start => start,
             };
-            return Poll::Ready(Event::Seen(seq));
+            return Poll::Ready(Event::Progress(seq));
         }
         if let Some(error) = state.ended.clone() {
             return Poll::Ready(Event::Ended(error));
@@ -46,7 +46,7 @@ impl Source for Inbox {
         state.waker = Some(context.waker().clone());
         if std::mem::take(&mut state.dropped) {
             drop(state);
-            let resume = Command::Resume { key: self.key, start: self.goes_on };
+            let resume = Command::Resume { key: self.key, start: self.resume_from };
             if self.commands.send(resume).is_err() {
                 return Poll::Ready(Event::Ended(Error::Closed));
             }
@@ -54,12 +54,12 @@ impl Source for Inbox {
         Poll::Pending
     }
 
-    fn begin_again(&mut self) {
+    fn restart(&mut self) {
         let mut state = self.mailbox.lock();
         state.events.clear();
-        (state.bytes, state.seen, state.dropped) = (0, None, false);
+        (state.bytes, state.progress, state.dropped) = (0, None, false);
         drop(state);
-        self.goes_on = Start::Now;
+        self.resume_from = Start::Now;
         // If the actor has ended, the mailbox is ended too and the next poll reports it.
         let _ = self.commands.send(Command::Resume { key: self.key, start: Start::Now });
     }

@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) events: VecDeque<(Event, usize)>,
     pub(super) bytes: usize,
     /// Nothing changed up to here, after all pending events.
-    pub(super) seen: Option<Seq>,
+    pub(super) progress: Option<Seq>,
     pub(super) dropped: bool,
     pub(super) ended: Option<Error>,
     pub(super) waker: Option<Waker>,
@@ -40,7 +40,7 @@ impl Mailbox {
         if state.dropped {
             return Err(Overflow);
         }
-        state.seen = None;
+        state.progress = None;
         let overflow = state.bytes > 0 && state.bytes + weight > BYTES;
         if overflow {
             state.events.clear();
@@ -55,10 +55,10 @@ impl Mailbox {
     }
 
     /// Nothing changed up to here.
-    pub(crate) fn seen(&self, seq: Seq) {
+    pub(crate) fn progress(&self, seq: Seq) {
         let mut state = self.lock();
         if !state.dropped {
-            state.seen = Some(seq);
+            state.progress = Some(seq);
             wake(state);
         }
     }
@@ -90,7 +90,7 @@ fn weight(event: &Event) -> usize {
     match event {
         Event::Snapshot { rows, .. } => 64 + of_rows(rows),
         Event::Delta { changes, .. } => {
-            let placed = changes.window.inserts.iter().chain(&changes.window.updates);
+            let placed = changes.top_n.inserts.iter().chain(&changes.top_n.updates);
             let placed = placed.map(|placed| of_rows(std::slice::from_ref(&placed.row)));
             64 + [&changes.deletes, &changes.inserts, &changes.updates]
                 .map(|rows| of_rows(rows))
@@ -98,6 +98,6 @@ fn weight(event: &Event) -> usize {
                 .sum::<usize>()
                 + placed.sum::<usize>()
         }
-        Event::Seen(_) | Event::Ended(_) => 64,
+        Event::Progress(_) | Event::Ended(_) => 64,
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Shared {
     pub(super) reconnects: AtomicU64,
     pub(super) connected: watch::Sender<bool>,
     /// Why there is no connection at the moment.
-    pub(super) trouble: Mutex<Option<String>>,
+    pub(super) last_error: Mutex<Option<String>>,
     /// Why the client has ended.
-    pub(super) fate: OnceLock<Error>,
+    pub(super) close_reason: OnceLock<Error>,
 }

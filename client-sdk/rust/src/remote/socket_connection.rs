@@ -15,22 +15,22 @@ const PING: Duration = Duration::from_secs(10);
 
 /// Silence after which the server counts as gone: two pings went unanswered. A server that
 /// reads a large result still answers.
-const SILENCE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One connection, read and written concurrently: it is read even while the server does not read.
 pub(crate) struct SocketConnection<'a> {
     socket: &'a mut Socket,
     to_send: VecDeque<Utf8Bytes>,
     unflushed: bool,
-    heard_at: Instant,
+    received_at: Instant,
     pinged: bool,
 }
 
 impl SocketConnection<'_> {
     pub(super) fn new(socket: &mut Socket) -> SocketConnection<'_> {
-        let heard_at = Instant::now();
+        let received_at = Instant::now();
         let to_send = VecDeque::new();
-        SocketConnection { socket, to_send, unflushed: false, heard_at, pinged: false }
+        SocketConnection { socket, to_send, unflushed: false, received_at, pinged: false }
     }
 
     /// Queues a message. Callers that wait for the replies bound the queue.
@@ -40,13 +40,13 @@ impl SocketConnection<'_> {
 
     /// When to [`check`](SocketConnection::check).
     pub(super) fn wake_at(&self) -> Instant {
-        self.heard_at + if self.pinged { SILENCE } else { PING }
+        self.received_at + if self.pinged { IDLE_TIMEOUT } else { PING }
     }
 
     /// Pings a silent server; an error when it does not answer.
     pub(super) fn check(&mut self) -> Result<(), String> {
-        let silence = self.heard_at.elapsed();
-        if silence >= SILENCE {
+        let silence = self.received_at.elapsed();
+        if silence >= IDLE_TIMEOUT {
             return Err(format!("the server was silent for {} s", silence.as_secs()));
         }
         if silence >= PING && !self.pinged {
@@ -67,7 +67,7 @@ impl SocketConnection<'_> {
         let Poll::Ready(message) = self.socket.poll_next_unpin(context) else {
             return Poll::Pending;
         };
-        self.heard_at = Instant::now();
+        self.received_at = Instant::now();
         self.pinged = false;
         Poll::Ready(match message {
             Some(Ok(Message::Text(text))) => Ok(Some(text)),

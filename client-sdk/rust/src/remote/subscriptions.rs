@@ -36,7 +36,7 @@ pub(crate) struct Subscriptions {
     /// dropped: their answers still arrive.
     unanswered: VecDeque<(SubscriptionId, Start)>,
     /// The connection received everything up to here; `None` before its first frame.
-    told: Option<Seq>,
+    received: Option<Seq>,
     /// The timeline of the connection; `None` before its first frame.
     timeline: Option<String>,
     /// When to restart the first of those that wait.
@@ -76,9 +76,9 @@ enum State {
 }
 
 impl Subscription {
-    /// The seq up to which it is complete, on a connection that has received everything up to `told`.
-    fn at(&self, told: Option<Seq>) -> Option<Seq> {
-        if self.stale { self.seq } else { self.seq.max(told) }
+    /// The seq up to which it is complete, on a connection that has received everything up to `received`.
+    fn at(&self, received: Option<Seq>) -> Option<Seq> {
+        if self.stale { self.seq } else { self.seq.max(received) }
     }
 }
 
@@ -89,7 +89,7 @@ impl Subscriptions {
         query: SubscriptionQuery,
         start: Start,
         mailbox: Arc<Mailbox>,
-        line: Option<&mut SocketConnection<'_>>,
+        connection: Option<&mut SocketConnection<'_>>,
     ) {
         let subscription = Subscription {
             query,
@@ -103,8 +103,8 @@ impl Subscriptions {
             backoff: Backoff::new(),
         };
         self.all.insert(key, subscription);
-        if let Some(line) = line {
-            self.begin(key, line);
+        if let Some(connection) = connection {
+            self.begin(key, connection);
         }
     }
 
@@ -113,25 +113,25 @@ impl Subscriptions {
         &mut self,
         key: u64,
         start: Start,
-        mut line: Option<&mut SocketConnection<'_>>,
+        mut connection: Option<&mut SocketConnection<'_>>,
     ) {
-        self.leave(key, line.as_deref_mut());
+        self.unsubscribe(key, connection.as_deref_mut());
         let Some(subscription) = self.all.get_mut(&key) else { return };
         (subscription.start, subscription.seq) = (start, start.seq());
-        if let Some(line) = line {
-            self.begin(key, line);
+        if let Some(connection) = connection {
+            self.begin(key, connection);
         }
     }
 
     /// The consumer dropped it.
-    pub(crate) fn remove(&mut self, key: u64, line: Option<&mut SocketConnection<'_>>) {
-        self.leave(key, line);
+    pub(crate) fn remove(&mut self, key: u64, connection: Option<&mut SocketConnection<'_>>) {
+        self.unsubscribe(key, connection);
         self.all.remove(&key);
     }
 
     /// Restarts all on a new connection.
-    pub(crate) fn begin_again(&mut self, line: &mut SocketConnection<'_>) {
-        let told = self.told.take();
+    pub(crate) fn restart_all(&mut self, connection: &mut SocketConnection<'_>) {
+        let received = self.received.take();
         self.timeline = None;
         self.names.clear();
         self.unanswered.clear();
@@ -142,13 +142,13 @@ impl Subscriptions {
                 continue;
             }
             if let State::Live(_) = subscription.state {
-                subscription.seq = subscription.at(told);
+                subscription.seq = subscription.at(received);
             }
             subscription.state = State::Off;
             again.push(*key);
         }
         for key in again {
-            self.begin(key, line);
+            self.begin(key, connection);
         }
     }
 
@@ -163,7 +163,7 @@ impl Subscriptions {
     }
 
     /// Restarts those whose retry time has come.
-    pub(crate) fn retry(&mut self, line: &mut SocketConnection<'_>) {
+    pub(crate) fn retry(&mut self, connection: &mut SocketConnection<'_>) {
         let now = Instant::now();
         self.retry_at = None;
         let mut due = Vec::new();
@@ -177,11 +177,11 @@ impl Subscriptions {
             }
         }
         for key in due {
-            self.begin(key, line);
+            self.begin(key, connection);
         }
     }
 
-    pub(crate) fn snapshot(&mut self, mut frame: Frame, line: &mut SocketConnection<'_>) {
+    pub(crate) fn snapshot(&mut self, mut frame: Frame, connection: &mut SocketConnection<'_>) {
         let Some((name, key)) = self.find(frame.id.as_deref()) else { return };
         let Some(subscription) = self.all.get_mut(&key) else { return };
         subscription.parts.extend(frame.take_rows());
@@ -193,18 +193,18 @@ impl Subscriptions {
         let rows = std::mem::take(&mut subscription.parts);
         (subscription.seq, subscription.stale) = (Some(seq), false);
         subscription.timeline.clone_from(&self.timeline);
-        let more_to_come = self.past_was_told(name, seq);
+        let more_to_come = self.continues_from_past(name, seq);
         if !more_to_come {
             self.answered(name);
         }
-        self.deliver(key, Event::Snapshot { seq, info, rows, checksum }, line);
-        if !more_to_come && self.told.is_some_and(|told| told > seq) {
-            self.begin(key, line);
+        self.deliver(key, Event::Snapshot { seq, info, rows, checksum }, connection);
+        if !more_to_come && self.received.is_some_and(|received| received > seq) {
+            self.begin(key, connection);
         }
     }
 
     /// Whether a snapshot is that of a past state, with the changes since still to follow.
-    fn past_was_told(&mut self, name: SubscriptionId, seq: Seq) -> bool {
+    fn continues_from_past(&mut self, name: SubscriptionId, seq: Seq) -> bool {
         let waiting = self.unanswered.iter_mut().find(|(other, _)| *other == name);
         match waiting {
             Some((_, start @ Start::AsOf(_))) => {
@@ -215,26 +215,26 @@ impl Subscriptions {
         }
     }
 
-    pub(crate) fn delta(&mut self, frame: Frame, line: &mut SocketConnection<'_>) {
+    pub(crate) fn delta(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
         let (Some(from), Some(to)) = (frame.from, frame.to) else { return };
         if let Some(name) = self.answer_of(from, &frame.changes) {
             let change = frame.changes.into_iter().next().unwrap_or_default();
             self.answered(name);
             if let Some(key) = self.names.get(&name) {
-                self.resumed(*key, from, to, change, line);
+                self.resumed(*key, from, to, change, connection);
             }
             // Earlier changes for the other subscriptions arrived before the answer.
-            self.told = self.told.max(Some(to));
+            self.received = self.received.max(Some(to));
             return;
         }
-        if self.told.is_none_or(|told| from > told) {
-            self.close_gap(from, line);
+        if self.received.is_none_or(|received| from > received) {
+            self.close_gap(from, connection);
         }
-        let told = self.told;
+        let received = self.received;
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
             let Some(subscription) = self.all.get_mut(&key) else { continue };
-            let at = subscription.at(told);
+            let at = subscription.at(received);
             if subscription.state == State::Live(name) && Some(from) <= at && at < Some(to) {
                 if change.stale {
                     (subscription.seq, subscription.stale) = (at, true);
@@ -242,13 +242,13 @@ impl Subscriptions {
                 }
                 subscription.seq = Some(to);
                 let event = change.event(to);
-                self.deliver(key, event, line);
+                self.deliver(key, event, connection);
             }
         }
-        self.told = self.told.max(Some(to));
+        self.received = self.received.max(Some(to));
     }
 
-    pub(crate) fn rerun(&mut self, frame: Frame, line: &mut SocketConnection<'_>) {
+    pub(crate) fn rerun(&mut self, frame: Frame, connection: &mut SocketConnection<'_>) {
         let Some(to) = frame.seq else { return };
         for change in frame.changes {
             let Some((name, key)) = self.find(Some(&change.id)) else { continue };
@@ -258,20 +258,20 @@ impl Subscriptions {
             }
             (subscription.seq, subscription.stale) = (Some(to), change.stale);
             let event = change.event(to);
-            self.deliver(key, event, line);
+            self.deliver(key, event, connection);
         }
     }
 
     pub(crate) fn progress(&mut self, frame: &Frame) {
         let Some(seq) = frame.seq else { return };
-        self.told = self.told.max(Some(seq));
+        self.received = self.received.max(Some(seq));
         for subscription in self.all.values_mut() {
             if let State::Live(_) = subscription.state
                 && !subscription.stale
                 && subscription.seq < Some(seq)
             {
                 subscription.seq = Some(seq);
-                subscription.mailbox.seen(seq);
+                subscription.mailbox.progress(seq);
             }
         }
     }
@@ -292,7 +292,7 @@ impl Subscriptions {
             Code::ResyncRequired => subscription.parts.clear(),
             Code::Overloaded => {
                 if subscription.state == State::Live(name) {
-                    subscription.seq = subscription.at(self.told);
+                    subscription.seq = subscription.at(self.received);
                 }
                 let again = Instant::now() + subscription.backoff.next();
                 subscription.state = State::Later(again);
@@ -301,7 +301,7 @@ impl Subscriptions {
             }
             _ => {
                 subscription.mailbox.end(refusal.into());
-                self.leave(key, None);
+                self.unsubscribe(key, None);
                 self.all.remove(&key);
             }
         }
@@ -336,11 +336,11 @@ impl Subscriptions {
         from: Seq,
         to: Seq,
         change: Change,
-        line: &mut SocketConnection<'_>,
+        connection: &mut SocketConnection<'_>,
     ) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
-        if Some(from) > subscription.seq || self.told.is_some_and(|told| told > to) {
-            self.begin(key, line);
+        if Some(from) > subscription.seq || self.received.is_some_and(|received| received > to) {
+            self.begin(key, connection);
             return;
         }
         if Some(to) < subscription.seq {
@@ -348,23 +348,23 @@ impl Subscriptions {
         }
         subscription.seq = Some(to);
         // Also without changes: it carries the shape of the result.
-        self.deliver(key, change.event(to), line);
+        self.deliver(key, change.event(to), connection);
     }
 
     /// A frame begins after the end of the previous one: subscriptions behind it restart.
-    fn close_gap(&mut self, from: Seq, line: &mut SocketConnection<'_>) {
-        let told = self.told;
+    fn close_gap(&mut self, from: Seq, connection: &mut SocketConnection<'_>) {
+        let received = self.received;
         let behind = self.all.iter().filter(|(_, subscription)| {
-            let at = subscription.at(told);
+            let at = subscription.at(received);
             matches!(subscription.state, State::Live(_)) && at < Some(from)
         });
         for key in behind.map(|(key, _)| *key).collect::<Vec<_>>() {
             tracing::warn!(%from, "the server left a gap; restarting a subscription");
             if let Some(subscription) = self.all.get_mut(&key) {
-                subscription.seq = subscription.at(told);
+                subscription.seq = subscription.at(received);
             }
-            self.leave(key, Some(line));
-            self.begin(key, line);
+            self.unsubscribe(key, Some(connection));
+            self.begin(key, connection);
         }
     }
 
@@ -373,8 +373,8 @@ impl Subscriptions {
         Some((name, *self.names.get(&name)?))
     }
 
-    fn begin(&mut self, key: u64, line: &mut SocketConnection<'_>) {
-        self.leave(key, Some(line));
+    fn begin(&mut self, key: u64, connection: &mut SocketConnection<'_>) {
+        self.unsubscribe(key, Some(connection));
         let Some(subscription) = self.all.get_mut(&key) else { return };
         self.next_name += 1;
         let name = self.next_name;
@@ -397,7 +397,7 @@ impl Subscriptions {
             checksum,
             explain,
         };
-        line.send(text(&message));
+        connection.send(text(&message));
         subscription.state = State::Begun(name);
         subscription.stale = false;
         subscription.parts.clear();
@@ -419,22 +419,22 @@ impl Subscriptions {
     }
 
     /// Unsubscribes the current start of a subscription.
-    fn leave(&mut self, key: u64, line: Option<&mut SocketConnection<'_>>) {
+    fn unsubscribe(&mut self, key: u64, connection: Option<&mut SocketConnection<'_>>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if let State::Begun(name) | State::Live(name) = subscription.state {
             self.names.remove(&name);
-            if let Some(line) = line {
-                line.send(text(&ClientMessage::Unsubscribe { id: format!("q{name}") }));
+            if let Some(connection) = connection {
+                connection.send(text(&ClientMessage::Unsubscribe { id: format!("q{name}") }));
             }
         }
         subscription.state = State::Off;
     }
 
     /// Puts an event into the mailbox; if that has no room, unsubscribes until the consumer reads again.
-    fn deliver(&mut self, key: u64, event: Event, line: &mut SocketConnection<'_>) {
+    fn deliver(&mut self, key: u64, event: Event, connection: &mut SocketConnection<'_>) {
         let Some(subscription) = self.all.get_mut(&key) else { return };
         if subscription.mailbox.push(event).is_err() {
-            self.leave(key, Some(line));
+            self.unsubscribe(key, Some(connection));
             if let Some(subscription) = self.all.get_mut(&key) {
                 subscription.state = State::Dropped;
             }

@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message as Said;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::handshake::server;
 
-use super::dial::{Io, shake_hands};
+use super::dial::{Io, handshake};
 use super::*;
 use crate::{Abide, Subscription};
 
@@ -54,7 +54,7 @@ impl Port {
                 let address = Address::parse("http://test", Some("secret"))?;
                 let request: Request = address.request();
                 let stream: Box<dyn Io> = Box::new(ours);
-                shake_hands(request, stream, "test").await
+                handshake(request, stream, "test").await
             })
         })
     }
@@ -86,7 +86,7 @@ impl Peer {
     }
 
     /// The next message that is not a ping.
-    async fn hear(&mut self) -> Json {
+    async fn receive(&mut self) -> Json {
         loop {
             let message = self.0.next().await.expect("the client is there").expect("it is sound");
             let Said::Text(text) = message else { continue };
@@ -99,7 +99,7 @@ impl Peer {
 
     /// Receives a subscribe; returns its id and `after_seq`.
     async fn hear_subscribe(&mut self) -> (String, Json) {
-        let message = self.hear().await;
+        let message = self.receive().await;
         assert_eq!(message["op"], "subscribe", "{message}");
         let id = message["id"].as_str().expect("an id").to_owned();
         (id, message["after_seq"].clone())
@@ -165,11 +165,11 @@ async fn a_call_with_a_lost_answer_is_resent_with_its_request_id() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
-        let first = peer.hear().await;
+        let first = peer.receive().await;
         assert_eq!(first["reducer"], "note");
         drop(peer);
         let mut peer = Peer::accept(&mut listener).await;
-        let again = peer.hear().await;
+        let again = peer.receive().await;
         assert_eq!(again, first, "the same message, the same request id");
         let id = first["request_id"].as_str().expect("a request id");
         assert_eq!(uuid::Uuid::parse_str(id).expect("a UUID").get_version_num(), 7);
@@ -214,13 +214,13 @@ async fn overload_is_retried_and_other_refusals_are_returned() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
-        let first = peer.hear().await;
+        let first = peer.receive().await;
         let no = |code: &str, call: &Json| {
             let id = &call["id"];
             json!({"op": "error", "id": id, "code": code, "detail": "no", "hint": "h"})
         };
         peer.say(no("overloaded", &first)).await;
-        let again = peer.hear().await;
+        let again = peer.receive().await;
         assert_eq!(again["request_id"], first["request_id"]);
         peer.say(no("conflict", &again)).await;
     };
@@ -283,7 +283,7 @@ async fn duplicates_are_skipped_and_a_gap_restarts_from_the_seq() {
     assert_eq!(held(&subscription), [1, 2]);
 
     peer.say_insert(&[&id], 44, 45, json!([4, "after a gap"])).await;
-    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+    assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
     let (new_id, from) = peer.hear_subscribe().await;
     assert_eq!(from, 43);
     peer.say_insert(&[&id], 45, 46, json!([9, "of the old one"])).await;
@@ -360,7 +360,7 @@ async fn a_slow_consumer_delays_no_other_and_is_caught_up() {
         fast.next().await.expect("an update");
     }
     assert_eq!(fast.rows().len(), 9);
-    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": slow_id}));
+    assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": slow_id}));
 
     let caught_up = async {
         let (id, from) = peer.hear_subscribe().await;
@@ -409,7 +409,7 @@ async fn closing_answers_all_pending_requests() {
     let (mut subscription, _) = subscribe(&abide, &mut peer, 1).await;
     let call = abide.call_by_name("note", json!({})).send();
     let close = async {
-        peer.hear().await;
+        peer.receive().await;
         abide.close().await;
     };
     let (answer, ()) = tokio::join!(call, close);
@@ -426,7 +426,7 @@ async fn an_unreadable_message_ends_the_connection_with_an_error() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let call = abide.call_by_name("note", json!({})).send();
     let (answer, ()) = tokio::join!(call, async {
-        peer.hear().await;
+        peer.receive().await;
         peer.say(json!({"op": "result", "seq": "high"})).await;
     });
     assert!(matches!(answer, Err(Error::Protocol { .. })), "{answer:?}");
@@ -439,7 +439,7 @@ async fn dropping_everything_closes_the_connection() {
     let (subscription, id) = subscribe(&abide, &mut peer, 1).await;
     drop(abide);
     drop(subscription);
-    assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+    assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
     let end = peer.0.next().await.expect("a close frame").expect("it is sound");
     assert!(end.is_close(), "{end:?}");
 }
@@ -469,7 +469,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
-        let subscribe = peer.hear().await;
+        let subscribe = peer.receive().await;
         assert_eq!(subscribe["checksum"], true, "{subscribe}");
         let id = subscribe["id"].as_str().expect("an id").to_owned();
         peer.say_summed(&id, 42, json!([[1, "one"]]), checksum(&[(1, "one")])).await;
@@ -486,7 +486,7 @@ async fn rows_that_differ_from_the_servers_are_never_shown() {
     // Later frames of the old start are ignored.
     peer.say_insert(&[&id], 43, 44, json!([3, "three"])).await;
     let server = async {
-        assert_eq!(peer.hear().await, json!({"op": "unsubscribe", "id": id}));
+        assert_eq!(peer.receive().await, json!({"op": "unsubscribe", "id": id}));
         let (id, from) = peer.hear_subscribe().await;
         assert_eq!(from, Json::Null, "it restarts from a snapshot: the held rows are not trusted");
         let rows = [(1, "one"), (2, "two"), (3, "three")];
@@ -514,7 +514,7 @@ async fn repeated_mismatches_end_the_subscription() {
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
         for asked in 1.. {
-            let message = peer.hear().await;
+            let message = peer.receive().await;
             if message["op"] == "subscribe" {
                 let id = message["id"].as_str().expect("an id");
                 peer.say_summed(id, 42, json!([[1, "one"]]), checksum(&[])).await;
@@ -540,7 +540,7 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     let (mut other, _) = subscribe(&abide, &mut peer, 45).await;
     peer.say(json!({"op": "progress", "seq": 45})).await;
     let server = async {
-        let message = peer.hear().await;
+        let message = peer.receive().await;
         assert_eq!((&message["as_of"], &message["after_seq"]), (&json!(40), &Json::Null));
         let id = message["id"].as_str().expect("an id").to_owned();
         peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
@@ -559,14 +559,14 @@ async fn a_subscription_as_of_a_seq_starts_with_snapshot_and_delta() {
     is_quiet(&mut other);
 
     let server = async {
-        let message = peer.hear().await;
+        let message = peer.receive().await;
         let id = message["id"].as_str().expect("an id").to_owned();
         peer.say_snapshot(&id, 39, json!([[1, "one"]])).await;
         drop(peer);
         let mut peer = Peer::accept(&mut listener).await;
         let mut asked = Vec::new();
         for _ in 0..3 {
-            let message = peer.hear().await;
+            let message = peer.receive().await;
             asked.push((message["after_seq"].clone(), message["as_of"].clone()));
         }
         asked
@@ -584,7 +584,7 @@ async fn an_unavailable_past_state_is_refused() {
     let (port, mut listener) = Port::new();
     let (abide, mut peer) = connect(&port, &mut listener).await;
     let server = async {
-        let message = peer.hear().await;
+        let message = peer.receive().await;
         let (id, detail) = (&message["id"], "changes are kept from seq 50 on, not from 40");
         peer.say(json!({"op": "error", "id": id, "code": "history_expired", "detail": detail}))
             .await;

@@ -25,7 +25,7 @@ fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
         columns: ["id", "a", "b"].map(column).to_vec(),
         key: if keyed { vec!["id".to_owned()] } else { vec![] },
         order: order.into_iter().collect(),
-        window: false,
+        top_n: false,
     }
 }
 
@@ -208,22 +208,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_newer_window_is_reported_by_positions(
+    fn a_newer_top_n_result_is_reported_by_positions(
         old in vec((0..6_i64, 0..3_i64), 0..6),
         new in vec((0..6_i64, 0..3_i64), 0..6),
     ) {
-        let shape = Shape { window: true, ..shape(true, None) };
-        let window = |rows: &[(i64, i64)]| -> Vec<Row> {
+        let shape = Shape { top_n: true, ..shape(true, None) };
+        let top_n = |rows: &[(i64, i64)]| -> Vec<Row> {
             let mut seen = std::collections::BTreeSet::new();
             let rows = rows.iter().filter(|(id, _)| seen.insert(*id));
             let row = |(id, v): &(i64, i64)| [Value::Integer(*id), Value::Integer(*v), Value::Null];
             rows.map(|known| Row::from(row(known))).collect()
         };
-        let (old, new) = (window(&old), window(&new));
+        let (old, new) = (top_n(&old), top_n(&new));
         let mut rows = Rows::new(&shape, old.clone(), told(&old)).expect("a snapshot");
         let fresh = Rows::new(&shape, new.clone(), told(&new)).expect("a snapshot");
         let changes = rows.become_snapshot(fresh);
-        prop_assert_eq!(rows.as_slice(), &*new, "a window keeps the order received");
+        prop_assert_eq!(rows.as_slice(), &*new, "a top-N result keeps the order received");
         prop_assert_eq!(by_positions(old, &changes), new);
     }
 }
@@ -250,16 +250,16 @@ fn one_large_commit_equals_many_small_ones() {
 }
 
 #[test]
-fn a_window_has_the_order_of_the_server() {
+fn a_top_n_result_has_the_order_of_the_server() {
     let row = |id: i64| Row::from([Value::Integer(id), Value::Null, Value::Null]);
     let mut rows =
         Rows::new(&shape(true, None), [3, 1, 2].map(row).to_vec(), None).expect("it is a snapshot");
-    let window = WindowDelta {
+    let top_n = TopNDelta {
         deletes: vec![2, 0],
         inserts: vec![PositionedRow { at: 0, row: row(9) }, PositionedRow { at: 2, row: row(8) }],
         updates: vec![PositionedRow { at: 1, row: row(7) }],
     };
-    let told = rows.apply(Changes { window, ..Changes::default() }, None).expect("it fits");
+    let told = rows.apply(Changes { top_n, ..Changes::default() }, None).expect("it fits");
     assert_eq!(
         ids(&rows),
         [9, 7, 8],
@@ -280,13 +280,13 @@ fn inconsistent_changes_are_errors() {
         updates,
         ..Changes::default()
     };
-    let placed = WindowDelta { deletes: vec![1], ..WindowDelta::default() };
+    let placed = TopNDelta { deletes: vec![1], ..TopNDelta::default() };
     for wrong in [
         changes(vec![Row::from([Value::Integer(2)])], vec![], vec![]),
         changes(vec![], vec![row(1)], vec![]),
         changes(vec![], vec![], vec![row(2)]),
         changes(vec![], vec![Row::from([Value::Integer(2)])], vec![]),
-        Changes { window: placed, ..Changes::default() },
+        Changes { top_n: placed, ..Changes::default() },
     ] {
         let held = vec![row(1)];
         let mut rows = Rows::new(&shape(true, None), held.clone(), None).expect("a snapshot");
@@ -305,8 +305,8 @@ fn a_checksum_detects_wrong_changes_that_apply() {
     let key = |id: i64| Row::from([Value::Integer(id)]);
     let placed = |at: usize, row: Row| PositionedRow { at, row };
     let held = vec![row(1, "one"), row(2, "two"), row(3, "three")];
-    let window = |deletes: Vec<usize>, inserts: Vec<PositionedRow>, updates: Vec<PositionedRow>| {
-        Changes { window: WindowDelta { deletes, inserts, updates }, ..Changes::default() }
+    let top_n = |deletes: Vec<usize>, inserts: Vec<PositionedRow>, updates: Vec<PositionedRow>| {
+        Changes { top_n: TopNDelta { deletes, inserts, updates }, ..Changes::default() }
     };
     let rows = |deletes: Vec<Row>, inserts: Vec<Row>, updates: Vec<Row>| Changes {
         deletes,
@@ -339,16 +339,16 @@ fn a_checksum_detects_wrong_changes_that_apply() {
             rows(vec![], vec![row(4, "four")], vec![]),
             rows(vec![], vec![row(4, "four"), row(4, "four")], vec![]),
         ),
-        (true, window(vec![2], vec![], vec![]), window(vec![1], vec![], vec![])),
+        (true, top_n(vec![2], vec![], vec![]), top_n(vec![1], vec![], vec![])),
         (
             true,
-            window(vec![0], vec![placed(2, row(4, "four"))], vec![]),
-            window(vec![], vec![placed(2, row(4, "four"))], vec![]),
+            top_n(vec![0], vec![placed(2, row(4, "four"))], vec![]),
+            top_n(vec![], vec![placed(2, row(4, "four"))], vec![]),
         ),
         (
             true,
-            window(vec![], vec![], vec![placed(1, row(2, "zwei"))]),
-            window(vec![], vec![], vec![placed(1, row(2, "zwo"))]),
+            top_n(vec![], vec![], vec![placed(1, row(2, "zwei"))]),
+            top_n(vec![], vec![], vec![placed(1, row(2, "zwo"))]),
         ),
     ];
     for (keyed, meant, came) in cases {

@@ -63,7 +63,7 @@ stories! {
     a_query_without_a_key_is_maintained
     joins_and_groups_are_maintained
     hidden_sort_columns_are_not_returned
-    a_window_holds_the_visible_rows
+    a_top_n_result_holds_the_visible_rows
     large_results_are_complete
     concurrent_tasks_share_one_client
     a_subscription_can_start_as_of_a_seq
@@ -472,7 +472,7 @@ async fn hidden_sort_columns_are_not_returned(abide: &Abide) {
     assert!(sub.rows().all(|row| row.len() == 2));
 }
 
-async fn a_window_holds_the_visible_rows(abide: &Abide) {
+async fn a_top_n_result_holds_the_visible_rows(abide: &Abide) {
     for name in ["d", "b", "c"] {
         abide.call_by_name("keep", json!({"name": name})).await.expect("it is kept");
     }
@@ -483,7 +483,7 @@ async fn a_window_holds_the_visible_rows(abide: &Abide) {
     let update = sub.next().await.expect("an update");
     assert_eq!(update.inserts::<(i64, String)>().expect("rows"), [(4, "a".to_owned())]);
     assert_eq!(update.deletes::<i64>().expect("keys"), [3]);
-    let positions = update.positions().expect("a window");
+    let positions = update.positions().expect("a top-N result");
     assert_eq!((&*positions.deletes, &*positions.inserts), (&[1][..], &[0][..]));
     abide.call_by_name("rename", json!({"id": 4, "name": "bb"})).await.expect("it is renamed");
     sub.next().await.expect("an update");
@@ -543,7 +543,7 @@ async fn a_subscription_can_start_as_of_a_seq(abide: &Abide) {
         };
         let twice = sql.contains("UNION");
         assert_eq!(names(&sub), if twice { "aabb" } else { "ab" }, "{sql}");
-        assert_eq!(sub.is_window(), sql.contains("LIMIT"));
+        assert_eq!(sub.is_top_n(), sql.contains("LIMIT"));
         let first = sub.next().await.expect("the result of then");
         assert_eq!((first.seq, first.reset), (then, true));
         let since = sub.next().await.expect("all that changed since");

@@ -56,7 +56,7 @@ pub struct TemplateWork {
 }
 
 /// Deltas in the moving average.
-const WINDOW: u64 = 8;
+const AVERAGED_DELTAS: u64 = 8;
 
 /// Deltas within the budget after which earlier excesses are forgotten.
 const CALM: u64 = 1 << 10;
@@ -101,7 +101,7 @@ impl Meter {
     /// Records the cost of a delta. `exceeded` if it was interrupted.
     pub(crate) fn spend(&mut self, spent: Cost, exceeded: bool, budget: Option<Budget>) {
         self.work.spent.add(spent);
-        self.average = (self.average * (WINDOW - 1) + spent.steps) / WINDOW;
+        self.average = (self.average * (AVERAGED_DELTAS - 1) + spent.steps) / AVERAGED_DELTAS;
         let Some(budget) = budget else { return };
         if exceeded {
             self.work.over_budget += 1;

@@ -24,7 +24,7 @@ use crate::delta::partitions::Partitions;
 use crate::delta::rule_context::{PARTS, RuleContext};
 use crate::delta::state::RuleState;
 use crate::delta::term::{JOINED, Show, Term, terms, write_conditions};
-use crate::delta::window::WindowRule;
+use crate::delta::top_n::TopNRule;
 use crate::delta::{Delta, Weights, integer, key_of};
 use crate::plan::fragment::{Fragment, Piece, PlainExpr, Renderer, SourceForm, Statement};
 use crate::plan::query::{Query, SelectCore};
@@ -44,9 +44,10 @@ pub(crate) enum DeltaRule {
     /// Outer joins and subqueries: the terms return the rows that a change may affect.
     RowReevaluation(Vec<Term>),
     /// LIMIT of plain joins.
-    Window(WindowRule),
-    /// The terms check whether any changed row matters; if so, the whole query is evaluated.
-    OnAnyChange(Vec<Term>),
+    TopN(TopNRule),
+    /// Other queries with LIMIT: the terms check whether any changed row matters; if so, the whole query is
+    /// evaluated.
+    ConditionalReevaluation(Vec<Term>),
     /// A partitioned result: the terms return the affected partitions.
     PartitionReevaluation(Partitions),
     /// Any query: evaluated over both states.
@@ -66,7 +67,7 @@ impl DeltaRule {
         }
         let dependency = core.dependency_path();
         if query.limit.is_some() && core.aggregates() {
-            return DeltaRule::OnAnyChange(terms(
+            return DeltaRule::ConditionalReevaluation(terms(
                 catalog,
                 query,
                 &dependency,
@@ -76,7 +77,7 @@ impl DeltaRule {
             ));
         }
         if query.limit.is_some() {
-            return DeltaRule::Window(WindowRule::of(catalog, query, core));
+            return DeltaRule::TopN(TopNRule::of(catalog, query, core));
         }
         if core.aggregates() {
             let groups = core.group.clone().unwrap_or_default();
@@ -101,7 +102,8 @@ impl DeltaRule {
             DeltaRule::IncrementalAggregate(..) => "incremental_aggregate",
             DeltaRule::GroupReevaluation(_) => "group_reevaluation",
             DeltaRule::RowReevaluation(_) => "row_reevaluation",
-            DeltaRule::Window(_) | DeltaRule::OnAnyChange(_) => "window",
+            DeltaRule::TopN(_) => "top_n",
+            DeltaRule::ConditionalReevaluation(_) => "conditional_reevaluation",
             DeltaRule::PartitionReevaluation(_) => "partition_reevaluation",
             DeltaRule::FullReevaluation => "full_reevaluation",
         }
@@ -115,8 +117,8 @@ impl DeltaRule {
             | DeltaRule::IncrementalAggregate(_, terms)
             | DeltaRule::GroupReevaluation(terms)
             | DeltaRule::RowReevaluation(terms)
-            | DeltaRule::OnAnyChange(terms) => terms.iter().collect(),
-            DeltaRule::Window(cut) => cut.terms.iter().collect(),
+            | DeltaRule::ConditionalReevaluation(terms) => terms.iter().collect(),
+            DeltaRule::TopN(cut) => cut.terms.iter().collect(),
             DeltaRule::PartitionReevaluation(parts) => parts.terms().collect(),
         }
     }
@@ -125,7 +127,7 @@ impl DeltaRule {
     fn choose_else(catalog: &Catalog, query: &Query) -> DeltaRule {
         if query.limit.is_some() {
             return Partitions::gate(catalog, query)
-                .map_or(DeltaRule::FullReevaluation, DeltaRule::OnAnyChange);
+                .map_or(DeltaRule::FullReevaluation, DeltaRule::ConditionalReevaluation);
         }
         if let [(_, core)] = query.cores.as_slice()
             && !core.distinct
@@ -151,8 +153,10 @@ impl DeltaRule {
                 (terms.as_slice(), Some(EvaluationExtent::Group))
             }
             DeltaRule::RowReevaluation(terms) => (terms.as_slice(), Some(EvaluationExtent::Row)),
-            DeltaRule::Window(cut) => (cut.terms.as_slice(), Some(EvaluationExtent::Whole)),
-            DeltaRule::OnAnyChange(terms) => (terms.as_slice(), Some(EvaluationExtent::Whole)),
+            DeltaRule::TopN(cut) => (cut.terms.as_slice(), Some(EvaluationExtent::Whole)),
+            DeltaRule::ConditionalReevaluation(terms) => {
+                (terms.as_slice(), Some(EvaluationExtent::Whole))
+            }
             DeltaRule::PartitionReevaluation(parts) => return parts.statements(catalog, query),
             DeltaRule::FullReevaluation => (&[][..], Some(EvaluationExtent::Whole)),
         };
@@ -233,9 +237,9 @@ impl DeltaRule {
             },
             DeltaRule::GroupReevaluation(terms) => run.groups(terms),
             DeltaRule::RowReevaluation(terms) => run.touched(terms),
-            DeltaRule::Window(cut) => cut.delta(run),
+            DeltaRule::TopN(cut) => cut.delta(run),
             DeltaRule::PartitionReevaluation(parts) => run.parts(parts),
-            DeltaRule::OnAnyChange(terms) => {
+            DeltaRule::ConditionalReevaluation(terms) => {
                 let mut met = false;
                 run.terms(terms, &mut |_, _| met = true)?;
                 if met { run.whole() } else { Ok(Delta::default()) }

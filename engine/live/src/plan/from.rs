@@ -494,7 +494,7 @@ impl Lowering<'_> {
         place: FromContext,
     ) -> Result<Vec<Fragment>, Refusal> {
         let alias = self.unique_alias(if place.alias.is_empty() { "sub" } else { place.alias });
-        let window = self.window_of(&query)?;
+        let top_n = self.top_n_of(&query)?;
         for (_, core) in &mut query.cores {
             core.outputs.retain(|output| !output.hidden);
             for (at, output) in core.outputs.iter_mut().enumerate() {
@@ -528,7 +528,7 @@ impl Lowering<'_> {
             query.rows_key(self).map(|key| key.iter().map(|at| values[*at].clone()).collect());
         core.from.push(FromTerm {
             source: None,
-            derived: Some(Box::new(Derived { alias, number, query, window })),
+            derived: Some(Box::new(Derived { alias, number, query, top_n })),
             number: Some(number),
             item: Fragment::new(),
             join: place.join,

@@ -149,7 +149,7 @@ pub(crate) struct Derived {
     /// The query. Its columns are named c1, c2, …
     pub(crate) query: Query,
     /// ORDER BY and LIMIT, if it has a LIMIT.
-    pub(crate) window: Fragment,
+    pub(crate) top_n: Fragment,
 }
 
 impl Query {
@@ -258,7 +258,7 @@ impl Query {
             columns: columns.collect(),
             key: self.key.iter().map(|at| self.outputs()[*at].name.clone()).collect(),
             order: order.collect(),
-            window: self.limit.is_some(),
+            top_n: self.limit.is_some(),
         }
     }
 
@@ -282,7 +282,7 @@ impl Query {
         self.slots = order.iter().map(|slot| self.slots[*slot].clone()).collect();
     }
 
-    /// The total order of the rows. A window must have a unique cut, so without a key the whole row
+    /// The total order of the rows. A top-N result must have a unique cut, so without a key the whole row
     /// breaks ties.
     pub(crate) fn total_order(&self) -> Vec<Order> {
         let all: Vec<usize> = (0..self.outputs().len()).collect();
@@ -460,8 +460,8 @@ impl FromTerm {
         match &mut self.derived {
             None => Box::new(own),
             Some(derived) => {
-                let Derived { query, window, .. } = &mut **derived;
-                Box::new(own.chain(query.fragments()).chain([window]))
+                let Derived { query, top_n, .. } = &mut **derived;
+                Box::new(own.chain(query.fragments()).chain([top_n]))
             }
         }
     }
@@ -480,7 +480,7 @@ impl FromTerm {
         let Some(derived) = &self.derived else { return out.push(&self.item) };
         out.push_text("(");
         out.push(&derived.query.body_with(added));
-        out.push(&derived.window);
+        out.push(&derived.top_n);
         out.push_text(&format!(") AS {}", quoted(&derived.alias)));
     }
 }

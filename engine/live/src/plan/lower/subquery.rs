@@ -91,7 +91,7 @@ impl Lowering<'_> {
         }
         out.push_text(if membership == Membership::Denied { "NOT IN" } else { "IN" });
         let mut rows = query.without_order_with(&added);
-        rows.push(&self.window_of(&query)?);
+        rows.push(&self.top_n_of(&query)?);
         let rows = wrapped("(", &rows);
         let harmless =
             out.harmless && membership != Membership::Denied && rows.is_independent(before);
@@ -145,7 +145,7 @@ impl Lowering<'_> {
     }
 
     /// ORDER BY and LIMIT of a subquery that has a LIMIT; empty for any other.
-    pub(crate) fn window_of(&self, query: &Query) -> Lowered {
+    pub(crate) fn top_n_of(&self, query: &Query) -> Lowered {
         if query.limit.is_none() {
             return Ok(Fragment::new());
         }

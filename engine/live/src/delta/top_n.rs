@@ -1,8 +1,8 @@
-//! ORDER BY with LIMIT: a window on an ordered result.
+//! ORDER BY with LIMIT: the first rows of an ordered result.
 //!
-//! The last rows of the window are cached. Changes of rows that all sort after the last row of a
-//! full window have no effect. Otherwise the window is read again and compared with the cached one;
-//! with an index in its order this costs as much as the window is long.
+//! Its rows are cached. If it has as many rows as the LIMIT, changes of rows that sort after its last row have
+//! no effect. After any other change it is read again and compared with the cached rows; with an index in
+//! its order this costs as much as it is long.
 
 use abide_schema::{Row, Value};
 
@@ -16,30 +16,30 @@ use crate::plan::fragment::{Fragment, Piece, PlainExpr};
 use crate::plan::query::{Order, Query, SelectCore};
 use crate::sql::LiveError;
 
-/// How a window is maintained.
+/// How a top-N result is maintained.
 #[derive(Debug)]
-pub(crate) struct WindowRule {
+pub(crate) struct TopNRule {
     /// Check whether any changed row meets the conditions.
     pub(crate) terms: Vec<Term>,
     /// Check whether any of those rows sorts before a given row or equal to it.
     pub(crate) up_to: Vec<Term>,
     /// Which outputs of the given row are used.
     given: Vec<usize>,
-    most: WindowSize,
+    most: TopNSize,
 }
 
-/// The number of rows in a full window.
+/// The LIMIT.
 #[derive(Debug)]
-enum WindowSize {
+enum TopNSize {
     Rows(usize),
     /// The value of a parameter.
     Param(usize),
     Unknown,
 }
 
-impl WindowRule {
-    /// A rule for a window on a plain join.
-    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> WindowRule {
+impl TopNRule {
+    /// A rule for a top-N result on a plain join.
+    pub(crate) fn of(catalog: &Catalog, query: &Query, core: &SelectCore) -> TopNRule {
         let dependency = core.dependency_path();
         let total = query.total_order();
         let mut conditions = dependency.conditions.clone();
@@ -51,11 +51,11 @@ impl WindowRule {
             None => not_after,
         });
         let up_to = DependencyPath { sources: dependency.sources.clone(), conditions };
-        WindowRule {
+        TopNRule {
             terms: terms(catalog, query, &dependency, None, &[], Show::Distinct),
             up_to: terms(catalog, query, &up_to, None, &[], Show::Distinct),
             given: total.iter().map(|term| term.output).collect(),
-            most: WindowSize::of(query),
+            most: TopNSize::of(query),
         }
     }
 
@@ -69,29 +69,29 @@ impl WindowRule {
         if met { run.whole() } else { Ok(Delta::default()) }
     }
 
-    /// The last row of a full window, if cached.
+    /// The last row of a top-N result that is as long as its LIMIT, if cached.
     fn last(&self, run: &RuleContext) -> Option<Vec<Value>> {
         let RememberedRows::Rows(rows) = &run.state.as_ref()?.memory else { return None };
         let last: &Row = rows.last()?;
         let full = match self.most {
-            WindowSize::Rows(most) => rows.len() >= most,
-            WindowSize::Param(slot) => match run.params[slot] {
+            TopNSize::Rows(most) => rows.len() >= most,
+            TopNSize::Param(slot) => match run.params[slot] {
                 Value::Integer(most) => usize::try_from(most).is_ok_and(|most| rows.len() >= most),
                 _ => false,
             },
-            WindowSize::Unknown => false,
+            TopNSize::Unknown => false,
         };
         full.then(|| self.given.iter().map(|output| last[*output].clone()).collect())
     }
 }
 
-impl WindowSize {
-    fn of(query: &Query) -> WindowSize {
-        let Some((limit, _)) = &query.limit else { return WindowSize::Unknown };
+impl TopNSize {
+    fn of(query: &Query) -> TopNSize {
+        let Some((limit, _)) = &query.limit else { return TopNSize::Unknown };
         match (limit.plain, limit.pieces.as_slice()) {
-            (PlainExpr::Param(slot), _) => WindowSize::Param(slot),
-            (_, [Piece::Text(text)]) => text.parse().map_or(WindowSize::Unknown, WindowSize::Rows),
-            _ => WindowSize::Unknown,
+            (PlainExpr::Param(slot), _) => TopNSize::Param(slot),
+            (_, [Piece::Text(text)]) => text.parse().map_or(TopNSize::Unknown, TopNSize::Rows),
+            _ => TopNSize::Unknown,
         }
     }
 }

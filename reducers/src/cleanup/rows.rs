@@ -1,0 +1,135 @@
+//! The row of an unfinished cleanup, the task that it stands for, and questions about cleanups.
+
+use abide_schema::{Abort, Context, Micros, Seq, TextEnum, table};
+
+use crate::run::Run;
+use crate::tool_call::ToolCall;
+
+/// What a cleanup ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum CleanupKind {
+    /// Calls and timers of an ended session.
+    End,
+    /// The same for a cancelled session, and its child sessions.
+    Cancel,
+    /// Calls of a session whose run is aborted, and the runs that it delegated. For a run that ends by itself, only
+    /// those runs.
+    Abort,
+}
+
+/// An unfinished cleanup.
+#[table(name = "cleanups", without_rowid, index(due_at), index(session_id))]
+pub struct Cleanup {
+    /// Its id. Each step has a new one, so that no two deadline calls have the same key.
+    #[column(key)]
+    pub id: String,
+    /// What it ends.
+    pub kind: CleanupKind,
+    /// The session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The reason, for its child sessions.
+    pub reason: Option<String>,
+    /// The last processed child, in the order of ids.
+    pub after: Option<String>,
+    /// Calls created up to this event are ended. A run that starts after an abort keeps its own calls.
+    pub up_to: Seq,
+    /// When the next step is due: immediately.
+    pub due_at: Micros,
+    /// The event that wrote it.
+    pub seq: Seq,
+    /// The run that the steps have reached, for a cleanup of delegated runs.
+    pub run_id: Option<String>,
+    /// The session or run where the cleanup started, if the steps are below it.
+    pub top: Option<String>,
+}
+
+/// The result of `continue_cleanup`.
+#[derive(Debug, serde::Serialize, schemars::JsonSchema)]
+pub struct CleanupStep {
+    /// Rows that it ended or examined.
+    pub rows: usize,
+    /// Cleanups that remain.
+    pub left: usize,
+}
+
+pub(super) const MODULE: &str = "cleanup";
+
+/// What is left of a cleanup: its row without id and times.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(super) kind: CleanupKind,
+    pub(super) session_id: String,
+    pub(super) reason: Option<String>,
+    pub(super) after: Option<String>,
+    pub(super) up_to: Seq,
+    pub(super) run_id: Option<String>,
+    pub(super) top: Option<String>,
+}
+
+impl Task {
+    /// For an ended session.
+    pub(crate) fn end(session_id: &str) -> Task {
+        Task {
+            kind: CleanupKind::End,
+            session_id: session_id.to_owned(),
+            reason: None,
+            after: None,
+            up_to: Seq(i64::MAX),
+            run_id: None,
+            top: None,
+        }
+    }
+
+    /// For a session marked as cancelled.
+    pub(crate) fn cancel(session_id: &str, reason: Option<&str>) -> Task {
+        let reason = reason.map(str::to_owned);
+        Task { kind: CleanupKind::Cancel, reason, ..Task::end(session_id) }
+    }
+
+    /// For a run that is aborted by the event with this seq.
+    pub(crate) fn abort(run: &Run, seq: Seq) -> Task {
+        let run_id = Some(run.id.clone());
+        Task { kind: CleanupKind::Abort, up_to: seq, run_id, ..Task::end(&run.session_id) }
+    }
+
+    /// The same without delegated runs, by the rules of version 1.
+    pub(crate) fn abort_alone(run: &Run, seq: Seq) -> Task {
+        Task { run_id: None, ..Task::abort(run, seq) }
+    }
+
+    /// For the delegated runs of a run, without the run itself.
+    pub(crate) fn delegated(run: &Run) -> Task {
+        Task::abort(run, Seq::ZERO)
+    }
+}
+
+/// Whether the rules of version 1 apply: in a replay of events of that version.
+pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before(MODULE, 2)
+}
+
+/// Whether there is an unfinished cleanup. If there is none, every descendant that must end is marked.
+pub(crate) fn are_any(ctx: &mut Context<'_>) -> Result<bool, Abort> {
+    const FIRST: &str = "WHERE id = (SELECT min(id) FROM cleanups)";
+    Ok(ctx.count_everywhere::<Cleanup>(FIRST, &[])? > 0)
+}
+
+/// Whether a cleanup will cancel a call, because its run was aborted.
+pub(crate) fn is_aborting(ctx: &mut Context<'_>, call: &ToolCall) -> Result<bool, Abort> {
+    let of_session = "WHERE session_id = ?1 AND up_to >= ?2";
+    let params = [call.session_id.as_str().into(), call.created_seq.0.into()];
+    Ok(ctx.count_everywhere::<Cleanup>(of_session, &params)? > 0)
+}
+
+/// Defers a cleanup to later steps: for one of many caused by one call.
+pub(crate) fn later(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| leave(ctx, task))
+}
+
+pub(super) fn leave(ctx: &mut Context<'_>, task: Task) -> Result<(), Abort> {
+    let Task { kind, session_id, reason, after, up_to, run_id, top } = task;
+    let (id, due_at, seq) = (ctx.new_id("cl"), ctx.now, ctx.seq);
+    let row = Cleanup { id, kind, session_id, reason, after, up_to, due_at, seq, run_id, top };
+    ctx.insert(row).map(drop)
+}

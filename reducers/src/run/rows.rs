@@ -1,0 +1,309 @@
+//! The rows of runs and of their events, and what reads and writes them.
+
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, Value, limits, table,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as JsonValue, json};
+
+use crate::waiting;
+
+/// Status of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum RunStatus {
+    /// It has a driver, or waits for one.
+    Running,
+    /// It waits for an external event.
+    Waiting,
+    /// Completed.
+    Done,
+    /// Failed.
+    Failed,
+    /// Aborted.
+    Aborted,
+}
+
+impl RunStatus {
+    /// Whether the status is final.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, RunStatus::Running | RunStatus::Waiting)
+    }
+}
+
+/// The kind of a run event. Consumers only need to know the first eleven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum RunEventKind {
+    /// `{content}`: a piece of the model's answer.
+    Token,
+    /// `{name, args, id}`: the model requests a tool call.
+    ToolCall,
+    /// `{tool_call_id, output, exit_code}`: the result of a tool call.
+    ToolResult,
+    /// `{todos}`: the current plan.
+    Planning,
+    /// `{step_number, total_steps, description}`.
+    StepComplete,
+    /// `{from_agent, to_agent, task}`: a task is delegated to another agent.
+    Delegation,
+    /// `{tool_call_id, tool_name, args, session_id, action_requests}`: a decision is required. Ends a turn.
+    Interrupt,
+    /// `{status}`: `thinking`, `idle`, or what the run waits for.
+    Status,
+    /// `{input_tokens, output_tokens, estimated_cost, provider, model, completeness}`.
+    Usage,
+    /// `{assistant_data}`: the answer. Ends the run.
+    Done,
+    /// `{message, code}`: why there is no answer. Ends the run.
+    Error,
+    /// `{content}`: a piece of the model's reasoning.
+    Reasoning,
+    /// Events since a `seq` are void: the model's answer was cut off, and it is asked again.
+    Restart,
+    /// A line of an external program, unchanged.
+    Line,
+}
+
+const EVENTS_STAY: &str = "CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
+BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END";
+
+const ENDED: &str = "CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
+WHEN OLD.status NOT IN ('running', 'waiting')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the run has ended'); END";
+
+const FENCING: &str = "CREATE TRIGGER runs_fencing BEFORE UPDATE OF fencing_token ON runs
+WHEN NEW.fencing_token < OLD.fencing_token
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
+
+/// An agent's run in a session.
+#[table(
+    name = "runs",
+    unique(session_id, where = "status IN ('running', 'waiting')"),
+    index(session_id, created_at),
+    index(lease_expires_at, where = "status = 'running' AND lease_expires_at IS NOT NULL"),
+    index(created_at, id, where = "status = 'running' AND driver IS NULL"),
+    constraint = "CHECK ((driver IS NULL) = (lease_expires_at IS NULL))",
+    trigger = ENDED,
+    trigger = FENCING
+)]
+pub struct Run {
+    /// Its id, chosen by the caller, or `run_` and a ULID.
+    #[column(key)]
+    pub id: String,
+    /// The session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The agent.
+    #[column(references = "agents(name)")]
+    pub agent: String,
+    /// The agent's revision at the start, which applies until the end.
+    pub revision: i64,
+    /// The run that delegated to it.
+    #[column(references = "runs(id)")]
+    pub parent_id: Option<String>,
+    /// Its status.
+    pub status: RunStatus,
+    /// What it waits for, or why it was aborted.
+    pub reason: Option<String>,
+    /// Its driver.
+    pub driver: Option<String>,
+    /// The claim's fencing token: calls with another one are refused. It is the claim's seq, so it only increases.
+    pub fencing_token: Option<i64>,
+    /// When the lease expires.
+    pub lease_expires_at: Option<Micros>,
+    /// The current turn, from 1. A turn ends when the run waits.
+    pub turn: i64,
+    /// Answers of the model so far.
+    pub iterations: i64,
+    /// Tool calls requested by the model so far.
+    pub tool_calls: i64,
+    /// Input tokens, as far as reported by providers.
+    pub input_tokens: i64,
+    /// Output tokens, as far as reported by providers.
+    pub output_tokens: i64,
+    /// Answers whose usage the provider reported incompletely or not at all.
+    pub usage_missing: i64,
+    /// Its cost so far, in millionths of a dollar, if prices are known.
+    pub cost_micros: Option<i64>,
+    /// Number of events so far.
+    pub events: i64,
+    /// When it must have ended.
+    pub deadline_at: Option<Micros>,
+    /// When its abort was requested: its driver is asked to stop.
+    pub abort_requested_at: Option<Micros>,
+    /// Its answer.
+    pub output: Option<Json>,
+    /// Why it failed, for programs.
+    pub error_code: Option<String>,
+    /// Why it failed, for people.
+    pub error_message: Option<String>,
+    /// When it began.
+    pub created_at: Micros,
+    /// When it ended.
+    pub ended_at: Option<Micros>,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// One event of a run.
+#[table(
+    name = "run_events",
+    index(session_id),
+    unique(run_id, number),
+    unique(run_id, turn, where = "kind IN ('done', 'error', 'interrupt')"),
+    trigger = EVENTS_STAY
+)]
+pub struct RunEvent {
+    /// Its number among all run events; later ones are larger.
+    #[column(key)]
+    pub id: i64,
+    /// The run.
+    #[column(references = "runs(id)")]
+    pub run_id: String,
+    /// The run's session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// Its number in the run: 1, 2, 3 …
+    pub number: i64,
+    /// The turn.
+    pub turn: i64,
+    /// Its kind.
+    pub kind: RunEventKind,
+    /// Its data.
+    pub data: Json,
+    /// When it happened.
+    pub created_at: Micros,
+    /// The event of the log that wrote it.
+    pub seq: Seq,
+}
+
+/// A run event as sent by a driver.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewRunEvent {
+    /// Its kind.
+    pub kind: RunEventKind,
+    /// Its data.
+    pub data: serde_json::Map<String, JsonValue>,
+}
+
+/// Loads a run; the event will name its session.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
+    let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
+    ctx.about(&run.session_id);
+    Ok(run)
+}
+
+fn missing(id: &str) -> Refusal {
+    Refusal::new(Code::NotFound, format!("there is no run {id}"))
+        .hint("SELECT id, session_id, status FROM runs  lists them")
+}
+
+/// The active run of a session, if any.
+pub(crate) fn active(ctx: &mut Context<'_>, session_id: &str) -> Result<Option<Run>, Abort> {
+    let active = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
+    Ok(ctx.find::<Run>(active, &[Value::from(session_id)])?.into_iter().next())
+}
+
+/// Adds a status event.
+pub(crate) fn status(ctx: &mut Context<'_>, run: &mut Run, status: &str) -> Result<(), Abort> {
+    tell(ctx, run, RunEventKind::Status, json!({"status": status}))
+}
+
+/// Adds a consequence of a call to a run's events, whether or not its caller can see them; the run's row must
+/// be written afterwards.
+pub(crate) fn tell(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    kind: RunEventKind,
+    data: JsonValue,
+) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| add_event(ctx, run, kind, data))
+}
+
+fn add_event(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    kind: RunEventKind,
+    data: JsonValue,
+) -> Result<(), Abort> {
+    run.events += 1;
+    let (created_at, seq) = (ctx.now, ctx.seq);
+    let event = ctx.insert(RunEvent {
+        id: 0,
+        run_id: run.id.clone(),
+        session_id: run.session_id.clone(),
+        number: run.events,
+        turn: run.turn,
+        kind,
+        data: Json::from(data),
+        created_at,
+        seq,
+    });
+    event.map(drop)
+}
+
+/// Adds a driver's events; the events that end a turn are not allowed here.
+pub(crate) fn tell_all(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    events: Vec<NewRunEvent>,
+) -> Result<(), Abort> {
+    if events.len() > limits::RUN_EVENTS {
+        let detail = format!("{} events, at most {} are allowed", events.len(), limits::RUN_EVENTS);
+        let hint = "record them with several calls of record_run";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+    }
+    for NewRunEvent { kind, data } in events {
+        use RunEventKind::{Done, Error, Interrupt};
+        if matches!(kind, Done | Error | Interrupt) {
+            let detail = format!("{kind} is recorded by finish_run and wait_run, once per turn");
+            let hint = "omit it, and end the turn with one of these calls";
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
+        }
+        add_event(ctx, run, kind, JsonValue::Object(data))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn save(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+    run.updated_at = ctx.now;
+    run.seq = ctx.seq;
+    let before = ctx.without_policies(|ctx| ctx.get::<Run>(&run.id))?;
+    ctx.update(&run)?;
+    let waited = before.is_some_and(|before| before.waits());
+    if waited != run.waits() {
+        waiting::note(ctx, run.entry(), run.waits())?;
+    }
+    Ok(run)
+}
+
+impl Run {
+    /// Whether a driver can claim it now.
+    fn waits(&self) -> bool {
+        self.status == RunStatus::Running && self.driver.is_none()
+    }
+
+    /// Marks it as ended; the caller saves it.
+    pub(super) fn close(&mut self, now: Micros) {
+        self.ended_at = Some(now);
+        self.reason = None;
+        self.let_go();
+    }
+
+    /// Its driver no longer holds it.
+    pub(super) fn let_go(&mut self) {
+        self.driver = None;
+        self.lease_expires_at = None;
+    }
+
+    /// Its queue entry.
+    pub(super) fn entry(&self) -> waiting::QueueEntry<'_> {
+        let queue = waiting::RUNS.to_owned();
+        let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
+        waiting::QueueEntry { queue, since, id, session_id }
+    }
+}

@@ -1,0 +1,145 @@
+//! Starting a run, by a caller or for a delegation.
+
+use abide_schema::reducer::ReducerResult;
+use abide_schema::{Abort, Code, Context, Micros, Refusal, reducer};
+
+use super::{Run, RunStatus, active, save, status};
+use crate::session::{self, Session, SessionStatus};
+use crate::{agent, check, lease, message, waiting};
+
+/// Starts a run of a session's agent, or of the named one. `input` is the user's
+/// message. A run for a delegation is started by `start_child_run` instead.
+/// A session has one run at a time. The same `id` for the same session is the same run.
+#[reducer]
+pub fn start_run(
+    ctx: &mut Context<'_>,
+    /// The session.
+    #[id(Session)]
+    session_id: String,
+    /// The agent, if it is not the session's own.
+    agent: Option<String>,
+    /// The user's message.
+    input: Option<String>,
+    /// An id chosen by the caller. The same id means the same run.
+    #[id(new, Run)]
+    id: Option<String>,
+    /// Time limit of the run in milliseconds.
+    deadline_ms: Option<i64>,
+) -> Result<ReducerResult<Run>, Abort> {
+    if let Some(id) = &id {
+        check::name("id", id)?;
+        if let Some(before) = ctx.get::<Run>(id)? {
+            return again(ctx, before, &session_id, agent.as_deref());
+        }
+    }
+    let session = session::wanted(ctx, &session_id)?;
+    let agent = agent.unwrap_or_else(|| session.agent.clone());
+    let deadline_at = check::after("deadline_ms", ctx.now, deadline_ms)?;
+    let new = NewRun { id, agent, as_subagent: false, input, parent_id: None, deadline_at };
+    begin(ctx, session, new).map(ReducerResult::Fresh)
+}
+
+/// Attributes of a new run.
+pub(crate) struct NewRun {
+    pub(crate) id: Option<String>,
+    pub(crate) agent: String,
+    pub(crate) as_subagent: bool,
+    pub(crate) input: Option<String>,
+    pub(crate) parent_id: Option<String>,
+    pub(crate) deadline_at: Option<Micros>,
+}
+
+/// Starts a run in a session without one.
+pub(crate) fn begin(
+    ctx: &mut Context<'_>,
+    session: Session,
+    NewRun { id, agent, as_subagent, input, parent_id, deadline_at }: NewRun,
+) -> Result<Run, Abort> {
+    let session_id = session.id.clone();
+    let agent = agent::ready(ctx, &agent, as_subagent)?;
+    if let Some(active) = ctx.without_policies(|ctx| active(ctx, &session_id))? {
+        return Err(taken(ctx, &session_id, &active)?.into());
+    }
+    let session = open(ctx, session, input)?;
+    let (now, seq) = (ctx.now, ctx.seq);
+    let mut run = Run {
+        id: id.unwrap_or_else(|| ctx.new_id("run")),
+        session_id,
+        agent: agent.name,
+        revision: agent.revision,
+        parent_id,
+        status: RunStatus::Running,
+        reason: None,
+        driver: None,
+        fencing_token: None,
+        lease_expires_at: None,
+        turn: 1,
+        iterations: 0,
+        tool_calls: 0,
+        input_tokens: 0,
+        output_tokens: 0,
+        usage_missing: 0,
+        cost_micros: None,
+        events: 0,
+        deadline_at,
+        abort_requested_at: None,
+        output: None,
+        error_code: None,
+        error_message: None,
+        created_at: now,
+        ended_at: None,
+        updated_at: now,
+        seq,
+    };
+    ctx.insert(run.clone())?;
+    waiting::note(ctx, run.entry(), true)?;
+    status(ctx, &mut run, "thinking")?;
+    session::touch(ctx, session)?;
+    save(ctx, run)
+}
+
+/// The refusal if a session already has a run; names the run only if the caller may see it.
+fn taken(ctx: &mut Context<'_>, session_id: &str, active: &Run) -> Result<Refusal, Abort> {
+    let detail = match ctx.get::<Run>(&active.id)? {
+        Some(run) => format!("session {session_id} has run {}, which is {}", run.id, run.status),
+        None => format!("session {session_id} has a run"),
+    };
+    let hint = "wait until it ends, or end it with  abide call abort_run";
+    Ok(Refusal::new(Code::Conflict, detail).hint(hint))
+}
+
+/// Activates the session of a new run, with the user's message.
+fn open(ctx: &mut Context<'_>, session: Session, input: Option<String>) -> Result<Session, Abort> {
+    if session.status == SessionStatus::HandedOff {
+        let detail = format!("session {} is handed off to a supervisor", session.id);
+        let hint = "start the run when the supervisor has resolved or rejected the handoff";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+    }
+    if let Some(input) = input {
+        let (role, kind) = ("user".to_owned(), "message".to_owned());
+        message::append(ctx, &session, role, kind, Some(input), None)?;
+    }
+    match session.status {
+        SessionStatus::Active => Ok(session),
+        _ => session::to_status(ctx, session, SessionStatus::Active, |_| {}),
+    }
+}
+
+fn again(
+    ctx: &mut Context<'_>,
+    mut before: Run,
+    session_id: &str,
+    agent: Option<&str>,
+) -> Result<ReducerResult<Run>, Abort> {
+    ctx.about(&before.session_id);
+    let of_same = before.session_id == session_id && before.parent_id.is_none();
+    if of_same && agent.is_none_or(|agent| agent == before.agent) {
+        lease::hide(ctx, &mut before.fencing_token)?;
+        return Ok(ReducerResult::Duplicate(before.seq, before));
+    }
+    let detail = match before.session_id == session_id {
+        true => format!("run {} belongs to another agent or parent", before.id),
+        false => format!("run {} belongs to another session", before.id),
+    };
+    Err(Refusal::new(Code::Conflict, detail).hint("omit id to get a generated one").into())
+}

@@ -1,0 +1,89 @@
+//! How the parts of an ended or aborted run are stopped. The reducers and cleanups that call this handle the runs
+//! that it delegated.
+
+use abide_schema::{Abort, Context};
+use serde_json::json;
+
+use super::{Run, RunEventKind, RunStatus, active, save, status, tell};
+use crate::cleanup::{self, Task};
+use crate::delegation;
+
+/// The code of an aborted run.
+pub(super) const ABORTED: &str = "aborted";
+pub(super) const ABORTED_MESSAGE: &str = "nobody wants the run any more";
+
+/// The reason for aborting delegated runs.
+pub(crate) const CUT_OFF: &str = "the run that delegated it has ended";
+
+/// Whether a run is active, and its driver was not asked to stop.
+pub(crate) fn is_wanted(run: &Run) -> bool {
+    !run.status.is_terminal() && run.abort_requested_at.is_none()
+}
+
+/// Aborts the run of a session that has ended or is about to end. A cleanup aborts the runs that it delegated; if
+/// the session is cancelled, the session's own cleanup does, because it reaches their sessions.
+pub(crate) fn abort_of_session(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    is_cancelled: bool,
+) -> Result<(), Abort> {
+    let Some(run) = active(ctx, session_id)?.filter(is_wanted) else { return Ok(()) };
+    let delegated = (!is_cancelled && !cleanup::is_former(ctx)).then(|| Task::delegated(&run));
+    let run = stop(ctx, run, Some("the session has ended"))?;
+    match delegated {
+        Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
+        _ => Ok(()),
+    }
+}
+
+/// Marks a run as aborted, and ends it if it has no driver. The caller handles the runs that it delegated.
+pub(crate) fn stop(
+    ctx: &mut Context<'_>,
+    mut run: Run,
+    reason: Option<&str>,
+) -> Result<Run, Abort> {
+    run.abort_requested_at = Some(ctx.now);
+    if run.driver.is_some() {
+        run.reason = reason.map(str::to_owned);
+    } else {
+        if run.status == RunStatus::Waiting {
+            // The turn has ended with its interrupt; the end of the run is reported in a new turn.
+            run.turn += 1;
+        }
+        fail(ctx, &mut run, RunStatus::Aborted, ABORTED, reason.unwrap_or(ABORTED_MESSAGE))?;
+    }
+    if cleanup::is_former(ctx) {
+        stop_delegated_at_once(ctx, &run)?;
+    }
+    save(ctx, run)
+}
+
+/// Ends a run with an error. The caller saves it.
+pub(super) fn fail(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    to: RunStatus,
+    code: &str,
+    message: &str,
+) -> Result<(), Abort> {
+    run.status = to;
+    run.error_code = Some(code.to_owned());
+    run.error_message = Some(message.to_owned());
+    status(ctx, run, "idle")?;
+    tell(ctx, run, RunEventKind::Error, json!({"message": message, "code": code}))?;
+    run.close(ctx.now);
+    Ok(())
+}
+
+/// Aborts all descendants of a run by the rules of version 1 of cleanups, for replays: in one transaction.
+pub(super) fn stop_delegated_at_once(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| {
+        for child in delegation::children(ctx, &run.id)? {
+            if is_wanted(&child) {
+                cleanup::later(ctx, Task::abort_alone(&child, ctx.seq))?;
+                stop(ctx, child, Some(CUT_OFF))?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,79 @@
+//! How a run waits for a decision, and continues.
+
+use abide_schema::{Abort, Context, Value, reducer};
+use serde_json::{Map, Value as JsonValue};
+
+use super::drive::held;
+use super::{Run, RunEventKind, RunStatus, save, status, tell};
+use crate::session::{self, Session, SessionStatus};
+use crate::tool_call::{self, ToolCallStatus};
+
+/// Suspends a run until a decision is made. If it was made meanwhile, the run continues
+/// immediately; otherwise it waits without a driver. `interrupt` is the event for consumers.
+#[reducer]
+pub fn wait_run(
+    ctx: &mut Context<'_>,
+    #[id(Run)] id: String,
+    fencing_token: i64,
+    interrupt: Map<String, JsonValue>,
+) -> Result<Run, Abort> {
+    let mut run = held(ctx, &id, fencing_token)?;
+    let session = session::find(ctx, &run.session_id)?;
+    let rests = session.status == SessionStatus::Suspended;
+    let reason = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));
+    let Some(reason) = reason else { return Ok(run) };
+    tell(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
+    if session.status == SessionStatus::Active {
+        let why = format!("run {id} waits for {reason}");
+        session::to_status(ctx, session, SessionStatus::Suspended, |it| it.reason = Some(why))?;
+    }
+    run.status = RunStatus::Waiting;
+    run.reason = Some(reason);
+    run.let_go();
+    save(ctx, run)
+}
+
+/// What a run waits for while its session is suspended.
+const RESUME: &str = "resume";
+
+/// What a session's run has to wait for before it can continue, if anything.
+fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, Abort> {
+    use ToolCallStatus::{AwaitingApproval, Unknown};
+    for (status, what) in [(AwaitingApproval, "approval"), (Unknown, "settlement")] {
+        if tool_call::any(ctx, &session.id, status)? {
+            return Ok(Some(what.to_owned()));
+        }
+    }
+    Ok(match session.status {
+        SessionStatus::HandedOff => Some("handoff".to_owned()),
+        _ => None,
+    })
+}
+
+/// Continues a session's run if the last thing that it waited for has arrived, whether
+/// the caller can see the run or not.
+pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| go_on(ctx, session_id))
+}
+
+fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
+    let waiting = "WHERE session_id = ?1 AND status IN ('running', 'waiting')";
+    let runs = ctx.find::<Run>(waiting, &[Value::from(session_id)])?;
+    let Some(mut run) = runs.into_iter().find(|run| run.status == RunStatus::Waiting) else {
+        return Ok(());
+    };
+    let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+    // A suspended session is woken by resume_session; a decision alone does not wake it.
+    let rests = session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
+    if rests || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
+        return Ok(());
+    }
+    if session.status == SessionStatus::Suspended {
+        session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+    }
+    run.status = RunStatus::Running;
+    run.reason = None;
+    run.turn += 1;
+    status(ctx, &mut run, "resuming")?;
+    save(ctx, run).map(drop)
+}

@@ -1,0 +1,107 @@
+//! Creating a session, by a caller or for a delegated run.
+
+use abide_schema::{Abort, Code, Context, Json, Refusal, reducer};
+use serde_json::Value as JsonValue;
+
+use super::ancestors::check_depth;
+use super::{Session, SessionStatus, scope, wanted};
+use crate::check;
+
+/// Creates a session. It gets the scope of the caller and of its parent session; `scope`
+/// can add keys, but not remove these.
+#[reducer]
+pub fn create_session(
+    ctx: &mut Context<'_>,
+    /// The agent that owns it.
+    agent: String,
+    /// Its id; generated if omitted.
+    #[id(new, Session)]
+    id: Option<String>,
+    /// A title for people.
+    title: Option<String>,
+    /// The parent session, for a session that works for another one.
+    #[id(Session)]
+    parent_id: Option<String>,
+    /// Application-defined keys, such as a tenant, that decide who can see the session.
+    scope: Option<serde_json::Map<String, JsonValue>>,
+    /// Other data to store with it.
+    metadata: Option<serde_json::Map<String, JsonValue>>,
+) -> Result<Session, Abort> {
+    check::name("agent", &agent)?;
+    let id = match id {
+        Some(id) => {
+            check::name("id", &id)?;
+            if ctx.get::<Session>(&id)?.is_some() {
+                return Err(exists(&id).hint("omit id to get a generated one").into());
+            }
+            id
+        }
+        None => ctx.new_id("s"),
+    };
+    let mut scope = scope.unwrap_or_default();
+    if let Some(parent) = &parent_id {
+        let parent = wanted(ctx, parent)?;
+        check_depth(ctx, &parent)?;
+        scope::inherit(&mut scope, &parent)?;
+    }
+    let metadata = metadata.unwrap_or_default();
+    insert(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+}
+
+/// Creates the session of a run that was started for a tool call: its id is that of the call, and it has the scope of
+/// the call's session.
+pub(crate) fn make_child(
+    ctx: &mut Context<'_>,
+    id: String,
+    agent: String,
+    parent: &Session,
+) -> Result<Session, Abort> {
+    if ctx.get::<Session>(&id)?.is_some() {
+        return Err(exists(&id).into());
+    }
+    check_depth(ctx, parent)?;
+    let mut scope = serde_json::Map::new();
+    scope::inherit(&mut scope, parent)?;
+    let metadata = serde_json::Map::from_iter([("call_id".to_owned(), id.as_str().into())]);
+    let parent_id = Some(parent.id.clone());
+    insert(ctx, NewSession { id, agent, title: None, parent_id, scope, metadata })
+}
+
+/// Attributes of a new session.
+struct NewSession {
+    id: String,
+    agent: String,
+    title: Option<String>,
+    parent_id: Option<String>,
+    scope: serde_json::Map<String, JsonValue>,
+    metadata: serde_json::Map<String, JsonValue>,
+}
+
+fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, Abort> {
+    let NewSession { id, agent, title, parent_id, mut scope, metadata } = new;
+    scope::confine(&mut scope, ctx.caller)?;
+    ctx.about(&id);
+    let (now, seq) = (ctx.now, ctx.seq);
+    ctx.insert(Session {
+        id,
+        agent,
+        status: SessionStatus::Created,
+        parent_id,
+        title,
+        scope: Json::from(JsonValue::Object(scope)),
+        metadata: Json::from(JsonValue::Object(metadata)),
+        result: None,
+        error_code: None,
+        error_message: None,
+        reason: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
+        created_at: now,
+        updated_at: now,
+        seq,
+    })
+}
+
+fn exists(id: &str) -> Refusal {
+    Refusal::new(Code::Conflict, format!("session {id} already exists"))
+}

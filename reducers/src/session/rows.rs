@@ -1,0 +1,199 @@
+//! The row of a session, its status, and what reads and writes it.
+
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, table};
+
+/// Status of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum SessionStatus {
+    /// Created, no message yet.
+    Created,
+    /// The agent is working.
+    Active,
+    /// Suspended until something arrives.
+    Suspended,
+    /// Handed off to a supervisor.
+    HandedOff,
+    /// Completed.
+    Completed,
+    /// Failed or cancelled.
+    Failed,
+}
+
+impl SessionStatus {
+    /// Every status.
+    pub const ALL: [SessionStatus; 6] = [
+        SessionStatus::Created,
+        SessionStatus::Active,
+        SessionStatus::Suspended,
+        SessionStatus::HandedOff,
+        SessionStatus::Completed,
+        SessionStatus::Failed,
+    ];
+
+    /// Whether the status is final.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, SessionStatus::Completed | SessionStatus::Failed)
+    }
+
+    /// Whether a session may change from this status to another. Keeping the status is not a transition.
+    #[must_use]
+    pub fn may_become(self, to: SessionStatus) -> bool {
+        use SessionStatus::{Active, Completed, Created, Failed, HandedOff, Suspended};
+        match self {
+            Created => to != Created,
+            Active => !matches!(to, Created | Active),
+            Suspended => matches!(to, Active | HandedOff | Completed | Failed),
+            HandedOff => matches!(to, Active | Failed),
+            Completed | Failed => false,
+        }
+    }
+}
+
+const TRANSITIONS: &str = "CREATE TRIGGER sessions_transition BEFORE UPDATE OF status ON sessions
+WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
+  'created>active', 'created>suspended', 'created>handed_off', 'created>completed', 'created>failed',
+  'active>suspended', 'active>handed_off', 'active>completed', 'active>failed',
+  'suspended>active', 'suspended>handed_off', 'suspended>completed', 'suspended>failed',
+  'handed_off>active', 'handed_off>failed')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the status of the session does not allow it'); END";
+
+// All columns except `updated_at` and `seq`, which are written with every message:
+// a trigger on them would cost more than the write.
+const ENDED: &str = "CREATE TRIGGER sessions_ended BEFORE UPDATE OF
+  id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
+  cancel_requested_at, cancel_reason, created_at ON sessions
+WHEN OLD.status = 'completed' OR OLD.status = 'failed'
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
+
+/// A session: a durable, addressable unit of an agent's work.
+#[table(
+    name = "sessions",
+    index(parent_id, id, where = "parent_id IS NOT NULL"),
+    trigger = TRANSITIONS,
+    trigger = ENDED
+)]
+pub struct Session {
+    /// Its id, chosen by the caller, or `s_` and a ULID.
+    #[column(key)]
+    pub id: String,
+    /// The agent that owns it.
+    pub agent: String,
+    /// Its status.
+    pub status: SessionStatus,
+    /// The parent session.
+    #[column(references = "sessions(id)")]
+    pub parent_id: Option<String>,
+    /// A title for people.
+    pub title: Option<String>,
+    /// Application-defined keys, such as a tenant, that decide who can see the session.
+    #[column(scope)]
+    pub scope: Json,
+    /// Other data of the application.
+    pub metadata: Json,
+    /// Its result.
+    pub result: Option<Json>,
+    /// Why it failed, for programs; `cancelled` if it was cancelled.
+    pub error_code: Option<String>,
+    /// Why it failed, for people.
+    pub error_message: Option<String>,
+    /// The reason for its status, if given.
+    pub reason: Option<String>,
+    /// When its cancellation was requested. It ends when its workers have stopped.
+    pub cancel_requested_at: Option<Micros>,
+    /// Why it was cancelled.
+    pub cancel_reason: Option<String>,
+    /// When it was created.
+    pub created_at: Micros,
+    /// When it last changed, including its messages.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// Loads a session; the event will name it.
+pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+    let session = ctx.get::<Session>(id)?;
+    let session = session.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no session {id}"))
+            .hint("create it with  abide call create_session")
+    })?;
+    ctx.about(id);
+    Ok(session)
+}
+
+/// The same, if it has not ended.
+pub(crate) fn open(ctx: &mut Context<'_>, id: &str) -> Result<Session, Abort> {
+    let session = find(ctx, id)?;
+    if session.status.is_terminal() {
+        let detail = format!("session {id} is {} and accepts nothing more", session.status);
+        return Err(Refusal::new(Code::BadTransition, detail).hint("create a new session").into());
+    }
+    Ok(session)
+}
+
+/// The next child session, in the order of ids.
+pub(crate) fn next_made_for(
+    ctx: &mut Context<'_>,
+    parent_id: &str,
+    after: &str,
+) -> Result<Option<Session>, Abort> {
+    Ok(made_for(ctx, parent_id, after, 1)?.pop())
+}
+
+/// At most `most` child sessions after an id, in the order of ids.
+pub(crate) fn made_for(
+    ctx: &mut Context<'_>,
+    parent_id: &str,
+    after: &str,
+    most: usize,
+) -> Result<Vec<Session>, Abort> {
+    let next = "WHERE parent_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+    ctx.find::<Session>(next, &[parent_id.into(), after.into(), (most as i64).into()])
+}
+
+/// Records activity in a session without changing anything else.
+pub(crate) fn touch(ctx: &mut Context<'_>, mut session: Session) -> Result<(), Abort> {
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    ctx.touch(session)
+}
+
+/// Changes the status of a session and related columns.
+pub(crate) fn to_status(
+    ctx: &mut Context<'_>,
+    mut session: Session,
+    status: SessionStatus,
+    with: impl FnOnce(&mut Session),
+) -> Result<Session, Abort> {
+    if !session.status.may_become(status) {
+        return Err(not_from(&session, status.as_str()).into());
+    }
+    session.status = status;
+    session.reason = None;
+    session.updated_at = ctx.now;
+    session.seq = ctx.seq;
+    with(&mut session);
+    ctx.update(&session)?;
+    Ok(session)
+}
+
+pub(crate) fn not_from(session: &Session, what: &str) -> Refusal {
+    let (id, status) = (&session.id, session.status);
+    let refusal = Refusal::new(
+        Code::BadTransition,
+        format!("session {id} is {status}, so it cannot be {what}"),
+    );
+    match status {
+        SessionStatus::Completed | SessionStatus::Failed => {
+            refusal.hint("an ended session cannot change; create a new one")
+        }
+        SessionStatus::HandedOff => {
+            refusal.hint("it continues when a supervisor resolves or rejects its handoff")
+        }
+        SessionStatus::Created | SessionStatus::Active | SessionStatus::Suspended => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests;

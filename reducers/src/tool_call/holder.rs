@@ -1,0 +1,89 @@
+//! The holder of a call: who may end it, or extend its lease, and with which fencing token.
+
+use abide_schema::seeded::{SeededBug, makes};
+use abide_schema::{Abort, Caller, Code, Context, Refusal};
+
+use super::{LostLease, ToolCall, ToolCallStatus, find, pinned};
+use crate::{check, lease};
+
+/// Loads a call, if the caller holds it with this token.
+pub(crate) fn held(
+    ctx: &mut Context<'_>,
+    call_id: &str,
+    fencing_token: i64,
+) -> Result<ToolCall, Abort> {
+    let call = find(ctx, call_id)?;
+    match is_held(ctx, &call, fencing_token)? {
+        true => Ok(call),
+        false => Err(refusal(ctx, &call, fencing_token)?.into()),
+    }
+}
+
+/// Whether the caller holds the call with this token. A holder without the required capability is denied.
+pub(super) fn is_held(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+    fencing_token: i64,
+) -> Result<bool, Abort> {
+    let Some(current) = call.fencing_token else { return Ok(false) };
+    let fenced = current != fencing_token && !makes(SeededBug::NoFencing);
+    if call.status != ToolCallStatus::Claimed || fenced || !lease::is_holder(ctx, current)? {
+        return Ok(false);
+    }
+    if !ctx.caller.can(Caller::EVERY_CAPABILITY) {
+        let required = pinned(ctx, call)?.required_capability;
+        let what = format!("running a call of {}", call.tool_name);
+        check::capability(ctx.caller, required.as_deref(), &what)?;
+    }
+    Ok(true)
+}
+
+/// Why a caller cannot end a call, or extend its lease, with a token. The current or former holder learns how the
+/// lease was lost; other callers learn only that they do not hold it.
+pub(super) fn refusal(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+    fencing_token: i64,
+) -> Result<Refusal, Abort> {
+    let Some(current) = call.fencing_token else { return Ok(not_held(call, fencing_token)) };
+    let held = lease::is_holder(ctx, current)?
+        || (lost_lease(ctx, call, fencing_token)?.is_some()
+            && lease::is_holder(ctx, fencing_token)?);
+    Ok(match held {
+        true => not_held(call, fencing_token),
+        false => lease::not_the_holder(&format!("call {}", call.call_id)),
+    })
+}
+
+pub(super) fn lost_lease(
+    ctx: &mut Context<'_>,
+    call: &ToolCall,
+    fencing_token: i64,
+) -> Result<Option<LostLease>, Abort> {
+    let key = (call.call_id.as_str(), fencing_token);
+    ctx.without_policies(|ctx| ctx.get::<LostLease>(key))
+}
+
+/// Why a call cannot be ended, or its lease extended, with a token.
+fn not_held(call: &ToolCall, fencing_token: i64) -> Refusal {
+    let (id, status) = (&call.call_id, call.status);
+    let holder = call.claimed_by.as_deref().unwrap_or("no worker");
+    match (status, call.fencing_token == Some(fencing_token)) {
+        (ToolCallStatus::Claimed, false) => {
+            lease_lost(format!("call {id} is claimed by {holder} under another token"))
+        }
+        (ToolCallStatus::Pending | ToolCallStatus::AwaitingApproval, _) => {
+            lease_lost(format!("call {id} is {status} and not claimed"))
+        }
+        (ToolCallStatus::Unknown, _) => {
+            lease_lost(format!("the lease of {holder} on call {id} has run out"))
+        }
+        (_, true) => Refusal::new(Code::Conflict, format!("call {id} is {status} already")),
+        (_, false) => lease_lost(format!("call {id} is {status} under another token")),
+    }
+}
+
+pub(super) fn lease_lost(detail: String) -> Refusal {
+    Refusal::new(Code::LeaseLost, detail)
+        .hint("what this attempt did may be done again by another; do not report it as done")
+}

@@ -1,0 +1,233 @@
+//! The rows of tool calls and lost leases, and what reads and writes them.
+
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, Seq, TextEnum, table};
+
+use crate::tool::{self, Tool, ToolVersion};
+use crate::waiting;
+
+/// Status of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum ToolCallStatus {
+    /// Waiting for a worker.
+    Pending,
+    /// Waiting for an approval.
+    AwaitingApproval,
+    /// Claimed by a worker, under a lease.
+    Claimed,
+    /// Succeeded.
+    Succeeded,
+    /// Failed.
+    Failed,
+    /// The approval was rejected or expired.
+    Rejected,
+    /// Cancelled before it ran.
+    Cancelled,
+    /// Its worker vanished and it must not run twice: its outcome must be settled.
+    Unknown,
+}
+
+impl ToolCallStatus {
+    /// Whether the status is final.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        use ToolCallStatus::{Cancelled, Failed, Rejected, Succeeded};
+        matches!(self, Succeeded | Failed | Rejected | Cancelled)
+    }
+}
+
+const ENDED: &str = "CREATE TRIGGER tool_calls_ended BEFORE UPDATE ON tool_calls
+WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'rejected'
+  OR OLD.status = 'cancelled'
+BEGIN SELECT RAISE(FAIL, 'conflict: the tool call has ended'); END";
+
+const SESSION_ENDED: &str = "CREATE TRIGGER tool_calls_of_ended BEFORE INSERT ON tool_calls
+WHEN EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id
+  AND (status = 'completed' OR status = 'failed'))
+BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
+
+const FENCING: &str = "CREATE TRIGGER tool_calls_fencing BEFORE UPDATE ON tool_calls
+WHEN NEW.fencing_token < OLD.fencing_token OR NEW.attempt < OLD.attempt
+BEGIN SELECT RAISE(FAIL, 'lease_lost: the tool call was claimed by another'); END";
+
+/// A call that may have run is not run again, even if another caller requests it.
+const UNKNOWN: &str = "CREATE TRIGGER tool_calls_unknown BEFORE UPDATE OF status ON tool_calls
+WHEN OLD.status = 'unknown' AND NEW.status <> 'unknown'
+  AND NEW.status <> 'succeeded' AND NEW.status <> 'failed'
+BEGIN SELECT RAISE(FAIL, 'conflict: the tool call may have run, it can only be settled'); END";
+
+/// The approved arguments are the ones that run.
+const ARGUMENTS: &str =
+    "CREATE TRIGGER tool_calls_arguments BEFORE UPDATE OF arguments ON tool_calls
+WHEN OLD.arguments <> NEW.arguments AND OLD.status <> 'awaiting_approval'
+BEGIN SELECT RAISE(FAIL, 'conflict: the arguments of the tool call stand'); END";
+
+/// A call of a tool by a session.
+// One index serves all queries by status: calls that wait for a worker, by tool and in order of arrival;
+// retries and expiring leases, in order of time. The others serve queries of one call for a session or a tool,
+// so that it never reads calls that have ended.
+#[table(
+    name = "tool_calls",
+    index(session_id, status, cancel_requested_at),
+    index(status, lease_expires_at, retry_at, tool_name),
+    index(tool_name, session_id),
+    index(tool_name, where = "status = 'claimed'"),
+    constraint = "CHECK (status <> 'claimed' OR (fencing_token IS NOT NULL
+    AND lease_expires_at IS NOT NULL AND attempt > 0))",
+    constraint = "CHECK (status <> 'pending' OR lease_expires_at IS NULL)",
+    trigger = ENDED,
+    trigger = SESSION_ENDED,
+    trigger = FENCING,
+    trigger = UNKNOWN,
+    trigger = ARGUMENTS
+)]
+pub struct ToolCall {
+    /// The key that identifies the call across repeated requests.
+    #[column(key)]
+    pub call_id: String,
+    /// The session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The tool.
+    #[column(references = "tools(name)")]
+    pub tool_name: String,
+    /// The tool's version when the call was requested; its rules apply.
+    pub tool_version: i64,
+    /// The arguments to run with.
+    pub arguments: Json,
+    /// The model provider's id of the call: an attribute, never a key.
+    pub provider_call_id: Option<String>,
+    /// Its status.
+    pub status: ToolCallStatus,
+    /// Number of claims.
+    pub attempt: i64,
+    /// Identifies the claim, also among claims of one identity. It is the claim's seq, so it only increases.
+    /// The caller of that event holds the lease; only it can end the call.
+    pub fencing_token: Option<i64>,
+    /// The current or last holder.
+    pub claimed_by: Option<String>,
+    /// When the last attempt began.
+    pub claimed_at: Option<Micros>,
+    /// When the lease expires.
+    pub lease_expires_at: Option<Micros>,
+    /// The time of the next attempt of a pending call; it cannot be claimed before.
+    pub retry_at: Option<Micros>,
+    /// When its cancellation was requested: its worker is asked to stop.
+    pub cancel_requested_at: Option<Micros>,
+    /// Its result.
+    pub result: Option<Json>,
+    /// Its error.
+    pub error: Option<String>,
+    /// The evidence of a settlement.
+    pub evidence: Option<Json>,
+    /// The caller that settled the unknown outcome.
+    pub settled_by: Option<String>,
+    /// When it was requested.
+    pub created_at: Micros,
+    /// The event that requested it.
+    pub created_seq: Seq,
+    /// When it last changed.
+    pub updated_at: Micros,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// An expired lease, and what its holder reported afterwards: too late, but kept for the settlement.
+#[table(name = "lost_leases", index(session_id))]
+pub struct LostLease {
+    /// The call.
+    #[column(key, references = "tool_calls(call_id)")]
+    pub call_id: String,
+    /// The claim's fencing token.
+    #[column(key)]
+    pub fencing_token: i64,
+    /// The call's session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// The attempt.
+    pub attempt: i64,
+    /// The former holder.
+    pub claimed_by: Option<String>,
+    /// When it expired.
+    pub lost_at: Micros,
+    /// The outcome that the holder reported too late.
+    pub outcome: Option<Outcome>,
+    /// The reported result.
+    pub result: Option<Json>,
+    /// The reported error.
+    pub error: Option<String>,
+    /// When it was reported.
+    pub reported_at: Option<Micros>,
+    /// The event that last changed it.
+    pub seq: Seq,
+}
+
+/// Outcome of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum Outcome {
+    /// It ran successfully.
+    Succeeded,
+    /// It did not run, or it failed.
+    Failed,
+}
+
+/// Loads a call; the event will name its session.
+pub(crate) fn find(ctx: &mut Context<'_>, call_id: &str) -> Result<ToolCall, Abort> {
+    let call = ctx.get::<ToolCall>(call_id)?;
+    let call = call.ok_or_else(|| {
+        Refusal::new(Code::NotFound, format!("there is no tool call {call_id}"))
+            .hint("SELECT call_id, session_id, status FROM tool_calls  lists them")
+    })?;
+    ctx.about(&call.session_id);
+    Ok(call)
+}
+
+/// Whether a session has a call with this status, visible or not.
+pub(crate) fn any(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    status: ToolCallStatus,
+) -> Result<bool, Abort> {
+    let params = [session_id.into(), status.as_str().into()];
+    let first = "WHERE session_id = ?1 AND status = ?2 LIMIT 1";
+    let found = ctx.without_policies(|ctx| ctx.find::<ToolCall>(first, &params))?;
+    Ok(!found.is_empty())
+}
+
+/// Writes a changed call.
+pub(crate) fn save(ctx: &mut Context<'_>, mut call: ToolCall) -> Result<ToolCall, Abort> {
+    call.updated_at = ctx.now;
+    call.seq = ctx.seq;
+    let before = ctx.without_policies(|ctx| ctx.get::<ToolCall>(&call.call_id))?;
+    ctx.update(&call)?;
+    let waited = before.is_some_and(|before| before.waits());
+    if waited != call.waits() {
+        waiting::note(ctx, call.entry(), call.waits())?;
+    }
+    Ok(call)
+}
+
+impl ToolCall {
+    /// Whether a worker can claim it now.
+    pub(super) fn waits(&self) -> bool {
+        self.status == ToolCallStatus::Pending && self.retry_at.is_none()
+    }
+
+    /// Its queue entry.
+    pub(super) fn entry(&self) -> waiting::QueueEntry<'_> {
+        let queue = waiting::calls_of(&self.tool_name);
+        let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
+        waiting::QueueEntry { queue, since, id, session_id }
+    }
+}
+
+/// The tool of a call, in the version with which the call was requested.
+pub(crate) fn pinned(ctx: &mut Context<'_>, call: &ToolCall) -> Result<Tool, Abort> {
+    let newest = tool::find(ctx, &call.tool_name)?;
+    if newest.version == call.tool_version {
+        return Ok(newest);
+    }
+    let key = (call.tool_name.as_str(), call.tool_version);
+    let version = ctx.get::<ToolVersion>(key)?;
+    let pinned = version.and_then(|version| serde_json::from_value(version.manifest.value()).ok());
+    Ok(pinned.unwrap_or(newest))
+}
