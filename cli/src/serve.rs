@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Engine, Retention};
+use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, limits};
 use abide_server::{AccessConfig, Jwt, check_listens};
 use clap::Args;
@@ -124,8 +125,9 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let (db, buffers) = (options.db_or_default(), args.buffers()?);
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
     // token it could not be revoked.
+    let of_file = options.token.clone().filter(|token| token.starts_with(OF_FILE));
     let options = &Options {
-        token: options.token.clone().filter(|token| !token.starts_with("abide_")),
+        token: options.token.clone().filter(|token| !token.starts_with(OF_FILE)),
         ..options.clone()
     };
     let mut access = match &options.token {
@@ -141,6 +143,9 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let address = listener.local_addr()?;
     if !db.exists() {
         access.check_alone(address)?;
+        if of_file.is_some() {
+            return Err(foreign_token(&db).into());
+        }
     }
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
@@ -151,7 +156,11 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let requires_token = match check_listens(&engine, &access, address).await {
+    let checked = match check_token(&engine, of_file.as_deref(), &db).await {
+        Ok(()) => check_listens(&engine, &access, address).await,
+        Err(refusal) => Err(refusal),
+    };
+    let requires_token = match checked {
         Ok(required) => required,
         Err(refusal) => {
             close(&engine).await;
@@ -184,6 +193,29 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
     Ok(())
+}
+
+/// Tokens that begin so are rows of a file.
+const OF_FILE: &str = "abide_";
+
+/// Refuses a token of another file. The operator expects that the server requires it, and without it the server could
+/// accept requests without a token. A revoked or expired token is no error: its file requires another one.
+async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<(), Refusal> {
+    let Some(token) = token else { return Ok(()) };
+    let id = token.trim_start_matches(OF_FILE).split('_').next().unwrap_or_default();
+    let params = [("id".to_owned(), id.into())].into_iter().collect();
+    let sql = "SELECT id FROM tokens WHERE id = :id";
+    let found = engine.query(&Caller::local(), sql, &params, None).await?;
+    if found.rows.is_empty() { Err(foreign_token(db)) } else { Ok(()) }
+}
+
+fn foreign_token(db: &Path) -> Refusal {
+    let db = db.display();
+    let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
+    Refusal::new(Code::Unauthenticated, detail).hint(format!(
+        "unset ABIDE_TOKEN, or create a token of this file:  \
+         abide token create root --role admin --capability '*' --db {db}"
+    ))
 }
 
 async fn close(engine: &Engine) {
