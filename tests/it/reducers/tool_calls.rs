@@ -658,6 +658,8 @@ fn settled_by_the_first_report() {
         settle_tool_call call_id=pay1 outcome=succeeded error=x
         settle_tool_call call_id=pay1 outcome=failed result=x
         settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":7} as=ann
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":7} as=bob
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":8} as=bob
         settle_tool_call call_id=pay1 outcome=failed error="no money left" as=bob
         settle_tool_call call_id=pay1 outcome=failed error="no card" as=bob
         settle_tool_call call_id=pay1 outcome=succeeded as=bob
@@ -669,6 +671,8 @@ fn settled_by_the_first_report() {
             refused bad_arguments: settle_tool_call: a failed outcome cannot have a result
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
+            refused conflict: call pay1 was settled as failed by ann, with other evidence (hint: the first settlement stands; tool_calls has its evidence)
+            refused conflict: call pay1 was settled as failed by ann, with other evidence (hint: the first settlement stands; tool_calls has its evidence)
             refused conflict: call pay1 was settled as failed by ann
             refused conflict: call pay1 was settled as failed by ann
             refused conflict: call put1 is pending; only an unknown call can be settled
