@@ -162,6 +162,31 @@ fn a_token_in_the_servers_own_shell_can_be_revoked() {
     refused(&by_root(&["call", "create_session", "agent=a"]), "unauthenticated");
 }
 
+/// Options of `identity change` replace a value; none could remove it.
+#[test]
+fn rights_of_an_identity_are_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    run(["init", "--db", db]).good();
+    let by = |words: &[&str]| run([words, &["--db", db, "--json"]].concat());
+    let rights = "--role app --capability refunds --scope tenant=a --rate 10/1s --quota 9/1d";
+    let rights: Vec<&str> = rights.split(' ').collect();
+    by(&[&["identity", "create", "ann"], &rights[..]].concat()).good();
+    let stored = || {
+        let sql = "SELECT capabilities, scope, limits FROM identities";
+        by(&["sql", sql]).json()["rows"][0].clone()
+    };
+    by(&["identity", "change", "ann", "--clear", "capabilities"]).good();
+    let limits = r#"{"quota":{"calls":9,"per_ms":86400000},"rate":{"calls":10,"per_ms":1000}}"#;
+    assert_eq!(stored(), json!(["[]", r#"{"tenant":"a"}"#, limits]));
+    by(&["identity", "change", "ann", "--clear", "scope,limits"]).good();
+    assert_eq!(stored(), json!(["[]", "{}", null]));
+    let both = by(&["identity", "change", "ann", "--clear", "scope", "--scope", "tenant=b"]);
+    assert_eq!(both.code, Some(2), "{both:?}");
+    assert!(both.stderr.contains("--clear scope removes what another option sets"), "{both:?}");
+}
+
 /// It started open to all programs of the machine, although its operator had given a token.
 #[test]
 fn a_server_refuses_a_token_of_another_file() {

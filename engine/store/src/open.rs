@@ -372,7 +372,7 @@ fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection,
 }
 
 /// "pending" in double quotes is a column that does not exist, not a text.
-fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     Ok(())
