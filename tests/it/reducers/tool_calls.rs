@@ -158,7 +158,7 @@ fn invalid_calls() {
             refused not_found: there is no tool nothing (hint: register it with  abide call register_tool)
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: call_id is empty
-            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
+            refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000
             refused not_found: there is no tool call c1
             refused not_found: there is no tool call c1
@@ -291,7 +291,7 @@ fn an_expired_at_most_once_call_does_not_run_again() {
             refused conflict: call pay1 is claimed; only an unknown call can be settled
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
-            refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
+            refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
