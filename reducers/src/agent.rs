@@ -69,7 +69,7 @@ pub struct Agent {
 }
 
 /// One revision of an agent, kept for the runs that started with it.
-#[table(name = "agent_revisions", without_rowid)]
+#[table(name = "agent_revisions")]
 pub struct AgentRevision {
     /// The agent.
     #[column(key, references = "agents(name)")]

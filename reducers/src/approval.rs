@@ -54,7 +54,6 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the approval is bound to its arguments'); EN
 /// An approval of a tool call.
 #[table(
     name = "approvals",
-    without_rowid,
     unique(call_id),
     index(session_id),
     index(status),

@@ -48,7 +48,6 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the handoff was claimed by another'); END"
 /// A session's request for a supervisor.
 #[table(
     name = "handoff_requests",
-    without_rowid,
     unique(session_id, where = "status = 'pending' OR status = 'claimed'"),
     index(session_id, status),
     index(status),

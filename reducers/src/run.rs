@@ -105,11 +105,10 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
 /// An agent's run in a session.
 #[table(
     name = "runs",
-    without_rowid,
     unique(session_id, where = "status IN ('running', 'waiting')"),
     index(session_id, created_at),
     index(lease_expires_at, where = "status = 'running' AND lease_expires_at IS NOT NULL"),
-    index(created_at, where = "status = 'running' AND driver IS NULL"),
+    index(created_at, id, where = "status = 'running' AND driver IS NULL"),
     constraint = "CHECK ((driver IS NULL) = (lease_expires_at IS NULL))",
     trigger = ENDED,
     trigger = FENCING

@@ -96,8 +96,7 @@ BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END";
 /// A session: a durable, addressable unit of an agent's work.
 #[table(
     name = "sessions",
-    without_rowid,
-    index(parent_id, where = "parent_id IS NOT NULL"),
+    index(parent_id, id, where = "parent_id IS NOT NULL"),
     trigger = TRANSITIONS,
     trigger = ENDED
 )]

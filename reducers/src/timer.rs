@@ -28,9 +28,8 @@ BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END";
 /// A timer.
 #[table(
     name = "timers",
-    without_rowid,
     index(due_at, where = "status = 'pending'"),
-    index(session_id, status, where = "session_id IS NOT NULL"),
+    index(session_id, status, id, where = "session_id IS NOT NULL"),
     trigger = ENDED
 )]
 pub struct Timer {
@@ -184,7 +183,8 @@ pub(crate) fn cancel_some_of_session(
     session_id: &str,
     most: usize,
 ) -> Result<usize, Abort> {
-    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending' LIMIT ?2";
+    let open = "WHERE session_id = ?1 AND session_id IS NOT NULL AND status = 'pending'
+        ORDER BY id LIMIT ?2";
     let timers = ctx.find::<Timer>(open, &[session_id.into(), (most as i64).into()])?;
     let found = timers.len();
     for mut timer in timers {

@@ -145,7 +145,7 @@ impl ToolLimits {
 }
 
 /// A registered tool, in its newest version.
-#[table(name = "tools", without_rowid)]
+#[table(name = "tools")]
 pub struct Tool {
     /// Its name.
     #[column(key)]
@@ -181,7 +181,7 @@ pub struct Tool {
 }
 
 /// One version of a tool, kept for the calls that were requested with it.
-#[table(name = "tool_versions", without_rowid)]
+#[table(name = "tool_versions")]
 pub struct ToolVersion {
     /// The tool.
     #[column(key, references = "tools(name)")]

@@ -165,7 +165,7 @@ pub struct ToolCall {
 }
 
 /// An expired lease, and what its holder reported afterwards: too late, but kept for the settlement.
-#[table(name = "lost_leases", without_rowid, index(session_id))]
+#[table(name = "lost_leases", index(session_id))]
 pub struct LostLease {
     /// The call.
     #[column(key, references = "tool_calls(call_id)")]

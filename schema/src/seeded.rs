@@ -49,15 +49,13 @@ pub enum SeededBug {
     TornRecordBelieved,
     /// A record of an earlier use of a segment is applied.
     OldRoundBelieved,
-    /// A foreign key is checked only when SQLite commits, after the acknowledgement.
-    ForeignKeyLate,
     /// The rows of a refused group stay in the open transaction.
     GroupNotRolledBack,
 }
 
 impl SeededBug {
     /// All bugs.
-    pub const ALL: [SeededBug; 23] = [
+    pub const ALL: [SeededBug; 22] = [
         SeededBug::AckBeforeSync,
         SeededBug::DeltaBeforeSync,
         SeededBug::QueryBeforeSync,
@@ -79,7 +77,6 @@ impl SeededBug {
         SeededBug::SegmentRecycledEarly,
         SeededBug::TornRecordBelieved,
         SeededBug::OldRoundBelieved,
-        SeededBug::ForeignKeyLate,
         SeededBug::GroupNotRolledBack,
     ];
 }

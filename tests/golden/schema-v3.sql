@@ -10,7 +10,7 @@ CREATE TABLE agent_revisions (
   created_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY (agent, revision)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE agent_state (
   id INTEGER PRIMARY KEY NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE approvals (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TRIGGER approvals_bound BEFORE UPDATE ON approvals
 WHEN OLD.arguments <> NEW.arguments OR OLD.arguments_hash <> NEW.arguments_hash
@@ -182,7 +182,7 @@ CREATE TABLE handoff_requests (
   seq INTEGER NOT NULL,
   CHECK (status <> 'claimed' OR (claimed_by IS NOT NULL
     AND fencing_token IS NOT NULL AND lease_expires_at IS NOT NULL))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TRIGGER handoff_requests_ended BEFORE UPDATE ON handoff_requests
 WHEN OLD.status <> 'pending' AND OLD.status <> 'claimed'
@@ -216,7 +216,7 @@ CREATE TABLE identities (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE lost_leases (
   call_id TEXT NOT NULL REFERENCES tool_calls(call_id) DEFERRABLE INITIALLY DEFERRED,
@@ -231,7 +231,7 @@ CREATE TABLE lost_leases (
   reported_at INTEGER,
   seq INTEGER NOT NULL,
   PRIMARY KEY (call_id, fencing_token)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX lost_leases_session_id ON lost_leases (session_id);
 
@@ -251,7 +251,7 @@ CREATE TABLE policies (
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY (table_name, role, name)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE request_ids (
   caller TEXT NOT NULL,
@@ -270,7 +270,7 @@ CREATE TABLE roles (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE run_events (
   id INTEGER PRIMARY KEY NOT NULL,
@@ -322,9 +322,9 @@ CREATE TABLE runs (
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   CHECK ((driver IS NULL) = (lease_expires_at IS NULL))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
-CREATE INDEX runs_created_at ON runs (created_at) WHERE status = 'running' AND driver IS NULL;
+CREATE INDEX runs_created_at_id ON runs (created_at, id) WHERE status = 'running' AND driver IS NULL;
 
 CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
 WHEN OLD.status NOT IN ('running', 'waiting')
@@ -357,7 +357,7 @@ CREATE TABLE sessions (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TRIGGER sessions_ended BEFORE UPDATE OF
   id, agent, status, parent_id, title, scope, metadata, result, error_code, error_message, reason,
@@ -365,7 +365,7 @@ CREATE TRIGGER sessions_ended BEFORE UPDATE OF
 WHEN OLD.status = 'completed' OR OLD.status = 'failed'
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the session has ended'); END;
 
-CREATE INDEX sessions_parent_id ON sessions (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX sessions_parent_id_id ON sessions (parent_id, id) WHERE parent_id IS NOT NULL;
 
 CREATE TRIGGER sessions_transition BEFORE UPDATE OF status ON sessions
 WHEN OLD.status <> NEW.status AND OLD.status || '>' || NEW.status NOT IN (
@@ -389,7 +389,7 @@ CREATE TABLE timers (
   created_seq INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX timers_due_at ON timers (due_at) WHERE status = 'pending';
 
@@ -397,7 +397,7 @@ CREATE TRIGGER timers_ended BEFORE UPDATE ON timers
 WHEN OLD.status <> 'pending'
 BEGIN SELECT RAISE(FAIL, 'conflict: the timer has ended'); END;
 
-CREATE INDEX timers_session_id_status ON timers (session_id, status) WHERE session_id IS NOT NULL;
+CREATE INDEX timers_session_id_status_id ON timers (session_id, status, id) WHERE session_id IS NOT NULL;
 
 CREATE TABLE tokens (
   id TEXT PRIMARY KEY NOT NULL,
@@ -410,7 +410,7 @@ CREATE TABLE tokens (
   created_by TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX tokens_identity_id ON tokens (identity_id);
 
@@ -487,7 +487,7 @@ CREATE TABLE tool_versions (
   created_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY (name, version)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE tools (
   name TEXT PRIMARY KEY NOT NULL,
@@ -505,7 +505,7 @@ CREATE TABLE tools (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE VIEW undelivered_results AS SELECT c.call_id, c.session_id, c.tool_name, c.status, c.result,
   c.error, c.updated_at, c.seq

@@ -113,7 +113,14 @@ fn the_journal_of_a_database_that_was_removed() {
     say(&world, "more");
     let empty = world.folder.path().join("empty.db");
     fs::write(&empty, "").unwrap();
-    check(&empty, &world, expect![[r#""#]]);
+    check(
+        &empty,
+        &world,
+        expect![[r#"
+        conflict: FOLDER/both.db: the file is new, and the journal of another file is beside it
+        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+    "#]],
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A buggy reducer that writes a row with a dangling reference.
 //!
-//! References are deferred to COMMIT, where SQLite reports that one is broken but not which call
-//! caused it. At first the whole commit was refused, so one caller's bug affected others. Now each
-//! call of such a commit runs alone.
+//! References are deferred. SQLite would check them when it commits, which is after the answers, and
+//! does not report which call broke one. So each group is checked before it is written to the
+//! journal, and each call of a group with a broken reference runs alone.
 
 use std::sync::Arc;
 

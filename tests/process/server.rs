@@ -112,8 +112,12 @@ impl Server {
         self.process = Some(serve(&self.db(), &self.address, &self.options).0);
     }
 
-    /// The file as any SQLite program may open it.
+    /// The file as any SQLite program may open it, once it has what was acknowledged before: such
+    /// a program sees a call when SQLite commits it, milliseconds after its answer. `abide verify`
+    /// waits for that commit.
+    #[track_caller]
     pub(crate) fn raw(&self) -> Connection {
+        self.verify();
         Connection::open_with_flags(self.db(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
     }
 

@@ -237,7 +237,8 @@ impl WriterThread {
             true => Some(self.journal.append(&RecordPosition { from, to, before }, &operations)?),
             false => None,
         };
-        store.end_group()?;
+        // The journal has it. If it could not be kept here, the next record would not continue the log: final.
+        store.end_group().map_err(|why| StoreError::Io(format!("a group was not kept: {why}")))?;
         self.open_rows.push(operations, self.instant());
         self.policies.keep();
         self.visible.finish(to);

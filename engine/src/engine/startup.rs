@@ -115,18 +115,8 @@ pub(super) fn start(store: Store, config: ThreadConfig) -> Result<Arc<Inner>, St
     metrics.change_log_oldest_seq.set(found.change_log_floor.0.unsigned_abs());
     let pools = ReaderPools::start(&shared, found.readers, found.lookups);
     let mut handles = pools.handles;
-    let queries = Arc::new(QueryService {
-        readers: pools.readers,
-        lookups: pools.lookups,
-        planner: Arc::new(Planner::new(Arc::clone(&shared.catalog))),
-        planning_db: Arc::clone(&shared.planning_db),
-        policies: Arc::clone(&found.policies),
-        tables: Arc::new(LiveTables::new(store.layout())),
-        layout: store.layout().clone(),
-        durable: durable_seen.clone(),
-        health: Arc::clone(&threads.health),
-        metrics: Arc::clone(metrics),
-    });
+    let queries =
+        query_service(&shared, pools.readers, pools.lookups, &found.policies, &durable_seen);
     let log = LogPosition { chain: found.chain, last_at: found.head.at };
     let (modules, tables) = (&store.layout().modules, store.layout().tables().collect());
     let clock = Arc::clone(&config.sources.clock);
@@ -242,6 +232,28 @@ impl ReaderPools {
         handles.extend(handle);
         ReaderPools { readers, lookups, handles }
     }
+}
+
+fn query_service(
+    shared: &Shared,
+    readers: Readers,
+    lookups: Readers,
+    policies: &Arc<Policies>,
+    durable: &watch::Receiver<Seq>,
+) -> Arc<QueryService> {
+    let layout = shared.store.layout();
+    Arc::new(QueryService {
+        readers,
+        lookups,
+        planner: Arc::new(Planner::new(Arc::clone(&shared.catalog))),
+        planning_db: Arc::clone(&shared.planning_db),
+        policies: Arc::clone(policies),
+        tables: Arc::new(LiveTables::new(layout)),
+        layout: layout.clone(),
+        durable: durable.clone(),
+        health: Arc::clone(&shared.threads.health),
+        metrics: Arc::clone(&shared.metrics),
+    })
 }
 
 /// The writer's side of live queries.

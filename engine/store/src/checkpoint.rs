@@ -6,9 +6,9 @@ use abide_schema::seeded::{SeededBug, makes};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+use crate::companions::beside;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::private::beside;
 
 /// Makes the whole content of the WAL durable, including writes of other processes and writes whose sync failed before.
 /// No process may write to the WAL meanwhile.

@@ -28,9 +28,9 @@ use std::sync::Arc;
 use abide_schema::Seq;
 use sha2::{Digest as _, Sha256};
 
+use crate::companions::segment;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
-use crate::private::beside;
 use frame::{FRAME_HEADER, FRAMES_START, RecordPosition, SegmentHeader};
 
 /// The journal of an open file. The writer appends; the thread that syncs holds the segments.
@@ -170,7 +170,7 @@ impl Journal {
 
     fn create(&mut self, bytes: u64) -> io::Result<Segment> {
         loop {
-            let path = beside(&self.database, &format!("{SUFFIX}{}", self.next_number));
+            let path = segment(&self.database, self.next_number);
             self.next_number += 1;
             match self.disk.create(&path, bytes) {
                 Ok(file) => return Ok(Segment { file, path, bytes }),
@@ -184,31 +184,6 @@ impl Journal {
             }
         }
     }
-}
-
-/// What follows the name of the database in the names of its segments, before a number.
-pub(crate) const SUFFIX: &str = "-redo-";
-
-/// The segments beside a database.
-///
-/// # Errors An I/O error of the system.
-pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
-    let prefix = beside(database, SUFFIX);
-    let Some(prefix) = prefix.file_name().map(|name| name.as_encoded_bytes().to_vec()) else {
-        return Ok(Vec::new());
-    };
-    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name.as_encoded_bytes().strip_prefix(prefix.as_slice());
-        if number.is_some_and(|it| !it.is_empty() && it.iter().all(u8::is_ascii_digit)) {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Identifies a log in the headers of its segments.

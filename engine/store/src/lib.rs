@@ -14,6 +14,7 @@ mod cell;
 mod cell_bytes;
 pub mod change_log;
 mod checkpoint;
+mod companions;
 mod deferred;
 mod disk;
 mod error;

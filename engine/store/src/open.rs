@@ -10,14 +10,15 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
+use crate::companions::{beside, segments_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
+use crate::journal::Journal;
 use crate::journal::recovery::{FoundJournal, RecoveryError};
-use crate::journal::{Journal, segments_of};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::lock::{Lock, lock, lock_once};
 use crate::migrate;
-use crate::private::{self, beside};
+use crate::private;
 use crate::reader::Reader;
 use crate::system;
 use crate::timelines::Timelines;

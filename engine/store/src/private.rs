@@ -2,7 +2,6 @@
 //! and a file that other users can read causes a warning. SQLite gives the WAL, its index and a
 //! journal the mode of the database.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -10,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::companions::{beside, segments_of};
 use crate::error::OpenError;
-use crate::journal::segments_of;
 
 /// Read and write for the owner.
 const OWNER: u32 = 0o600;
@@ -87,11 +86,4 @@ pub(crate) fn warn_if_open(path: &Path) {
         let file = path.display();
         tracing::warn!("{file} has mode {mode:o}: other users can read it; run  chmod 600 {file}");
     }
-}
-
-/// The path of a companion file: `abide.db-wal` and the like.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name: OsString = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }

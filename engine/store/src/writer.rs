@@ -175,7 +175,7 @@ impl Writer {
     /// # Errors [`StoreError::Constraint`] if a deferred constraint is violated: SQLite itself would check it only at
     /// COMMIT, after the group was acknowledged.
     pub fn take_operations(&self) -> Result<Vec<u8>, StoreError> {
-        if deferred::violates_foreign_keys(&self.connection) && !makes(SeededBug::ForeignKeyLate) {
+        if deferred::violates_foreign_keys(&self.connection) {
             let message = "FOREIGN KEY constraint failed".to_owned();
             return Err(StoreError::Constraint { message });
         }

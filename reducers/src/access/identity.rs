@@ -18,7 +18,7 @@ use crate::access::role::{self, Role};
 use crate::{check, session};
 
 /// An identity that can call reducers: a person, a program, an agent.
-#[table(name = "identities", without_rowid)]
+#[table(name = "identities")]
 pub struct Identity {
     /// Its id, as it appears in the log.
     #[column(key)]

@@ -18,7 +18,7 @@ use crate::check;
 const ONLY: &str = "default";
 
 /// What callers of a role may see of a table. The engine reads this table as the module declares.
-#[table(name = "policies", without_rowid)]
+#[table(name = "policies")]
 pub struct Policy {
     /// The table.
     #[column(key)]

@@ -97,7 +97,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
 ];
 
 /// A custom role.
-#[table(name = "roles", without_rowid)]
+#[table(name = "roles")]
 pub struct Role {
     /// Its name.
     #[column(key)]

@@ -13,7 +13,7 @@ use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Seq, reducer, 
 use crate::{access::identity, check};
 
 /// A token of an identity.
-#[table(name = "tokens", without_rowid, index(identity_id))]
+#[table(name = "tokens", index(identity_id))]
 pub struct Token {
     /// Its id, the part of it that is not secret.
     #[column(key)]

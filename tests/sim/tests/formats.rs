@@ -169,6 +169,17 @@ fn format_2_opens_verifies_and_replays() {
     );
 }
 
+/// With a journal, in eight segments.
+#[test]
+fn format_3_opens_verifies_and_replays() {
+    check(
+        3,
+        expect![[r#"
+        227 events by 57 reducers, the last 45ef733718302a08
+    "#]],
+    );
+}
+
 /// A release with a new format archives a file of it: `abide-sim keep`.
 #[test]
 fn a_file_of_every_format_is_archived() {

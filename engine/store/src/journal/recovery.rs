@@ -13,8 +13,9 @@ use abide_schema::event::Hash;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
 use super::frame::{FRAMES_START, Record, RecordPosition, SegmentHeader, take_record};
+use super::log_digest;
 use super::row_operations::Applier;
-use super::{log_digest, segments_of};
+use crate::companions::segments_of;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::migrate;

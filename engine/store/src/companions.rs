@@ -1,0 +1,42 @@
+//! Names of the files beside a database.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The path of a companion file: `abide.db-wal` and the like.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// What follows the name of the database in the names of its segments, before a number.
+const SEGMENT: &str = "-redo-";
+
+/// The path of a segment of the journal.
+pub(crate) fn segment(database: &Path, number: u64) -> PathBuf {
+    beside(database, &format!("{SEGMENT}{number}"))
+}
+
+/// The segments beside a database.
+///
+/// # Errors An I/O error of the system.
+pub(crate) fn segments_of(database: &Path) -> io::Result<Vec<PathBuf>> {
+    let prefix = beside(database, SEGMENT);
+    let Some(prefix) = prefix.file_name().map(|name| name.as_encoded_bytes().to_vec()) else {
+        return Ok(Vec::new());
+    };
+    let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.as_encoded_bytes().strip_prefix(prefix.as_slice());
+        if number.is_some_and(|it| !it.is_empty() && it.iter().all(u8::is_ascii_digit)) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
