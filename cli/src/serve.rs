@@ -141,12 +141,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
-    if !db.exists() {
-        access.check_alone(address)?;
-        if of_file.is_some() {
-            return Err(foreign_token(&db).into());
-        }
-    }
+    check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
@@ -156,11 +151,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let checked = match check_token(&engine, of_file.as_deref(), &db).await {
-        Ok(()) => check_listens(&engine, &access, address).await,
-        Err(refusal) => Err(refusal),
-    };
-    let requires_token = match checked {
+    let requires_token = match check(&engine, &access, address, of_file.as_deref(), &db).await {
         Ok(required) => required,
         Err(refusal) => {
             close(&engine).await;
@@ -193,6 +184,32 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
     Ok(())
+}
+
+/// Refuses to create a file that could not be served.
+fn check_new(
+    db: &Path,
+    access: &AccessConfig,
+    address: SocketAddr,
+    token: Option<&str>,
+) -> Result<(), Refusal> {
+    match db.exists() {
+        true => Ok(()),
+        false if token.is_some() => Err(foreign_token(db)),
+        false => access.check_alone(address),
+    }
+}
+
+/// Whether the server requires credentials; refuses what [`check_token`] and [`check_listens`] refuse.
+async fn check(
+    engine: &Engine,
+    access: &AccessConfig,
+    address: SocketAddr,
+    token: Option<&str>,
+    db: &Path,
+) -> Result<bool, Refusal> {
+    check_token(engine, token, db).await?;
+    check_listens(engine, access, address).await
 }
 
 /// Tokens that begin so are rows of a file.

@@ -116,9 +116,8 @@ fn commands_that_use_a_file_do_not_create_it() {
     assert!(told.contains("\ncreated c.db\n"), "{told}");
 }
 
-/// Each has a code, a sentence and a hint. Invalid command lines had no code, and no hint, also with `--json`.
-#[test]
-fn the_ten_usual_mistakes() {
+/// A folder with a file of each kind that commands refuse, and the database `a.db` with a token.
+fn folder_of_wrong_files() -> TempDir {
     let folder = folder();
     fs::create_dir(folder.path().join("folder")).unwrap();
     fs::write(folder.path().join("text"), "hello").unwrap();
@@ -132,37 +131,48 @@ fn the_ten_usual_mistakes() {
         word => word.into(),
     }))
     .good();
+    folder
+}
+
+/// Those that need no server.
+const USUAL_MISTAKES: [&str; 13] = [
+    "wacth x",
+    "frobnicate",
+    "events --flolow",
+    "sql x --frobnicate",
+    "serve --retention-time 7",
+    "identity change ann --clear scop",
+    "events --last --json",
+    "sql",
+    "verify typo.db",
+    "verify folder",
+    "verify text",
+    "verify newer.db",
+    "serve --db newer.db --listen 127.0.0.1:0",
+];
+
+/// Each has a code, a sentence and a hint. Invalid command lines had no code, and no hint, also with `--json`.
+#[test]
+fn the_ten_usual_mistakes() {
+    let folder = folder_of_wrong_files();
     let server = Server::start_on(&folder.path().join("a.db"));
     let (url, taken) = (server.url(), server.address().to_owned());
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let nowhere = format!("http://{}", free.local_addr().unwrap());
-    drop(free);
-    let lines = [
-        "wacth x".to_owned(),
-        "frobnicate".to_owned(),
-        "events --flolow".to_owned(),
-        "sql x --frobnicate".to_owned(),
-        "serve --retention-time 7".to_owned(),
-        "identity change ann --clear scop".to_owned(),
-        "events --last --json".to_owned(),
-        "sql".to_owned(),
-        "verify typo.db".to_owned(),
-        "verify folder".to_owned(),
-        "verify text".to_owned(),
-        format!("sql x --url {nowhere}"),
+    let of_servers = [
+        "sql x --url http://127.0.0.1:9".to_owned(),
         format!("sql x --url {url} --token wrong"),
         format!("serve --db b.db --listen {taken}"),
-        "verify newer.db".to_owned(),
-        "serve --db newer.db --listen 127.0.0.1:0".to_owned(),
     ];
+    let lines = USUAL_MISTAKES.into_iter().chain(of_servers.iter().map(String::as_str));
     let mut told = String::new();
-    for line in &lines {
+    for line in lines {
         let line = typed(folder.path(), line);
-        let of_json = line.contains("--json");
-        assert!(of_json || (line.contains("   [") && line.contains("\n  hint: ")), "{line}");
+        assert!(
+            line.contains("--json") || (line.contains("   [") && line.contains("\n  hint: ")),
+            "{line}"
+        );
         told += &line;
     }
-    let told = told.replace(&url, "URL").replace(&nowhere, "NOWHERE").replace(&taken, "ADDRESS");
+    let told = told.replace(&url, "URL").replace(&taken, "ADDRESS");
     expect![[r#"
         $ abide wacth x
         error: there is no command "wacth"   [usage]
@@ -196,8 +206,14 @@ fn the_ten_usual_mistakes() {
         $ abide verify text
         error: text is not an Abide database: it is not a SQLite file   [bad_request]
           hint: pass another file; this one was not changed
-        $ abide sql x --url NOWHERE
-        error: NOWHERE cannot be reached: connection refused (os error 111)   [unreachable]
+        $ abide verify newer.db
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
+          hint: use the newer version of abide
+        $ abide serve --db newer.db --listen 127.0.0.1:0
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
+          hint: use the newer version of abide
+        $ abide sql x --url http://127.0.0.1:9
+        error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]
           hint: is it running? abide serve starts one
         $ abide sql x --url URL --token wrong
         error: the token is unknown   [unauthenticated]
@@ -205,12 +221,6 @@ fn the_ten_usual_mistakes() {
         $ abide serve --db b.db --listen ADDRESS
         error: ADDRESS is in use by another program   [conflict]
           hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
-        $ abide verify newer.db
-        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
-          hint: use the newer version of abide
-        $ abide serve --db newer.db --listen 127.0.0.1:0
-        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
-          hint: use the newer version of abide
     "#]].assert_eq(&told);
 }
 

@@ -26,6 +26,7 @@ mod lock;
 mod migrate;
 mod open;
 mod private;
+mod read_only;
 mod readable_views;
 mod reader;
 mod system;
