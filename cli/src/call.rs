@@ -136,12 +136,11 @@ fn read_object(file: &str) -> Result<Map<String, JsonValue>, Failure> {
 /// If a value was parsed as JSON and the reducer expects text, adds a hint.
 fn explain(failure: Failure, pairs: &Pairs) -> Failure {
     let Failure::Refused(refusal) = failure else { return failure };
-    if refusal.code != Code::BadArguments || !refusal.detail.contains("invalid type") {
+    if refusal.code != Code::BadArguments || !refusal.detail.contains("expected a string") {
         return refusal.into();
     }
-    let is_meant = |(key, typed): &&(String, String)| {
-        refusal.detail.contains(key.as_str()) || refusal.detail.contains(typed.as_str())
-    };
+    let is_meant =
+        |(key, _): &&(String, String)| refusal.detail.contains(&format!(": argument {key}: "));
     let Some((key, typed)) = pairs.guessed.iter().find(is_meant) else { return refusal.into() };
     let hint = format!("{key}={typed} was read as JSON; to send the text:  '{key}@={typed}'");
     Failure::Refused(Refusal { hint: Some(hint), ..refusal })

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use abide_agent::Environment;
 use abide_schema::Module;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
     agent, backup, call, environment, events, explain, identity, init, output, printable, replay,
-    role, serve, sql, token, verify, watch,
+    role, serve, sql, token, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -120,16 +120,27 @@ impl Command {
 /// ```
 #[must_use]
 pub fn main(modules: Vec<Module>) -> ExitCode {
-    let CommandLine { mut options, command } = CommandLine::parse();
+    let CommandLine { mut options, command } = match CommandLine::try_parse() {
+        Ok(parsed) => parsed,
+        Err(error) if usage::is_help(&error) => error.exit(),
+        Err(error) => return ended(&usage::failure(&error, &CommandLine::command()), wants_json()),
+    };
     options.modules = modules;
     start_log(&command);
     match begin(&mut options, command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.print(options.json);
-            failure.exit_code()
-        }
+        Err(failure) => ended(&failure, options.json),
     }
+}
+
+fn ended(failure: &Failure, as_json: bool) -> ExitCode {
+    failure.print(as_json);
+    failure.exit_code()
+}
+
+/// Whether a command line that cannot be parsed asks for JSON.
+fn wants_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// Logs go to stderr. `serve`, or any command with `ABIDE_LOG`, writes log records. Other commands print warnings as
@@ -159,7 +170,6 @@ fn begin(options: &mut Options, command: Command) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_sound_and_every_command_teaches() {

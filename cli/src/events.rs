@@ -1,6 +1,6 @@
 //! `abide events`: shows the log, one line for each event.
 
-use abide_client::{Abide, Seq, Value};
+use abide_client::{Abide, Seq, Subscription, Value};
 use abide_schema::{Code, Micros, Refusal, Table as _};
 use abide_store::EventRow;
 use clap::Args;
@@ -12,9 +12,9 @@ use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::log_pages::LogPages;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 use crate::printable::Printable;
-use crate::reconnect::reporting_reconnects;
+use crate::reconnect::{history_notice, reporting_reconnects};
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -82,27 +82,52 @@ async fn show(abide: &Abide, options: &Options, args: &Events) -> Result<(), Fai
     };
     let mut lines = Lines::new(options.json);
     let columns = visible(abide).await?;
+    // Before the log is read, so that a restore meanwhile is noticed.
+    let live = match args.follow {
+        true => Some(follow(abide, &columns, session).await?),
+        false => None,
+    };
     let mut log = LogPages::new(abide, &columns, session, start);
     while let Some(page) = log.next().await? {
         lines.say(page.rows.iter().map(|row| &row[..]))?;
     }
-    if !args.follow {
-        return Ok(());
-    }
-    let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
-    let mut live = abide.subscribe(format!("SELECT {columns} FROM events {of_session}"));
-    if let Some(session) = session {
-        live = live.param("session", session);
-    }
-    let mut live = live.after(log.after()).await?;
+    let Some(mut live) = live else { return Ok(()) };
+    let mut after = log.after();
     while let Some(update) = live.next().await {
+        if update.history_changed {
+            note(history_notice(options, "all of its events follow"));
+            after = Seq::ZERO;
+        }
+        let repeats = update.reset && !update.history_changed;
         let mut rows: Vec<&[Value]> = update.insert_rows().collect();
         // A reset repeats all rows; the seq selects the new ones.
-        rows.retain(|row| seq(row) > log.after() && (!update.reset || seq(row) > update.from));
+        rows.retain(|row| seq(row) > after && (!repeats || seq(row) > update.from));
         rows.sort_by_key(|row| seq(row));
         lines.say(rows.into_iter())?;
     }
     live.error().map_or(Ok(()), |error| Err(error.clone().into()))
+}
+
+/// Subscribes to the events from now on.
+async fn follow(
+    abide: &Abide,
+    columns: &str,
+    session: Option<&str>,
+) -> Result<Subscription, Failure> {
+    let of_session = if session.is_some() { "WHERE session_id = :session" } else { "" };
+    loop {
+        let reconnects = abide.reconnects();
+        let head = abide.sql("SELECT 1").rows().await?.seq;
+        let mut live = abide.subscribe(format!("SELECT {columns} FROM events {of_session}"));
+        if let Some(session) = session {
+            live = live.param("session", session);
+        }
+        let live = live.after(head).await?;
+        // After a reconnect, the seq can be of another history than the subscription.
+        if abide.reconnects() == reconnects {
+            return Ok(live);
+        }
+    }
 }
 
 /// The stored id of a session. A caller with a scope may omit the namespace of its scope, as in arguments of

@@ -1,7 +1,7 @@
 //! `abide identity`: who may call, and with which rights.
 
 use abide_client::arguments::{ChangeIdentity, DisableIdentity, EnableIdentity};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::failure::Failure;
 use crate::global_options::Options;
@@ -54,6 +54,21 @@ struct Change {
 
     #[command(flatten)]
     grants: GrantOptions,
+
+    /// Remove all of it, repeated or separated by commas
+    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    clear: Vec<Grant>,
+}
+
+/// What an identity can lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Grant {
+    /// All capabilities
+    Capabilities,
+    /// The scope: the identity reaches rows of all scopes
+    Scope,
+    /// The rate limit and the quota
+    Limits,
 }
 
 #[derive(Args, Debug)]
@@ -77,6 +92,7 @@ Examples:
   abide identity create acme-app --role app --scope tenant=acme --rate 100/1s
   abide identity create ann --role supervisor --capability refunds,appeals --scope tenant=acme
   abide identity change ann --capability refunds
+  abide identity change ann --clear capabilities,limits
   abide identity disable ann --reason 'left the company'
   abide identity list --db abide.db                # no server needed";
 
@@ -97,7 +113,7 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
         }
         IdentityCommand::Change(args) => {
             args.grants.check()?;
-            call::make(options, changed(args)).await
+            call::make(options, changed(args)?).await
         }
         IdentityCommand::Disable(Disable { id, reason }) => {
             call::make(options, DisableIdentity { id, reason }).await
@@ -106,7 +122,37 @@ pub(crate) async fn run(options: &Options, args: Identity) -> Result<(), Failure
     }
 }
 
-fn changed(Change { id, role, grants }: Change) -> ChangeIdentity {
-    let (capabilities, scope, limits) = (grants.capability_set(), grants.scope(), grants.limits());
-    ChangeIdentity { id, role, capabilities, scope, limits }
+/// # Errors
+/// A field is both given and cleared.
+fn changed(Change { id, role, grants, clear }: Change) -> Result<ChangeIdentity, Failure> {
+    let given = ChangeIdentity {
+        capabilities: grants.capability_set(),
+        scope: grants.scope(),
+        limits: grants.limits(),
+        role,
+        ..ChangeIdentity::new(id)
+    };
+    Ok(ChangeIdentity {
+        capabilities: cleared(given.capabilities, Grant::Capabilities, &clear)?,
+        scope: cleared(given.scope, Grant::Scope, &clear)?,
+        limits: cleared(given.limits, Grant::Limits, &clear)?,
+        ..given
+    })
+}
+
+/// The given value, or the empty one if it is to be cleared.
+fn cleared<T: Default>(
+    given: Option<T>,
+    field: Grant,
+    clear: &[Grant],
+) -> Result<Option<T>, Failure> {
+    match (clear.contains(&field), given) {
+        (false, given) => Ok(given),
+        (true, None) => Ok(Some(T::default())),
+        (true, Some(_)) => {
+            let field = format!("{field:?}").to_lowercase();
+            let detail = format!("--clear {field} removes what another option sets");
+            Err(Failure::usage(detail, "an option replaces the old value; leave out --clear"))
+        }
+    }
 }

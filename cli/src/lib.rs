@@ -78,6 +78,7 @@ mod terminal;
 mod token;
 #[cfg(test)]
 mod typed_calls;
+mod usage;
 mod verify;
 mod watch;
 

@@ -30,3 +30,11 @@ pub(crate) async fn reporting_reconnects<T>(
         attempt = if link.connected() { 0 } else { attempt + 1 };
     }
 }
+
+/// The line on stderr when the server has another history than before.
+pub(crate) fn history_notice(options: &Options, what_follows: &str) -> String {
+    format!(
+        "warning: the history changed at {}: a backup was restored, or another file is served; {}",
+        options.url, what_follows
+    )
+}

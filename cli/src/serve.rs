@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
 use abide_engine::{Engine, Retention};
+use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal, limits};
 use abide_server::{AccessConfig, Jwt, check_listens};
 use clap::Args;
@@ -124,8 +125,9 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let (db, buffers) = (options.db_or_default(), args.buffers()?);
     // A token of the file, which the shell has for other commands, is looked up like any other. As the server's own
     // token it could not be revoked.
+    let of_file = options.token.clone().filter(|token| token.starts_with(OF_FILE));
     let options = &Options {
-        token: options.token.clone().filter(|token| !token.starts_with("abide_")),
+        token: options.token.clone().filter(|token| !token.starts_with(OF_FILE)),
         ..options.clone()
     };
     let mut access = match &options.token {
@@ -139,9 +141,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let listener =
         TcpListener::bind(&args.listen).await.map_err(|why| taken(&args.listen, &why))?;
     let address = listener.local_addr()?;
-    if !db.exists() {
-        access.check_alone(address)?;
-    }
+    check_new(&db, &access, address, of_file.as_deref())?;
     check_folder(&db)?;
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
@@ -151,7 +151,7 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
     let engine = engine.map_err(|error| error.to_refusal())?;
-    let requires_token = match check_listens(&engine, &access, address).await {
+    let requires_token = match check(&engine, &access, address, of_file.as_deref(), &db).await {
         Ok(required) => required,
         Err(refusal) => {
             close(&engine).await;
@@ -184,6 +184,55 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
     Ok(())
+}
+
+/// Refuses to create a file that could not be served.
+fn check_new(
+    db: &Path,
+    access: &AccessConfig,
+    address: SocketAddr,
+    token: Option<&str>,
+) -> Result<(), Refusal> {
+    match db.exists() {
+        true => Ok(()),
+        false if token.is_some() => Err(foreign_token(db)),
+        false => access.check_alone(address),
+    }
+}
+
+/// Whether the server requires credentials; refuses what [`check_token`] and [`check_listens`] refuse.
+async fn check(
+    engine: &Engine,
+    access: &AccessConfig,
+    address: SocketAddr,
+    token: Option<&str>,
+    db: &Path,
+) -> Result<bool, Refusal> {
+    check_token(engine, token, db).await?;
+    check_listens(engine, access, address).await
+}
+
+/// Tokens that begin so are rows of a file.
+const OF_FILE: &str = "abide_";
+
+/// Refuses a token of another file. The operator expects that the server requires it, and without it the server could
+/// accept requests without a token. A revoked or expired token is no error: its file requires another one.
+async fn check_token(engine: &Engine, token: Option<&str>, db: &Path) -> Result<(), Refusal> {
+    let Some(token) = token else { return Ok(()) };
+    let id = token.trim_start_matches(OF_FILE).split('_').next().unwrap_or_default();
+    let params = [("id".to_owned(), id.into())].into_iter().collect();
+    let sql = "SELECT id FROM tokens WHERE id = :id";
+    let found = engine.query(&Caller::local(), sql, &params, None).await?;
+    if found.rows.is_empty() { Err(foreign_token(db)) } else { Ok(()) }
+}
+
+fn foreign_token(db: &Path) -> Refusal {
+    let db = db.display();
+    let detail = format!("{db} does not have the token of --token or ABIDE_TOKEN");
+    Refusal::new(Code::Unauthenticated, detail).hint(format!(
+        "unset ABIDE_TOKEN, or create a token of this file:  \
+         abide token create root --role admin --capability '*' --db {db}"
+    ))
 }
 
 async fn close(engine: &Engine) {

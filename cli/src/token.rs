@@ -103,9 +103,13 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     if let Some(file) = new_file.filter(|_| !options.json) {
         note(format!("created {}", file.display()));
     }
+    let lacks_admin = lacks_admin(options, &abide, &args).await;
     let made = make(&abide, &args, &secret).await;
     abide.close().await;
     let token = made?;
+    if lacks_admin {
+        note(no_admin(options));
+    }
     if options.json {
         return say_json(&json!({"token": secret.text(), "row": token}));
     }
@@ -115,6 +119,35 @@ async fn create(options: &Options, args: Create) -> Result<(), Failure> {
     };
     note(format!("token {} of {}, {until}. It is printed only once:", secret.id(), args.identity));
     say(secret.text())
+}
+
+/// Whether the file has no token of an admin without a scope, and the new one is none either. Only a caller who sees
+/// all tokens can say so: one with the file, or of a server that requires no token yet.
+async fn lacks_admin(options: &Options, abide: &Abide, args: &Create) -> bool {
+    if options.db.is_none() && options.token.is_some() {
+        return false;
+    }
+    let sql = "SELECT
+        (SELECT count(*) FROM tokens AS t JOIN identities AS i ON i.id = t.identity_id
+         WHERE i.role = 'admin' AND i.scope = '{}'
+           AND t.revoked_at IS NULL AND i.disabled_at IS NULL)
+        + (SELECT count(*) FROM identities
+           WHERE id = :id AND role = 'admin' AND scope = '{}' AND disabled_at IS NULL)";
+    let admins = abide.sql(sql).param("id", &args.identity).fetch::<i64>().await;
+    let is_admin = args.role.as_deref() == Some("admin") && args.grants.scope.is_empty();
+    // If the query fails, so does the call, with the reason.
+    !is_admin && admins.is_ok_and(|admins| admins == [0])
+}
+
+fn no_admin(options: &Options) -> String {
+    let file = match &options.db {
+        Some(file) => file.display().to_string(),
+        None => "FILE (after the server has stopped)".to_owned(),
+    };
+    format!(
+        "warning: no token of role admin without a scope exists; create one with  \
+         abide token create root --role admin --capability '*' --db {file}"
+    )
 }
 
 /// Creates the token, and its identity if requested: both or neither.

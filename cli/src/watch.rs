@@ -6,9 +6,9 @@ use clap::Args;
 use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
-use crate::output::{say, say_json};
+use crate::output::{note, say, say_json};
 use crate::pairs;
-use crate::reconnect::reporting_reconnects;
+use crate::reconnect::{history_notice, reporting_reconnects};
 use crate::signals;
 use crate::terminal::Terminal;
 
@@ -49,7 +49,8 @@ const EXAMPLES: &str = "\
 On a terminal the output is a table that stays up to date: new rows are green, changed rows yellow.
 On a pipe each change is a line: `+` for a new row, `~` for a changed row, `-` for a removed row.
 In a query with LIMIT the line has the position of the row, from `#1`.
-With --json each update is one object: a snapshot, then deltas.
+With --json each update is one object: a snapshot, then deltas. If an older backup was restored, a
+snapshot with \"history_changed\": true replaces all earlier ones.
 
 When the connection is lost, abide reconnects and no change is missed. Ctrl-C ends it.
 
@@ -109,7 +110,7 @@ async fn watch(
 ) -> Result<(), Failure> {
     // The screen shows the state of the connection itself.
     let on_screen = matches!(show, Display::Screen(_));
-    let followed = follow(abide, subscription, show, count);
+    let followed = follow(abide, options, subscription, show, count);
     if on_screen {
         followed.await
     } else {
@@ -119,6 +120,7 @@ async fn watch(
 
 async fn follow(
     abide: &Abide,
+    options: &Options,
     mut subscription: Subscription,
     mut show: Display,
     count: Option<u64>,
@@ -138,6 +140,9 @@ async fn follow(
             _ => subscription.next().await,
         };
         let Some(update) = update else { break };
+        if update.history_changed && !matches!(show, Display::Screen(_)) {
+            note(history_notice(options, "what follows is of the present history"));
+        }
         match &mut show {
             Display::Screen(screen) => {
                 screen.take(&update);

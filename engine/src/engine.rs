@@ -10,7 +10,7 @@ use abide_live::TemplateWork;
 use abide_schema::reducer::{Caller, CredentialQueries};
 use abide_schema::wire::{BatchCall, Explanation};
 use abide_schema::{Code, Micros, Refusal, Seq, limits};
-use abide_store::{Layout, OpenError, Store};
+use abide_store::{Layout, OpenError, Store, readable_views};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
 
@@ -293,7 +293,28 @@ impl Engine {
                 })
             })
             .collect();
-        json!({"tables": tables, "reducers": reducers})
+        let views = self.describe_views(&tables);
+        json!({"tables": tables, "views": views, "reducers": reducers})
+    }
+
+    /// The views over described tables.
+    fn describe_views(&self, tables: &[JsonValue]) -> Vec<JsonValue> {
+        let text = |value: &JsonValue| value["name"].as_str().unwrap_or_default().to_owned();
+        let tables = tables.iter().map(|table| {
+            let columns = table["columns"].as_array().into_iter().flatten().map(text).collect();
+            (text(table), columns)
+        });
+        let tables: Vec<(String, Vec<String>)> = tables.collect();
+        match readable_views(self.inner.store.layout(), &tables) {
+            Ok(views) => views
+                .into_iter()
+                .map(|(name, columns)| json!({"name": name, "columns": columns}))
+                .collect(),
+            Err(error) => {
+                tracing::error!(%error, "the views cannot be described");
+                Vec::new()
+            }
+        }
     }
 
     /// Closes the engine: queued calls are run, made durable and answered, then the WAL is checkpointed.

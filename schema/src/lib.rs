@@ -6,12 +6,13 @@
 //!
 //! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
-//! records · [`refusal`] refusals · [`wire`] the wire format · [`mod@checksum`] checksums of
+//! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`mod@checksum`] checksums of
 //! results · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
 
+pub mod argument_error;
 pub mod caller;
 pub mod canonical;
 pub mod checksum;

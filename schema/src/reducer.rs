@@ -621,11 +621,3 @@ pub fn result_schema<T: schemars::JsonSchema>() -> JsonValue {
     let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
     settings.into_generator().into_root_schema_for::<T>().to_value()
 }
-
-/// The refusal of invalid arguments, with the list of valid ones.
-#[doc(hidden)]
-#[must_use]
-pub fn bad_arguments(reducer: &str, takes: &str, why: &dyn fmt::Display) -> Refusal {
-    Refusal::new(Code::BadArguments, format!("{reducer}: {why}"))
-        .hint(format!("{reducer} takes {takes}"))
-}

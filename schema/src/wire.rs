@@ -329,6 +329,9 @@ pub enum ServerMessage {
         /// The rows that the client held before are void.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         reset: bool,
+        /// The rows that the client held before, and its seq, are from a history that the file does not have.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        history_changed: bool,
         /// The query has a LIMIT: its deltas contain positions instead of keys.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         top_n: bool,

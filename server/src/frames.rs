@@ -147,6 +147,9 @@ fn snapshot(part: &SnapshotPart) -> String {
     if part.reset {
         json.raw(r#","reset":true"#);
     }
+    if part.history_changed {
+        json.raw(r#","history_changed":true"#);
+    }
     json.raw("}").text()
 }
 

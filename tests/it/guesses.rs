@@ -71,6 +71,38 @@ fn derived(hash: &Hash, at: Micros) -> Vec<String> {
     [hex(hash)].into_iter().chain(drawn).collect()
 }
 
+/// The schema listed no views, and a view is readable only if its columns are.
+#[test]
+fn the_schema_lists_the_views_that_a_caller_can_read() {
+    run(async {
+        let world = World::new();
+        let hide = json!({"table": "tool_calls", "role": "app", "hidden": ["error"]});
+        let views = |caller: &Caller| {
+            let schema = world.engine().describe_for(caller);
+            let names = schema["views"].as_array().unwrap().iter();
+            names.map(|view| view["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let (local, bounded) = (Caller::local(), tenant("zeta"));
+        for hides in [false, true] {
+            for caller in [&local, &bounded] {
+                for view in ["unknown_tool_calls", "undelivered_results"] {
+                    let sql = format!("SELECT * FROM {view}");
+                    let read = world.engine().query(caller, &sql, &Map::new(), None).await;
+                    assert_eq!(views(caller).contains(&view.to_owned()), read.is_ok(), "{view}");
+                }
+            }
+            assert_eq!(views(&bounded).contains(&"undelivered_results".to_owned()), !hides);
+            world.call("set_policy", hide.clone()).await.unwrap();
+        }
+        let schema = world.engine().describe();
+        let view = &schema["views"][0];
+        assert_eq!(
+            (&view["name"], &view["columns"][0]),
+            (&json!("unknown_tool_calls"), &json!("call_id"))
+        );
+    });
+}
+
 #[test]
 fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
     let mut world = World::new();

@@ -162,6 +162,78 @@ fn a_token_in_the_servers_own_shell_can_be_revoked() {
     refused(&by_root(&["call", "create_session", "agent=a"]), "unauthenticated");
 }
 
+/// Options of `identity change` replace a value; none could remove it.
+#[test]
+fn rights_of_an_identity_are_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    run(["init", "--db", db]).good();
+    let by = |words: &[&str]| run([words, &["--db", db, "--json"]].concat());
+    let rights = "--role app --capability refunds --scope tenant=a --rate 10/1s --quota 9/1d";
+    let rights: Vec<&str> = rights.split(' ').collect();
+    by(&[&["identity", "create", "ann"], &rights[..]].concat()).good();
+    let stored = || {
+        let sql = "SELECT capabilities, scope, limits FROM identities";
+        by(&["sql", sql]).json()["rows"][0].clone()
+    };
+    by(&["identity", "change", "ann", "--clear", "capabilities"]).good();
+    let limits = r#"{"quota":{"calls":9,"per_ms":86400000},"rate":{"calls":10,"per_ms":1000}}"#;
+    assert_eq!(stored(), json!(["[]", r#"{"tenant":"a"}"#, limits]));
+    by(&["identity", "change", "ann", "--clear", "scope,limits"]).good();
+    assert_eq!(stored(), json!(["[]", "{}", null]));
+    let both = by(&["identity", "change", "ann", "--clear", "scope", "--scope", "tenant=b"]);
+    assert_eq!(both.code, Some(2), "{both:?}");
+    assert!(both.stderr.contains("--clear scope removes what another option sets"), "{both:?}");
+}
+
+/// It started open to all programs of the machine, although its operator had given a token.
+#[test]
+fn a_server_refuses_a_token_of_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let create = ["token", "create", "root", "--role", "admin", "--capability", "*", "--db"];
+    let token = run(create.into_iter().chain([&*at("other.db")])).good();
+    run(["init", "--db", &at("open.db")]).good();
+    for db in ["open.db", "new.db"] {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--db", &at(db)];
+        let ended =
+            Process::spawn(abide().env("ABIDE_TOKEN", token.trim_end()).args(serve)).ended();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let told = ended.stderr.replace(&*folder.path().to_string_lossy(), "");
+        let expected = format!(
+            "error: /{db} does not have the token of --token or ABIDE_TOKEN   [unauthenticated]\n  \
+             hint: unset ABIDE_TOKEN, or create a token of this file:  \
+             abide token create root --role admin --capability '*' --db /{db}\n"
+        );
+        assert_eq!(told, expected);
+    }
+    assert!(!folder.path().join("new.db").exists());
+}
+
+/// After a first token of a tenant, nothing says that no caller can administer the server any more.
+#[test]
+fn a_first_token_that_is_no_admin_warns() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = folder.path().join("abide.db");
+    let db = db.to_str().unwrap();
+    let warning = format!(
+        "warning: no token of role admin without a scope exists; create one with  \
+         abide token create root --role admin --capability '*' --db {db}\n"
+    );
+    let tenant = ["--role", "admin", "--scope", "tenant=a"];
+    let create = |id: &'static str, words: &[&'static str]| {
+        let ended = run([&["token", "create", id, "--db", db], words].concat());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.stderr.contains(&warning)
+    };
+    assert!(create("acme", &tenant));
+    assert!(create("acme", &[]));
+    assert!(create("app", &["--role", "app"]));
+    assert!(!create("root", &["--role", "admin", "--capability", "*"]));
+    assert!(!create("root", &[]) && !create("app", &[]));
+}
+
 /// The server accepts other machines only once there is a token.
 #[test]
 fn other_machines_need_a_token() {

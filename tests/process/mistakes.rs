@@ -49,9 +49,8 @@ fn a_replay_past_the_end_of_the_log_is_refused() {
             error: the log ends at event 1, before event 2   [not_found]
               hint: --to 1 or less; without --to all events are replayed
             $ abide replay a.db --to -1 --into then.db
-            error: invalid value '-1' for '--to <SEQ>': -1 is not in 0..9223372036854775807
-
-            For more information, try '--help'.
+            error: "-1" is not a valid value of --to <SEQ>: -1 is not in 0..9223372036854775807   [usage]
+              hint: abide replay --help  describes the options
         "#]],
     );
     assert!(!folder.path().join("then.db").exists());
@@ -115,6 +114,114 @@ fn commands_that_use_a_file_do_not_create_it() {
     );
     let told = typed(folder.path(), "token create root --role admin --db c.db");
     assert!(told.contains("\ncreated c.db\n"), "{told}");
+}
+
+/// A folder with a file of each kind that commands refuse, and the database `a.db` with a token.
+fn folder_of_wrong_files() -> TempDir {
+    let folder = folder();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    fs::write(folder.path().join("text"), "hello").unwrap();
+    let newer = rusqlite::Connection::open(folder.path().join("newer.db")).unwrap();
+    newer.execute_batch("CREATE TABLE t (x)").unwrap();
+    newer.pragma_update(None, "application_id", abide_store::APPLICATION_ID).unwrap();
+    newer.pragma_update(None, "user_version", 99).unwrap();
+    drop(newer);
+    run(["token", "create", "root", "--role", "admin", "--db", "a.db"].map(|word| match word {
+        "a.db" => folder.path().join("a.db").into_os_string(),
+        word => word.into(),
+    }))
+    .good();
+    folder
+}
+
+/// Those that need no server.
+const USUAL_MISTAKES: [&str; 13] = [
+    "wacth x",
+    "frobnicate",
+    "events --flolow",
+    "sql x --frobnicate",
+    "serve --retention-time 7",
+    "identity change ann --clear scop",
+    "events --last --json",
+    "sql",
+    "verify typo.db",
+    "verify folder",
+    "verify text",
+    "verify newer.db",
+    "serve --db newer.db --listen 127.0.0.1:0",
+];
+
+/// Each has a code, a sentence and a hint. Invalid command lines had no code, and no hint, also with `--json`.
+#[test]
+fn the_ten_usual_mistakes() {
+    let folder = folder_of_wrong_files();
+    let server = Server::start_on(&folder.path().join("a.db"));
+    let (url, taken) = (server.url(), server.address().to_owned());
+    let of_servers = [
+        "sql x --url http://127.0.0.1:9".to_owned(),
+        format!("sql x --url {url} --token wrong"),
+        format!("serve --db b.db --listen {taken}"),
+    ];
+    let lines = USUAL_MISTAKES.into_iter().chain(of_servers.iter().map(String::as_str));
+    let mut told = String::new();
+    for line in lines {
+        let line = typed(folder.path(), line);
+        assert!(
+            line.contains("--json") || (line.contains("   [") && line.contains("\n  hint: ")),
+            "{line}"
+        );
+        told += &line;
+    }
+    let told = told.replace(&url, "URL").replace(&taken, "ADDRESS");
+    expect![[r#"
+        $ abide wacth x
+        error: there is no command "wacth"   [usage]
+          hint: did you mean watch?
+        $ abide frobnicate
+        error: there is no command "frobnicate"   [usage]
+          hint: abide --help  lists the commands and options
+        $ abide events --flolow
+        error: there is no option --flolow   [usage]
+          hint: did you mean --follow?
+        $ abide sql x --frobnicate
+        error: there is no option --frobnicate   [usage]
+          hint: abide sql <SQL> [NAME=VALUE]...;  abide sql --help  describes the options
+        $ abide serve --retention-time 7
+        error: "7" is not a valid value of --retention-time <TIME>: expected a number and a unit: 90s, 30m, 12h, 7d or 4w   [usage]
+          hint: abide serve --help  describes the options
+        $ abide identity change ann --clear scop
+        error: "scop" is not a valid value of --clear <FIELD>   [usage]
+          hint: did you mean scope?
+        $ abide events --last --json
+        {"code":"usage","detail":"--last <N> has no value","hint":"abide events --help  describes the options","retryable":false,"title":"Usage","type":"about:blank"}
+        $ abide sql
+        error: <SQL> is missing   [usage]
+          hint: abide sql <SQL> [NAME=VALUE]...;  abide sql --help  describes the options
+        $ abide verify typo.db
+        error: typo.db does not exist   [not_found]
+          hint: check the path;  abide init  creates a file
+        $ abide verify folder
+        error: folder is a folder, not a database file   [bad_request]
+          hint: check the path
+        $ abide verify text
+        error: text is not an Abide database: it is not a SQLite file   [bad_request]
+          hint: pass another file; this one was not changed
+        $ abide verify newer.db
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
+          hint: use the newer version of abide
+        $ abide serve --db newer.db --listen 127.0.0.1:0
+        error: newer.db was written by a newer Abide: its format has version 99, this one supports 3   [bad_request]
+          hint: use the newer version of abide
+        $ abide sql x --url http://127.0.0.1:9
+        error: http://127.0.0.1:9 cannot be reached: connection refused (os error 111)   [unreachable]
+          hint: is it running? abide serve starts one
+        $ abide sql x --url URL --token wrong
+        error: the token is unknown   [unauthenticated]
+          hint: check it for missing characters; an admin can create another:  abide token create
+        $ abide serve --db b.db --listen ADDRESS
+        error: ADDRESS is in use by another program   [conflict]
+          hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
+    "#]].assert_eq(&told);
 }
 
 /// They were reported as damaged databases, with the advice to restore a backup.

@@ -8,7 +8,7 @@ use abide_client::{Abide, Subscription};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::program::{PATIENCE, run};
+use crate::program::{PATIENCE, Process, abide as program, run};
 use crate::server::Server;
 
 const QUERY: &str = "SELECT seq, content FROM agent_state ORDER BY seq";
@@ -102,6 +102,57 @@ async fn a_client_notices_another_file_on_the_same_port() {
     server.start_again();
     wait_for(&mut watched, "there 3").await;
     assert_equal(&abide, &watched).await;
+}
+
+/// A file with three messages, its backup with one, and then the backup with other messages in place of the file.
+/// `commands` run against the server all that time.
+async fn restored_under<const N: usize>(commands: [&[&str]; N]) -> [Process; N] {
+    let mut server = Server::start();
+    let abide = server.client().await;
+    abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
+    say(&abide, &["one"]).await;
+    backup(&server, "copy.db");
+    say(&abide, &["lost 1", "lost 2"]).await;
+    let mut running = commands.map(|command| {
+        let mut process = program();
+        process.args(command).args(["--url", &server.url()]);
+        Process::spawn(&mut process)
+    });
+    for process in &mut running {
+        while !process.line().contains("lost 2") {}
+    }
+    server.stop();
+    restore(&server, "copy.db");
+    server.start_again();
+    say(&server.client().await, &["other 1", "other 2", "other 3"]).await;
+    for process in &mut running {
+        while !process.error_line().contains("the history changed at ") {}
+    }
+    running
+}
+
+/// `abide events --follow` compared seqs over a restore: it left out the events of the other history whose seqs it had
+/// shown, without a word.
+#[tokio::test]
+async fn events_of_the_other_history_are_shown() {
+    let follow: &[&str] = &["events", "--follow", "--last", "1"];
+    let [events] = restored_under([follow]).await;
+    for content in ["create_session", "one", "other 1", "other 2", "other 3"] {
+        let line = events.line();
+        assert!(line.contains(content), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn watch_reports_the_other_history() {
+    let (lines, json): (&[&str], &[&str]) = (&["watch", QUERY], &["watch", "--json", QUERY]);
+    let [lines, json] = restored_under([lines, json]).await;
+    while !lines.line().contains("other 3") {}
+    // Programs get the whole result in place of what they have.
+    let record = json.line();
+    assert!(record.starts_with(r#"{"op":"snapshot""#), "{record}");
+    assert!(record.contains(r#""reset":true,"history_changed":true"#), "{record}");
+    assert!(record.contains("one") && !record.contains("lost"), "{record}");
 }
 
 /// After an ordinary restart, and after a crash, a client resumes with the changes and does not fetch the result again.

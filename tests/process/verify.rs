@@ -144,6 +144,31 @@ fn a_changed_byte_is_found_while_a_server_serves_the_file() {
     assert_eq!(server.verify(), made.events + 1);
 }
 
+/// Each left a WAL and its index beside the backup that it read.
+#[test]
+fn commands_that_read_a_file_leave_its_folder_as_it_was() {
+    let file = DemoFile::new();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.db");
+    backup(&file.db(), &copy).good();
+    let content = || {
+        let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = entries.map(|path| (fs::read(&path).unwrap(), path)).collect();
+        files.sort();
+        files
+    };
+    let before = content();
+    verify(&copy, &[]).good();
+    verify(&copy, &["--replay"]).good();
+    let other = file.folder.path().join("other.db");
+    backup(&copy, &other).good();
+    let then = file.folder.path().join("then.db");
+    run(["replay", path(&copy), "--into", path(&then), "--to", "2"]).good();
+    let after = content();
+    assert_eq!(after.len(), 1, "{:?}", after.iter().map(|file| &file.1).collect::<Vec<_>>());
+    assert!(after == before, "the file was changed");
+}
+
 #[test]
 fn a_log_whose_end_is_cut_off_is_found() {
     let made = DemoFile::new();

@@ -19,6 +19,10 @@ pub(super) enum Frame<'a> {
         key: &'a [String],
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         top_n: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        reset: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        history_changed: bool,
         rows: Rows,
     },
     Delta {
@@ -46,14 +50,24 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// The frame of an update: first a snapshot, then deltas.
+    /// The frame of an update: first a snapshot, then deltas; a snapshot again if the history changed.
     pub(super) fn take<'a>(&mut self, live: &'a Subscription, update: &Update) -> Frame<'a> {
-        let inserts: Rows = update.insert_rows().map(row).collect();
-        if !self.begun || update.reset {
-            self.begun = true;
+        let history_changed = update.history_changed;
+        if !self.begun || update.reset || history_changed {
+            let reset = std::mem::replace(&mut self.begun, true);
             let (columns, key, top_n) = (live.columns(), live.key(), live.is_top_n());
-            return Frame::Snapshot { id: ID, seq: update.seq, columns, key, top_n, rows: inserts };
+            return Frame::Snapshot {
+                id: ID,
+                seq: update.seq,
+                columns,
+                key,
+                top_n,
+                reset,
+                history_changed,
+                rows: live.rows().map(row).collect(),
+            };
         }
+        let inserts: Rows = update.insert_rows().map(row).collect();
         let updates: Rows = update.update_rows().map(row).collect();
         let change = match update.positions() {
             Some(Positions { deletes, inserts: came, updates: changed }) => Change {

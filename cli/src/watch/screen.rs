@@ -30,6 +30,8 @@ pub(super) struct Screen {
     /// Highlighted rows, by their JSON text.
     marks: HashMap<String, Marked>,
     last_change: Seq,
+    /// The server has another history than at the beginning.
+    history_changed: bool,
     /// The text on the screen without control sequences: it is printed on the main screen at the end.
     shown: Printable,
     next_look: Instant,
@@ -58,6 +60,7 @@ impl Screen {
             begun: false,
             marks: HashMap::new(),
             last_change: Seq::ZERO,
+            history_changed: false,
             shown: Printable::default(),
             next_look: Instant::now() + LOOK,
             link: abide.link(),
@@ -67,6 +70,7 @@ impl Screen {
     /// Processes an update; the first one is the initial result.
     pub(super) fn take(&mut self, update: &Update) {
         self.last_change = update.seq;
+        self.history_changed |= update.history_changed;
         if !self.begun {
             self.begun = true;
             return;
@@ -130,6 +134,9 @@ impl Screen {
             parts.push(format!("{} not shown", cells::counted(left_out as u64, "empty column")));
         }
         parts.push(format!("last change at {}", self.last_change));
+        if self.history_changed {
+            parts.push("the history changed (backup or other file)".to_owned());
+        }
         match abide.reconnects() {
             _ if !self.link.connected() => parts.push("waiting for the server".to_owned()),
             0 => parts.push("live".to_owned()),

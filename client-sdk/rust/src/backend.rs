@@ -109,7 +109,14 @@ impl Start {
 pub(crate) enum Event {
     /// The whole result. It is the first event unless the subscription starts after a seq; a later
     /// snapshot replaces everything before it.
-    Snapshot { seq: Seq, info: Arc<SubscriptionInfo>, rows: Vec<Row>, checksum: Option<Checksum> },
+    Snapshot {
+        seq: Seq,
+        info: Arc<SubscriptionInfo>,
+        rows: Vec<Row>,
+        checksum: Option<Checksum>,
+        /// Earlier events are from a history that the server does not have.
+        history_changed: bool,
+    },
     /// The changes up to a seq; includes the result's shape if it answers a resume.
     Delta {
         to: Seq,

@@ -308,7 +308,8 @@ impl ConnectionPump {
                 self.stale = false;
                 let rows = std::mem::take(&mut self.parts);
                 let (seq, info, checksum) = (part.seq, part.info, part.checksum);
-                Some(Event::Snapshot { seq, info, rows, checksum })
+                let history_changed = part.history_changed;
+                Some(Event::Snapshot { seq, info, rows, checksum, history_changed })
             }
             Update::Delta { changes, .. }
                 if changes.iter().any(|change| change.delta.is_stale()) =>

@@ -109,6 +109,7 @@ impl Subscribe {
                 holds_rows,
                 seq: start.seq().unwrap_or(Seq::ZERO),
                 first: None,
+                history_changed: false,
                 repair: Repair { of_all: mismatches, ..Repair::default() },
                 ended: None,
             };
@@ -147,6 +148,8 @@ pub struct Subscription {
     holds_rows: bool,
     seq: Seq,
     first: Option<Update>,
+    /// The next update leads to another history.
+    history_changed: bool,
     repair: Repair,
     ended: Option<Error>,
 }
@@ -271,8 +274,10 @@ impl Subscription {
                 self.ended = Some(error);
                 return None;
             }
-            Event::Snapshot { seq, info, rows, checksum } => {
+            Event::Snapshot { seq, info, rows, checksum, history_changed: changed } => {
                 self.repair.waits = false;
+                // Kept over a repair, until the update that shows the other history.
+                self.history_changed |= changed;
                 self.take_snapshot(&info, rows, checksum).map(|taken| (seq, taken))
             }
             _ if self.repair.waits => return None,
@@ -290,10 +295,12 @@ impl Subscription {
         };
         self.repair.in_a_row = 0;
         let from = std::mem::replace(&mut self.seq, to);
-        if changes.is_empty() && !reset {
+        let history_changed = std::mem::take(&mut self.history_changed);
+        if changes.is_empty() && !reset && !history_changed {
             return None;
         }
-        Some(Update { from, seq: to, reset, shape: Arc::clone(&self.shape), changes })
+        let shape = Arc::clone(&self.shape);
+        Some(Update { from, seq: to, reset, history_changed, shape, changes })
     }
 
     fn take_snapshot(
@@ -391,6 +398,10 @@ pub struct Update {
     /// a subscription; true for a later one only if the subscription is that starts [`after`](Subscribe::after) a seq
     /// whose history is gone. (Otherwise the client computes the difference.)
     pub reset: bool,
+    /// The server has another history than before: an older backup was restored, or another file is served
+    /// at the same address. `from` is a seq of the former history; seqs of earlier updates mean nothing in the
+    /// new one, and `seq` can be smaller than `from`. Such an update can be without changes.
+    pub history_changed: bool,
     shape: Arc<Shape>,
     changes: Changes,
 }

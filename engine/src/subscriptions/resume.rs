@@ -25,11 +25,25 @@ use crate::subscriptions::shared_results::{SharedResult, SharedResults};
 #[derive(Debug)]
 pub(crate) enum ResumeResult {
     /// The whole result; with a reason if a delta was requested but is not possible.
-    Snapshot { seq: Seq, rows: Arc<SharedResult>, why: Option<Refusal> },
+    Snapshot { seq: Seq, rows: Arc<SharedResult>, why: Option<Resync> },
     /// The changes since a seq, and the checksum of the new result if requested.
     Delta { from: Seq, seq: Seq, delta: HeldDelta, checksum: Option<Checksum> },
     /// The result as of a past state, and the changes since.
     Past { past: Seq, rows: Arc<SharedResult>, seq: Seq, delta: HeldDelta },
+}
+
+/// Why a client gets a whole result in place of changes.
+#[derive(Debug)]
+pub(crate) struct Resync {
+    pub(crate) refusal: Refusal,
+    /// The client's rows are from a history that the file does not have.
+    pub(crate) history_changed: bool,
+}
+
+impl From<Refusal> for Resync {
+    fn from(refusal: Refusal) -> Resync {
+        Resync { refusal, history_changed: false }
+    }
 }
 
 impl ResumeResult {
@@ -52,7 +66,7 @@ pub(crate) fn begin_again(
     let state = reader.snapshot().map_err(|error| error.to_refusal())?;
     let why = "your rows are from a history that this database does not have; it may have been \
                restored from a backup";
-    whole_snapshot(&state, binding, Some(resync(why.to_owned())), shared)
+    whole_snapshot(&state, binding, Some(other_history(why.to_owned())), shared)
 }
 
 /// Reads where a subscription starts.
@@ -129,7 +143,7 @@ fn resume_in(
     let seq = state.seq();
     if from > seq {
         let why = format!("seq {from} is ahead of the log, which ends at {seq}");
-        return whole_snapshot(state, binding, Some(resync(why)), shared);
+        return whole_snapshot(state, binding, Some(other_history(why)), shared);
     }
     let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
     if from < floor {
@@ -198,7 +212,7 @@ fn delta(
 fn whole_snapshot(
     state: &Snapshot<'_>,
     binding: &Binding,
-    why: Option<Refusal>,
+    why: Option<Resync>,
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let seq = state.seq();
@@ -236,8 +250,12 @@ fn difference_after_replan(
     }
 }
 
-fn resync(why: String) -> Refusal {
-    Refusal::new(Code::ResyncRequired, why).hint("a whole snapshot follows")
+fn resync(why: String) -> Resync {
+    Refusal::new(Code::ResyncRequired, why).hint("a whole snapshot follows").into()
+}
+
+fn other_history(why: String) -> Resync {
+    Resync { history_changed: true, ..resync(why) }
 }
 
 /// Whether a client with a result as of `from` may have it under other policies.

@@ -19,6 +19,7 @@ use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
 use crate::lock::{Lock, lock, lock_once};
 use crate::migrate;
 use crate::private;
+use crate::read_only::{ReadOnlyFile, is_complete};
 use crate::reader::Reader;
 use crate::system;
 use crate::timelines::Timelines;
@@ -323,15 +324,16 @@ fn apply_journal(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens a file of ours read-only, in addition to the process that has it open.
-pub(crate) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
+pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
     let path = &private::resolved(path)?;
     if path.exists() {
         check_kind(path)?;
         await_journal(path)?;
     }
+    let complete = is_complete(path).then(|| path.to_owned());
     let connection = open_read_only_on(path, &SystemDisk)?;
     private::warn_if_open(path);
-    Ok(connection)
+    Ok(ReadOnlyFile::new(connection, complete))
 }
 
 /// Refuses folders and devices by name. SQLite reports most of them as damaged files.
@@ -373,7 +375,7 @@ fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection,
 }
 
 /// "pending" in double quotes is a column that does not exist, not a text.
-fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn forbid_quoted_texts(connection: &Connection) -> Result<(), StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
     Ok(())

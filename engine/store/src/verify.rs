@@ -13,6 +13,7 @@ use crate::cell;
 use crate::error::{OpenError, StoreError};
 use crate::migrate::{self, LastBefore};
 use crate::open::open_read_only;
+use crate::read_only::ReadOnlyFile;
 use crate::system::{EventRow, event_of};
 use crate::writer;
 
@@ -89,7 +90,7 @@ pub fn verify_file(path: &Path, progress: &mut dyn FnMut(Seq)) -> Result<Verifie
 /// A file opened to read its log in one state, even while a server writes.
 #[derive(Debug)]
 pub struct LogFile {
-    connection: Connection,
+    connection: ReadOnlyFile,
     log_id: String,
 }
 

@@ -117,10 +117,19 @@ pub fn settle_tool_call(
         }
         _ => Report { outcome, result: result.map(Json::from), error },
     };
+    let evidence = evidence.map(Json::from);
     if call.status != ToolCallStatus::Unknown {
         let status = call.status;
+        let is_same = report.is_told_by(&call) && evidence == call.evidence;
         return match &call.settled_by {
-            Some(_) if report.is_told_by(&call) => Ok(ReducerResult::Duplicate(call.seq, call)),
+            Some(_) if is_same => Ok(ReducerResult::Duplicate(call.seq, call)),
+            Some(by) if report.is_told_by(&call) => {
+                let detail =
+                    format!("call {call_id} was settled as {status} by {by}, with other evidence");
+                Err(Refusal::new(Code::Conflict, detail)
+                    .hint("the first settlement stands; tool_calls has its evidence")
+                    .into())
+            }
             Some(by) => {
                 let detail = format!("call {call_id} was settled as {status} by {by}");
                 Err(Refusal::new(Code::Conflict, detail).into())
@@ -138,7 +147,7 @@ pub fn settle_tool_call(
     };
     call.result = report.result;
     call.error = report.error;
-    call.evidence = evidence.map(Json::from);
+    call.evidence = evidence;
     call.settled_by = Some(ctx.caller.id().to_owned());
     let call = save(ctx, call)?;
     run::wake(ctx, &call.session_id)?;

@@ -239,7 +239,9 @@ fn decode(name: &Ident, takes: &str) -> TokenStream {
             use ::abide_schema::private::serde::Deserialize as _;
             match #arguments::deserialize(arguments) {
                 Ok(arguments) => Ok(::std::boxed::Box::new(arguments)),
-                Err(error) => Err(::abide_schema::reducer::bad_arguments(#text, #takes, &error)),
+                Err(_) => Err(::abide_schema::argument_error::refusal::<#arguments>(
+                    #text, #takes, arguments,
+                )),
             }
         }
     }

@@ -112,7 +112,7 @@ async fn a_resume_beyond_the_history_gets_a_new_snapshot() {
     check(
         &stream.next().await.expect("a snapshot"),
         expect![[r#"
-            event: snapshot id: 1@71e11e data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"reset":true}
+            event: snapshot id: 1@71e11e data: {"op":"snapshot","id":"q","seq":1,"columns":[{"name":"id","type":"INTEGER"},{"name":"text","type":"TEXT"}],"key":["id"],"order":[],"rows":[[1,"one"]],"plan":{"rule":"row_filter","cost":"the changed rows that match its keys","state":"none"},"reset":true,"history_changed":true}
         "#]],
     );
 }

@@ -27,7 +27,7 @@ fn every_change_of_a_definition_is_a_revision() {
             refused conflict: agent support is at revision 2, not 1 (hint: read it again and retry the change)
             seq 4 {name: support, revision: 3, mode: primary}
             refused conflict: agent other is at revision 0, not 1 (hint: read it again and retry the change)
-            refused bad_arguments: register_agent: invalid type: string "be kind", expected a map (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
+            refused bad_arguments: register_agent: argument definition: expected an object, found the string "be kind" (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
             (1, "{\"prompt\":\"be kind\"}", 1) (2, "{\"prompt\":\"be brief\"}", 2) (3, "{\"prompt\":\"be kind\"}", 4)
             the same up to 4
         "#]],
@@ -58,7 +58,7 @@ fn a_mode_restricts_the_use_of_an_agent() {
             seq 1 {name: lead, revision: 1, mode: primary}
             seq 2 {name: clerk, revision: 1, mode: subagent}
             seq 3 {name: both, revision: 1, mode: all}
-            refused bad_arguments: register_agent: "sometimes" is not one of primary, subagent, all (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
+            refused bad_arguments: register_agent: argument mode: "sometimes" is not one of primary, subagent, all (hint: register_agent takes name, definition, mode?, description?, hidden?, native?, expected_revision?)
             seq 4 {id: s1, status: created}
             seq 5 {id: s2, status: created}
             seq 6 {id: s3, status: created}
@@ -67,7 +67,7 @@ fn a_mode_restricts_the_use_of_an_agent() {
             refused not_found: there is no agent noname (hint: SELECT name FROM agents  lists them)
             seq 8 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
             seq 9 {id: r3, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
-            refused bad_arguments: start_run: unknown field `parent_id`, expected one of `session_id`, `agent`, `input`, `id`, `deadline_ms` (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
+            refused bad_arguments: start_run: there is no argument parent_id (hint: start_run takes session_id, agent?, input?, id?, deadline_ms?)
             seq 10 {id: s5, status: created}
             refused bad_transition: agent clerk is subagent and cannot own a session (hint: its mode must be primary, subagent, or all for both)
         "#]],

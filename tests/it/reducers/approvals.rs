@@ -123,7 +123,7 @@ fn a_decision_on_an_unknown_or_decided_approval() {
             refused bad_arguments: decide_approval: give either id or call_id (hint: id is that of the approval, call_id that of the tool call)
             refused not_found: there is no approval for ap_nobody (hint: SELECT id, call_id, status FROM approvals  lists them)
             refused not_found: there is no approval for c2 (hint: SELECT id, call_id, status FROM approvals  lists them)
-            refused bad_arguments: decide_approval: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
+            refused bad_arguments: decide_approval: argument decision: "perhaps" is not one of approve, reject (hint: decide_approval takes id?, call_id?, decision, approved_arguments?, comment?, arguments_hash?)
             seq 4 {name: search, version: 1, effect: at_most_once}
             seq 5 {call_id: c3, status: pending, attempt: 0}
             refused not_found: there is no approval for c3 (hint: SELECT id, call_id, status FROM approvals  lists them)

@@ -242,7 +242,7 @@ fn invalid_handoffs() {
             refused conflict: session s1 is already handed off, by ho#1 (hint: a session has one handoff at a time; wait for the answer of the supervisor)
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: required_capability is empty
-            refused bad_arguments: request_supervisor_handoff: missing field `required_capability` (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
+            refused bad_arguments: request_supervisor_handoff: argument required_capability is missing (hint: request_supervisor_handoff takes session_id, reason, required_capability, data?, escalate_after_ms?, escalate_to?, expires_after_ms?)
             refused bad_arguments: request_supervisor_handoff: escalate_to requires escalate_after_ms (hint: give escalate_after_ms too)
             refused bad_arguments: escalate_after_ms is -1, not between 0 and 315360000000
             refused bad_arguments: escalate_to is empty
@@ -251,8 +251,8 @@ fn invalid_handoffs() {
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused bad_arguments: a lease of 86400001 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused conflict: handoff ho#1 is pending, not claimed (hint: claim it first with  abide call claim_handoff)
-            refused bad_arguments: resolve_handoff: missing field `resolution` (hint: resolve_handoff takes id, resolution, fencing_token?)
-            refused bad_arguments: reject_handoff: missing field `reason` (hint: reject_handoff takes id, reason, fencing_token?)
+            refused bad_arguments: resolve_handoff: argument resolution is missing (hint: resolve_handoff takes id, resolution, fencing_token?)
+            refused bad_arguments: reject_handoff: argument reason is missing (hint: reject_handoff takes id, reason, fencing_token?)
             refused bad_transition: session s1 is handed_off, so it cannot be suspended (hint: it continues when a supervisor resolves or rejects its handoff)
             refused bad_transition: session s1 is handed_off, so it cannot be completed (hint: it continues when a supervisor resolves or rejects its handoff)
             ("pending", 3)

@@ -65,9 +65,9 @@ fn invalid_messages() {
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: role is empty
             refused bad_arguments: kind is empty
-            refused bad_arguments: append_message: missing field `content` (hint: append_message takes session_id, role, content, kind?, data?)
-            refused bad_arguments: append_message: invalid type: integer `7`, expected a string (hint: append_message takes session_id, role, content, kind?, data?)
-            refused bad_arguments: append_message: unknown field `tool`, expected one of `session_id`, `role`, `content`, `kind`, `data` (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: argument content is missing (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: argument content: expected a string, found the integer 7 (hint: append_message takes session_id, role, content, kind?, data?)
+            refused bad_arguments: append_message: there is no argument tool (hint: append_message takes session_id, role, content, kind?, data?)
             (0)
             ("created")
         "#]],

@@ -49,7 +49,7 @@ fn invalid_or_duplicate_sessions_are_refused() {
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             seq 2 {id: s1, status: completed}
             refused bad_transition: session s1 is completed and accepts nothing more (hint: create a new session)
-            refused bad_arguments: create_session: invalid type: sequence, expected a map (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: create_session: argument scope: expected an object, found an array (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             (2, 2)
         "#]],
     );

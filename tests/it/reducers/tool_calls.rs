@@ -158,7 +158,7 @@ fn invalid_calls() {
             refused not_found: there is no tool nothing (hint: register it with  abide call register_tool)
             refused not_found: there is no session s_nobody (hint: create it with  abide call create_session)
             refused bad_arguments: call_id is empty
-            refused bad_arguments: request_tool_call: missing field `arguments` (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
+            refused bad_arguments: request_tool_call: argument arguments is missing (hint: request_tool_call takes call_id, session_id, tool_name, arguments, provider_call_id?, claim_lease_ms?, needs_approval?, run_id?, run_fencing_token?)
             refused bad_arguments: a lease of 0 ms is not between 1 and 86400000 (hint: lease_ms is in milliseconds; a heartbeat extends a lease)
             refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
             refused not_found: there is no tool call c1 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
@@ -291,7 +291,7 @@ fn an_expired_at_most_once_call_does_not_run_again() {
             refused conflict: call pay1 is claimed; only an unknown call can be settled
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
             refused conflict: call pay1 was claimed by worker-1, whose lease has run out; whether it ran is unknown, and pay must not run twice (hint: find out whether it ran, then record that with  abide call settle_tool_call)
-            refused bad_arguments: settle_tool_call: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
+            refused bad_arguments: settle_tool_call: argument outcome: "maybe" is not one of succeeded, failed (hint: settle_tool_call takes call_id, outcome, result?, error?, evidence?)
             seq 10 {call_id: pay1, status: succeeded, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, result: {"paid":true}, settled_by: ann}
             refused conflict: call pay1 was settled as succeeded by ann
             refused lease_lost: the lease on call pay1 ran out at 2026-11-21T14:00:01Z; the call is succeeded (hint: what this attempt did may be done again by another; do not report it as done)
@@ -658,6 +658,8 @@ fn settled_by_the_first_report() {
         settle_tool_call call_id=pay1 outcome=succeeded error=x
         settle_tool_call call_id=pay1 outcome=failed result=x
         settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":7} as=ann
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":7} as=bob
+        settle_tool_call call_id=pay1 outcome=failed error="no money left" evidence={"statement":8} as=bob
         settle_tool_call call_id=pay1 outcome=failed error="no money left" as=bob
         settle_tool_call call_id=pay1 outcome=failed error="no card" as=bob
         settle_tool_call call_id=pay1 outcome=succeeded as=bob
@@ -669,6 +671,8 @@ fn settled_by_the_first_report() {
             refused bad_arguments: settle_tool_call: a failed outcome cannot have a result (hint: give error, or outcome=succeeded)
             seq 10 {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
             seq 10 again {call_id: pay1, status: failed, attempt: 1, fencing_token: 8, claimed_by: worker-1, lease_expires_at: 14:00:01, error: no money left, settled_by: ann}
+            refused conflict: call pay1 was settled as failed by ann, with other evidence (hint: the first settlement stands; tool_calls has its evidence)
+            refused conflict: call pay1 was settled as failed by ann, with other evidence (hint: the first settlement stands; tool_calls has its evidence)
             refused conflict: call pay1 was settled as failed by ann
             refused conflict: call pay1 was settled as failed by ann
             refused conflict: call put1 is pending; only an unknown call can be settled

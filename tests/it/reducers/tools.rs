@@ -44,10 +44,10 @@ fn invalid_tools() {
         "#,
         expect![[r#"
             refused bad_arguments: name is empty
-            refused bad_arguments: register_tool: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument effect: "sometimes" is not one of read_only, idempotent, at_most_once (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: a timeout of 0 ms leaves no time to run (hint: timeout_ms is at least 1; omit it for no time limit)
-            refused bad_arguments: register_tool: invalid type: string "5", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: register_tool: missing field `name` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument timeout_ms: expected an integer, found the string "5" (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument name is missing (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
         "#]],
     );
@@ -120,16 +120,16 @@ fn invalid_manifests() {
         "#,
         expect![[r#"
             refused bad_arguments: max_attempts is 0, not between 1 and 1000
-            refused bad_arguments: register_tool: invalid type: string "3", expected i64 (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: register_tool: unknown field `attempts`, expected one of `max_attempts`, `backoff_ms`, `backoff_max_ms` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument retry.max_attempts: expected an integer, found the string "3" (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: there is no argument retry.attempts (hint: did you mean retry.max_attempts?)
             refused bad_arguments: backoff_ms is -1, not between 0 and 315360000000
             refused bad_arguments: concurrency is 0, not between 1 and 10000
-            refused bad_arguments: register_tool: missing field `per_ms` (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument limits.rate.per_ms is missing (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             refused bad_arguments: rate.per_ms is 0, not between 1 and 86400000
             refused bad_arguments: calls_per_session is 10001, not between 1 and 10000
             refused bad_arguments: expires_after_ms is -1, not between 0 and 315360000000
-            refused bad_arguments: register_tool: invalid type: boolean `true`, expected struct ApprovalPolicy (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
-            refused bad_arguments: register_tool: invalid type: sequence, expected a map (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument approval: expected an object, found true (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
+            refused bad_arguments: register_tool: argument annotations: expected an object, found an array (hint: register_tool takes name, description?, input_schema?, effect?, annotations?, needs_approval?, approval?, timeout_ms?, retry?, required_capability?, limits?)
             (0)
         "#]],
     );

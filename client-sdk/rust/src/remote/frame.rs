@@ -35,6 +35,8 @@ pub(crate) struct Frame {
     pub(crate) rows: Vec<CellRow>,
     #[serde(default)]
     pub(crate) more: bool,
+    #[serde(default)]
+    pub(crate) history_changed: bool,
     pub(crate) plan: Option<Plan>,
     pub(crate) checksum: Option<Checksum>,
     #[serde(default)]

@@ -23,12 +23,15 @@ pub(crate) struct Inbox {
 impl Source for Inbox {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let mut state = self.mailbox.lock();
-        if let Some((event, weight)) = state.events.pop_front() {
+        if let Some((mut event, weight)) = state.events.pop_front() {
             state.bytes -= weight;
-            match &event {
-                Event::Snapshot { seq: to, .. } | Event::Delta { to, .. } => {
+            match &mut event {
+                Event::Snapshot { seq: to, history_changed, .. } => {
+                    // It may stand for a dropped one.
+                    *history_changed |= std::mem::take(&mut state.history_changed);
                     self.resume_from = Start::After(*to);
                 }
+                Event::Delta { to, .. } => self.resume_from = Start::After(*to),
                 Event::Progress(_) | Event::Ended(_) => {}
             }
             return Poll::Ready(event);
@@ -45,6 +48,9 @@ impl Source for Inbox {
         }
         state.waker = Some(context.waker().clone());
         if std::mem::take(&mut state.dropped) {
+            if state.history_changed {
+                self.resume_from = Start::Now;
+            }
             drop(state);
             let resume = Command::Resume { key: self.key, start: self.resume_from };
             if self.commands.send(resume).is_err() {

@@ -25,6 +25,8 @@ pub(super) struct State {
     /// Nothing changed up to here, after all pending events.
     pub(super) progress: Option<Seq>,
     pub(super) dropped: bool,
+    /// A snapshot of another history was pushed and not consumed: what the consumer has is no start to resume from.
+    pub(super) history_changed: bool,
     pub(super) ended: Option<Error>,
     pub(super) waker: Option<Waker>,
 }
@@ -41,6 +43,9 @@ impl Mailbox {
             return Err(Overflow);
         }
         state.progress = None;
+        if let Event::Snapshot { history_changed: true, .. } = event {
+            state.history_changed = true;
+        }
         let overflow = state.bytes > 0 && state.bytes + weight > BYTES;
         if overflow {
             state.events.clear();

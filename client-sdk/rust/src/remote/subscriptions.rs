@@ -52,7 +52,7 @@ struct Subscription {
     start: Start,
     /// Everything up to here is in the mailbox.
     seq: Option<Seq>,
-    /// The timeline of `seq`: that of the last connection on which it was live. `None` if the consumer chose `seq`.
+    /// The timeline of `seq`: that of the last connection on which it was live, or on which the consumer chose `seq`.
     timeline: Option<String>,
     /// Later changes are unknown until a rerun.
     stale: bool,
@@ -97,7 +97,9 @@ impl Subscriptions {
             state: State::Off,
             start,
             seq: start.seq(),
-            timeline: None,
+            // A consumer that stored `seq` in an earlier process cannot be checked. One that just read it can: the
+            // connection may be lost before the first answer.
+            timeline: self.timeline.clone(),
             stale: false,
             parts: Vec::new(),
             backoff: Backoff::new(),
@@ -189,6 +191,7 @@ impl Subscriptions {
             return;
         }
         let (seq, checksum) = (frame.seq.unwrap_or(Seq::ZERO), frame.checksum);
+        let history_changed = frame.history_changed;
         let info = Arc::new(frame.take_info());
         let rows = std::mem::take(&mut subscription.parts);
         (subscription.seq, subscription.stale) = (Some(seq), false);
@@ -197,7 +200,8 @@ impl Subscriptions {
         if !more_to_come {
             self.answered(name);
         }
-        self.deliver(key, Event::Snapshot { seq, info, rows, checksum }, connection);
+        let event = Event::Snapshot { seq, info, rows, checksum, history_changed };
+        self.deliver(key, event, connection);
         if !more_to_come && self.received.is_some_and(|received| received > seq) {
             self.begin(key, connection);
         }

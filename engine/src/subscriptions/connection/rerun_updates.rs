@@ -41,7 +41,11 @@ impl Connection {
             }
             None => {
                 let result = Arc::clone(&version.result);
-                self.ready.extend(subscription.snapshot(version.seq, result, Some(too_dear())));
+                self.ready.extend(subscription.snapshot(
+                    version.seq,
+                    result,
+                    Some(too_dear().into()),
+                ));
                 let later = self.reruns.settle(&self.engine, key, subscription, &version);
                 if subscription.stale.is_some() {
                     let nothing = SharedDelta::new(ResultChange::Rows(Delta::default()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abide_live::Binding;
 use abide_schema::wire::SubscriptionInfo;
-use abide_schema::{Checksum, Refusal, Row, Seq, Value, limits};
+use abide_schema::{Checksum, Row, Seq, Value, limits};
 use serde_json::{Map, Value as JsonValue};
 
 use super::request::SubscribeRequest;
@@ -12,7 +12,7 @@ use super::stale::StaleSubscription;
 use super::update::{Change, QueuedUpdate, SnapshotPart, Update};
 use crate::commit::jobs::Registration;
 use crate::subscriptions::rerun::ResultVersion;
-use crate::subscriptions::resume::ResumeResult;
+use crate::subscriptions::resume::{ResumeResult, Resync};
 use crate::subscriptions::shared_delta::HeldDelta;
 use crate::subscriptions::shared_results::SharedResult;
 
@@ -114,12 +114,13 @@ impl Subscription {
         &mut self,
         seq: Seq,
         result: Arc<SharedResult>,
-        why: Option<Refusal>,
+        why: Option<Resync>,
     ) -> Vec<QueuedUpdate> {
         (self.seq, self.held) = (seq, None);
         self.checksum = self.checksum.map(|_| Checksum::of(result.iter()));
         let (mut parts, reset) = (Vec::new(), why.is_some());
-        if let Some(refusal) = why {
+        let history_changed = why.as_ref().is_some_and(|why| why.history_changed);
+        if let Some(Resync { refusal, .. }) = why {
             let update = Update::Error { id: Arc::clone(&self.id), refusal };
             parts.push(QueuedUpdate::only_for(&self.id, update));
         }
@@ -135,6 +136,7 @@ impl Subscription {
                 rows: part.to_vec(),
                 more,
                 reset,
+                history_changed,
                 checksum: self.checksum.filter(|_| !more),
                 result: Arc::clone(&result),
             };

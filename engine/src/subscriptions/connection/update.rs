@@ -78,6 +78,8 @@ pub struct SnapshotPart {
     pub more: bool,
     /// Earlier rows of the client are void.
     pub reset: bool,
+    /// Earlier rows of the client are from a history that the file does not have.
+    pub history_changed: bool,
     /// Checksum of the whole result, in its last part, if requested.
     pub checksum: Option<Checksum>,
     /// The result that it is a part of; it is counted until its last part is dropped.

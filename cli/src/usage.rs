@@ -1,0 +1,130 @@
+//! Invalid command lines: the parser's errors as failures with a code and a hint, like all others.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+use crate::failure::Failure;
+
+/// Whether an error is an answer for people: help or the version.
+pub(crate) fn is_help(error: &Error) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(error.kind(), DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion)
+}
+
+/// What is wrong with the command line of a program.
+pub(crate) fn failure(error: &Error, program: &Command) -> Failure {
+    let word = |kind| words(error, kind).into_iter().next();
+    let named = |kind| word(kind).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let detail = format!("there is no command {:?}", named(ContextKind::InvalidSubcommand));
+            let nearest = word(ContextKind::SuggestedSubcommand);
+            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+        }
+        ErrorKind::UnknownArgument => {
+            let argument = named(ContextKind::InvalidArg);
+            let detail = match argument.starts_with('-') {
+                true => format!("there is no option {argument}"),
+                false => format!("{argument:?} is an argument too many"),
+            };
+            let nearest = word(ContextKind::SuggestedArg);
+            Failure::usage(detail, suggested(nearest).unwrap_or_else(|| usage(error, program)))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, program),
+        ErrorKind::MissingRequiredArgument => {
+            let missing = words(error, ContextKind::InvalidArg).join(" ");
+            Failure::usage(format!("{missing} is missing"), usage(error, program))
+        }
+        ErrorKind::ArgumentConflict => {
+            let argument = named(ContextKind::InvalidArg);
+            let others = words(error, ContextKind::PriorArg);
+            let detail = match others.iter().all(|other| *other == argument) {
+                true => format!("{argument} is given twice"),
+                false => format!("{argument} cannot be combined with {}", others.join(", ")),
+            };
+            Failure::usage(detail, usage(error, program))
+        }
+        _ => Failure::usage(first_line(error), usage(error, program)),
+    }
+}
+
+fn invalid_value(error: &Error, program: &Command) -> Failure {
+    let argument = words(error, ContextKind::InvalidArg).join(" ");
+    let value = words(error, ContextKind::InvalidValue).concat();
+    let valid = words(error, ContextKind::ValidValue);
+    let nearest = words(error, ContextKind::SuggestedValue).into_iter().next();
+    if value.is_empty() {
+        let hint = if valid.is_empty() { usage(error, program) } else { one_of(&valid) };
+        return Failure::usage(format!("{argument} has no value"), hint);
+    }
+    let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
+    let detail = format!("{value:?} is not a valid value of {argument}{why}");
+    let hint = suggested(nearest).or_else(|| (!valid.is_empty()).then(|| one_of(&valid)));
+    Failure::usage(detail, hint.unwrap_or_else(|| usage(error, program)))
+}
+
+/// The texts that the parser attaches to an error.
+fn words(error: &Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn suggested(nearest: Option<String>) -> Option<String> {
+    nearest.map(|nearest| format!("did you mean {nearest}?"))
+}
+
+fn one_of(valid: &[String]) -> String {
+    format!("the values are {}", valid.join(", "))
+}
+
+/// The form of the command in one line, and where its description is.
+fn usage(error: &Error, program: &Command) -> String {
+    let command = command_name(program, std::env::args().skip(1));
+    let help = format!("{command} --help  describes the options");
+    if command == program.get_name() {
+        return format!("{command} --help  lists the commands and options");
+    }
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return help };
+    let usage = usage.to_string();
+    let form: Vec<&str> = usage.trim_start_matches("Usage:").split_whitespace().collect();
+    format!("{};  {help}", form.join(" "))
+}
+
+/// The command that words name, such as `abide token create`.
+fn command_name(program: &Command, words: impl Iterator<Item = String>) -> String {
+    let (mut command, mut name) = (program, program.get_name().to_owned());
+    for word in words.take_while(|word| word != "--") {
+        if let Some(found) = command.find_subcommand(&word) {
+            command = found;
+            name = format!("{name} {word}");
+        }
+    }
+    name
+}
+
+/// The parser's own message.
+fn first_line(error: &Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_named_by_its_words() {
+        let token = Command::new("token").subcommand(Command::new("create"));
+        let program = Command::new("abide").subcommand(token).subcommand(Command::new("sql"));
+        let check = |line: &str, expected: &str| {
+            assert_eq!(command_name(&program, line.split(' ').map(str::to_owned)), expected);
+        };
+        check("--json token create ann --role x", "abide token create");
+        check("frobnicate", "abide");
+        check("sql x -- token", "abide sql");
+    }
+}

@@ -1,0 +1,40 @@
+//! Which views a caller can read, given the columns that it sees.
+
+use rusqlite::Connection;
+
+use crate::error::StoreError;
+use crate::functions;
+use crate::layout::Layout;
+use crate::open::forbid_quoted_texts;
+
+/// The views of a layout that read only these columns of these tables, each with its own columns. SQLite resolves the
+/// names, in an empty database that has nothing else.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn readable_views(
+    layout: &Layout,
+    tables: &[(String, Vec<String>)],
+) -> Result<Vec<(&'static str, Vec<String>)>, StoreError> {
+    let mut connection = Connection::open_in_memory()?;
+    functions::install(&mut connection, abide_schema::limits::QUERY_VALUE_BYTES)?;
+    forbid_quoted_texts(&connection)?;
+    for (table, columns) in tables {
+        let columns = columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        connection.execute_batch(&format!("CREATE TABLE {} ({columns})", quoted(table)))?;
+    }
+    let mut views = Vec::new();
+    for (name, select) in layout.views() {
+        let Ok(statement) = connection.prepare(select) else { continue };
+        let columns = statement.column_names().into_iter().map(str::to_owned).collect();
+        views.push((name, columns));
+        drop(statement);
+        // Another view can read it.
+        connection.execute_batch(&format!("CREATE VIEW {} AS {select}", quoted(name)))?;
+    }
+    Ok(views)
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
