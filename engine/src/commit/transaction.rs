@@ -10,6 +10,7 @@ use abide_schema::{Abort, Code, Micros, Refusal, Row, Seq, TableSpec, Value};
 use abide_store::{LastBefore, StoreError, Writer};
 
 use crate::access::credentials::{CredentialChecker, expiry};
+use crate::access::policy_subject::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
 use crate::commit::overlay::{Overlay, RowWrite};
@@ -75,6 +76,9 @@ impl OpenTransaction {
         &mut self,
         caller: &Caller,
     ) -> Result<Option<Arc<RolePolicies>>, StoreError> {
+        if !is_restricted(caller) {
+            return Ok(None);
+        }
         if self.row_policies.is_stale() {
             // A touched policy row must be written before it is read.
             self.flush()?;
