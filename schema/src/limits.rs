@@ -55,6 +55,12 @@ pub const COMMIT_BYTES: usize = 1 << 20;
 /// and 16 MiB for [`CHECKPOINT_WAL_BYTES`] together give 12 % fewer turns.
 pub const OPEN_TRANSACTION_BYTES: usize = 4 << 20;
 
+/// The same while the disk has less than [`LOW_DISK_BYTES`].
+pub const OPEN_TRANSACTION_BYTES_LOW: usize = 128 << 10;
+
+/// Below this much space, a disk counts as nearly full.
+pub const LOW_DISK_BYTES: u64 = 64 << 20;
+
 /// Time without calls after which SQLite commits an open transaction: longer than a caller takes from one answer to its
 /// next call.
 pub const OPEN_TRANSACTION_IDLE: Duration = Duration::from_millis(3);

@@ -244,7 +244,7 @@ impl SmallDisk {
     fn mount(at: PathBuf) -> Option<SmallDisk> {
         fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(&at).output();
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(&at).output();
         mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(at))
     }
 }

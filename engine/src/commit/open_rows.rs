@@ -46,6 +46,8 @@ pub(crate) struct OpenRows {
     /// Their row operations, to apply again if SQLite rolls the transaction back.
     groups: Vec<Vec<u8>>,
     bytes: usize,
+    /// Of `bytes`, before SQLite commits.
+    most_bytes: usize,
     /// When the first of them finished.
     since: Instant,
     /// When the last of them finished.
@@ -63,6 +65,7 @@ impl OpenRows {
         OpenRows {
             groups: Vec::new(),
             bytes: 0,
+            most_bytes: limits::OPEN_TRANSACTION_BYTES,
             since: now,
             last: now,
             committed_at: now,
@@ -90,6 +93,14 @@ impl OpenRows {
         self.groups.iter().map(Vec::as_slice)
     }
 
+    /// Whether the disk is nearly full.
+    pub(crate) fn set_space_low(&mut self, is_low: bool) {
+        self.most_bytes = match is_low {
+            true => limits::OPEN_TRANSACTION_BYTES_LOW,
+            false => limits::OPEN_TRANSACTION_BYTES,
+        };
+    }
+
     /// A reader waits for the next commit.
     pub(crate) fn await_commit(&mut self, reader: CommitReply) {
         self.readers.push(reader);
@@ -100,7 +111,7 @@ impl OpenRows {
         let is_past = |from: Instant, time: Duration| now.saturating_duration_since(from) >= time;
         let readers_share = is_busy && !is_past(self.committed_at, limits::READER_COMMIT);
         (!self.readers.is_empty() && !readers_share)
-            || self.bytes >= limits::OPEN_TRANSACTION_BYTES
+            || self.bytes >= self.most_bytes
             || (!self.is_empty() && self.time_left(now) == Duration::ZERO)
     }
 
@@ -167,5 +178,10 @@ mod tests {
         rows.settle(&Ok(()), at(4));
         rows.push(vec![0; limits::OPEN_TRANSACTION_BYTES], at(5));
         assert!(rows.is_due(at(5), true), "its size");
+        rows.settle(&Ok(()), at(5));
+        rows.push(vec![0; limits::OPEN_TRANSACTION_BYTES_LOW], at(6));
+        assert!(!rows.is_due(at(6), true));
+        rows.set_space_low(true);
+        assert!(rows.is_due(at(6), true), "the disk is nearly full");
     }
 }

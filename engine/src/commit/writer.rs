@@ -96,6 +96,7 @@ enum RolledBack {
 impl WriterThread {
     pub(crate) fn run(mut self) {
         let mut jobs = Vec::new();
+        self.open_rows.set_space_low(self.journal.is_space_low());
         loop {
             self.is_directed = self.scheduler.wait(EngineThread::Writer);
             let sleep = self.sleep();
@@ -288,6 +289,7 @@ impl WriterThread {
             Err(refusal) => Err(refusal),
         };
         self.open_rows.settle(&outcome, self.instant());
+        self.open_rows.set_space_low(self.journal.is_space_low());
     }
 
     fn commit_open_rows(&mut self) -> Result<(), Refusal> {

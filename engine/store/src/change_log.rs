@@ -6,7 +6,7 @@
 //!        | 0x01 cell{columns}   the row existed: all its old cells
 //! ```
 //!
-//! The form of a cell is that of [`crate::cell_bytes`]. Only old images are stored: the new image of a row is the old image of its next change, or its
+//! Only old images are stored: the new image of a row is the old image of its next change, or its
 //! current row.
 
 use abide_schema::{TableSpec, Value};
@@ -40,7 +40,7 @@ pub fn encode_cells<'a>(tag: u8, cells: impl IntoIterator<Item = &'a Value>, out
 /// Decodes all images of a table.
 ///
 /// # Errors
-/// [`CorruptCells`].
+/// `CorruptCells`: the bytes end early or have an invalid format.
 pub fn decode(table: &TableSpec, mut bytes: &[u8]) -> Result<Vec<Image>, CorruptCells> {
     let mut images = Vec::new();
     while let Some((tag, rest)) = bytes.split_first() {

@@ -31,6 +31,11 @@ pub trait Disk: Send + Sync + fmt::Debug {
     ///
     /// # Errors An I/O error of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// The bytes that files beside this one can still take.
+    ///
+    /// # Errors An I/O error of the system.
+    fn free_bytes(&self, path: &Path) -> io::Result<u64>;
 }
 
 /// An open file.
@@ -91,6 +96,11 @@ impl Disk for SystemDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(path)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 }
 

@@ -25,7 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use abide_schema::Seq;
+use abide_schema::{Seq, limits};
 use sha2::{Digest as _, Sha256};
 
 use crate::companions::segment;
@@ -152,6 +152,13 @@ impl Journal {
         self.live.iter().map(|it| it.used).sum()
     }
 
+    /// Whether the disk is nearly full. Rows that SQLite has not committed should then be few: what is in the journal
+    /// is acknowledged, and must fit the WAL, too.
+    #[must_use]
+    pub fn is_space_low(&self) -> bool {
+        self.disk.free_bytes(&self.database).is_ok_and(|free| free < limits::LOW_DISK_BYTES)
+    }
+
     /// Starts the next segment, with room for a frame of that size.
     fn start_segment(&mut self, frame_bytes: u64) -> io::Result<()> {
         let least = FRAMES_START as u64 + frame_bytes;
@@ -159,7 +166,8 @@ impl Journal {
             Some(at) => self.free.swap_remove(at),
             None => {
                 // Few creations: each waits for the disk.
-                let grown = self.bytes().clamp(self.segment_bytes, self.segment_bytes * GROWTH);
+                let most = if self.is_space_low() { 1 } else { GROWTH };
+                let grown = self.bytes().clamp(self.segment_bytes, self.segment_bytes * most);
                 Arc::new(self.create(least.max(grown))?)
             }
         };

@@ -26,7 +26,7 @@ pub fn readable_views(
     let mut views = Vec::new();
     for (name, select) in layout.views() {
         let Ok(statement) = connection.prepare(select) else { continue };
-        let columns = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns = statement.column_names().map(str::to_owned).collect();
         views.push((name, columns));
         drop(statement);
         // Another view can read it.

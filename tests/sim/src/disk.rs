@@ -84,6 +84,10 @@ impl Disk for FaultyDisk {
         self.machine.removed(path, false);
         Ok(())
     }
+
+    fn free_bytes(&self, _: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
 }
 
 impl FaultyDisk {
