@@ -85,6 +85,10 @@ pub fn batch_steps(calls: usize) -> u64 {
     100_000 + 1_000 * calls as u64
 }
 
+/// Bytes of results after which a batch is refused before its next call. Most results are rows: a call that changes a
+/// large one reads it, writes it, logs it and returns it, for some milliseconds each megabyte.
+pub const BATCH_RESULT_BYTES: usize = 4 << 20;
+
 /// Steps that the policies of a caller's role may take on the writer in one call. A condition can read tables, and
 /// with them rows that a tenant has stored.
 pub const POLICY_STEPS: u64 = 1_000_000;

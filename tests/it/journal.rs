@@ -117,10 +117,32 @@ fn the_journal_of_a_database_that_was_removed() {
         &empty,
         &world,
         expect![[r#"
-        conflict: FOLDER/both.db: the file is new, and the journal of another file is beside it
-        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
-    "#]],
+            conflict: FOLDER/both.db is missing or empty, but its -wal or -redo- files are there
+            hint: put the file back; to do without its events, move the -wal and -redo- files away
+        "#]],
     );
+}
+
+/// SQLite removes the WAL beside a missing database, so a refused start lost calls.
+#[test]
+fn a_refused_start_without_the_database_changes_nothing() {
+    let mut world = world_with(1);
+    let last = say(&world, "only in the WAL and the journal");
+    let folder = tempfile::tempdir().unwrap();
+    let [database, kept] = ["abide.db", "kept.db"].map(|name| folder.path().join(name));
+    for suffix in ["-wal", "-redo-1"] {
+        fs::copy(beside(&world.path(), suffix), beside(&database, suffix)).unwrap();
+    }
+    fs::copy(world.path(), &kept).unwrap();
+    world.close();
+    let config = || world.config(abide_reducers::modules());
+    let error = Engine::open(&database, config()).unwrap_err().to_refusal();
+    assert!(error.detail.ends_with("its -wal or -redo- files are there"), "{error:?}");
+    assert!(!database.exists(), "a database was created");
+    fs::rename(&kept, &database).unwrap();
+    let engine = Engine::open(&database, config()).unwrap();
+    assert_eq!(engine.durable_seq(), last);
+    engine.close();
 }
 
 #[test]

@@ -97,6 +97,8 @@ fn build() -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--target-dir"]).arg(&artifacts);
+    // A third less time.
+    build.env("CARGO_PROFILE_DEV_DEBUG", "none");
     assert!(build.current_dir(package).status().unwrap().success(), "the example does not build");
     artifacts.join("debug/own-module")
 }

@@ -139,7 +139,7 @@ async fn events_of_the_other_history_are_shown() {
     let [events] = restored_under([follow]).await;
     for content in ["create_session", "one", "other 1", "other 2", "other 3"] {
         let line = events.line();
-        assert!(line.contains(content), "{line}");
+        assert!(line.contains(content), "{content} is not in {line}");
     }
 }
 

@@ -136,9 +136,13 @@ impl Executor {
         let mut calls = Vec::with_capacity(unit.calls.len());
         let deferred = RefCell::default();
         let begun = self.transaction.store.steps();
+        let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
-            if nth > 0 && self.transaction.store.steps() - begun > limits::batch_steps(nth) {
-                return Err(UnitFailure::Refused(too_many_steps(nth, unit)));
+            let steps = self.transaction.store.steps() - begun;
+            let takes_long =
+                steps > limits::batch_steps(nth) || result_bytes > limits::BATCH_RESULT_BYTES;
+            if nth > 0 && takes_long {
+                return Err(UnitFailure::Refused(takes_too_long(nth, unit)));
             }
             let work_budget = unit.work_budget(nth, &deferred);
             let run = || self.run(&unit.caller, request_id, call, work_budget);
@@ -149,7 +153,10 @@ impl Executor {
                     // A batch is all or nothing: no record of the refusal is kept either.
                     return Err(fail(Abort::Refused(refusal), call, nth, unit));
                 }
-                Ok(done) => calls.push(done),
+                Ok(done) => {
+                    result_bytes += done.result.len();
+                    calls.push(done);
+                }
                 Err(abort) => {
                     return Err(or_deferred(fail(abort, call, nth, unit), deferred.into_inner()));
                 }
@@ -230,7 +237,7 @@ impl Executor {
 }
 
 /// The refusal of a batch that blocks the writer for too long.
-fn too_many_steps(calls: usize, unit: &Unit) -> Refusal {
+fn takes_too_long(calls: usize, unit: &Unit) -> Refusal {
     let all = unit.calls.len();
     let detail = format!("the first {calls} of {all} calls take too long for one transaction");
     Refusal::new(Code::LimitExceeded, detail).hint("send the calls in several batches")

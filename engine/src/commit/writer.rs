@@ -1,7 +1,7 @@
 //! The single writer: runs queued jobs in groups, in order.
 //!
 //! ```text
-//! units ─▶ group ─▶ savepoint ─▶ run each unit ─▶ rows, undo images, deltas ─▶ journal ─▶ sync thread: sync ─▶ answers
+//! units ─▶ group ─▶ run each unit ─▶ rows, undo images, deltas ─▶ journal ─▶ sync thread: sync ─▶ answers
 //!            ▲                                                                 │
 //!            └── the same units, on savepoints or each alone, or the record of a denied call
 //!
@@ -25,7 +25,7 @@ use crate::commit::deferred::Deferred;
 use crate::commit::durable::{Commit, Deltas};
 use crate::commit::execute::{Executor, RollbackPoint};
 use crate::commit::group::CommitGroup;
-use crate::commit::jobs::WriterJob;
+use crate::commit::jobs::{BackfillResult, WriterJob};
 use crate::commit::live_queries::LiveQueries;
 use crate::commit::open_rows::{OpenRows, VisibleRows};
 use crate::commit::queue::Queue;
@@ -110,9 +110,10 @@ impl WriterThread {
                     WriterJob::Attach(attach) => self.live.attach(attach),
                     WriterJob::Detach(binding) => self.live.detach(binding),
                     WriterJob::Backfill(backfill) => {
-                        // It reads the current state.
+                        // It reads the current state. Without that, the group goes on without accumulators.
                         self.commit_rows();
-                        self.live.apply_backfill(backfill);
+                        let filled = backfill.filled.filter(|_| !self.visible.is_behind());
+                        self.live.apply_backfill(BackfillResult { filled, ..backfill });
                     }
                     WriterJob::CommitRows(reader) => self.open_rows.await_commit(reader),
                     WriterJob::Checkpoint => self.checkpoint(),
@@ -203,7 +204,7 @@ impl WriterThread {
         self.run_and_journal(group).map_err(|failure| self.roll_back(start, failure))
     }
 
-    /// From the group's savepoint to its record in the journal.
+    /// From the start of the group to its record in the journal.
     fn run_and_journal(
         &mut self,
         group: &CommitGroup,
@@ -258,7 +259,8 @@ impl WriterThread {
         Ok(FinishedGroup { outcomes, deltas, segment })
     }
 
-    /// Rolls back the open group, and the transaction if it holds no other.
+    /// Rolls back the open group, and the transaction if it holds no other. If the group has no savepoint, the rows of
+    /// the other groups are rolled back and put back.
     fn leave_group(&self) -> Result<(), StoreError> {
         let store = &self.executor.transaction.store;
         store.roll_back_group()?;
@@ -406,13 +408,12 @@ impl WriterThread {
     fn due(&mut self) -> Vec<Unit> {
         self.scheduler.at_fault_point(FaultPoint::Due);
         let now = self.executor.now();
-        let asked = match self.health.check() {
-            Ok(()) => self.timers.due(&self.executor.transaction.store, now),
-            Err(_) => {
-                self.timers.rest(now);
-                return Vec::new();
-            }
-        };
+        // Without the rows of all finished groups, a deadline would be forgotten, or found twice.
+        if self.health.check().is_err() || self.restore_rows().is_err() {
+            self.timers.rest(now);
+            return Vec::new();
+        }
+        let asked = self.timers.due(&self.executor.transaction.store, now);
         let due = asked.unwrap_or_else(|error| {
             self.timers.rest(now);
             match error {

@@ -82,19 +82,22 @@ impl Readers {
         weight: usize,
         work: impl FnOnce(&mut Reader) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        if self.queue.takes(by, weight) {
-            self.catch_up().await?;
+        let full = || {
+            Refusal::new(Code::Overloaded, "too many queries wait for a reader")
+                .hint("try again in a moment")
+        };
+        // Before the commit: a query without room must not cause one.
+        if !self.queue.takes(by, weight) {
+            return Err(full());
         }
+        self.catch_up().await?;
         let (reply, answer) = oneshot::channel();
         let job: ReaderJob = Box::new(move |reader| {
             // The caller may have gone; then the result is dropped.
             let _ = reply.send(work(reader));
         });
         self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
-            Rejected::Full(_) => {
-                Refusal::new(Code::Overloaded, "too many queries wait for a reader")
-                    .hint("try again in a moment")
-            }
+            Rejected::Full(_) => full(),
             Rejected::Closed(_) => self.health.refusal().unwrap_or_else(closing),
         })?;
         answer.await.map_err(|_| self.health.refusal().unwrap_or_else(given_up))

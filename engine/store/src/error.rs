@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
+    /// The system refuses a file now, for example because too many are open. Nothing was written.
+    #[error("{0}")]
+    Unavailable(String),
     /// An operation on a file failed outside of SQLite.
     #[error("{0}")]
     Io(String),
@@ -124,6 +127,8 @@ impl StoreError {
             }
             StoreError::Busy => Refusal::new(Code::Overloaded, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
+            StoreError::Unavailable(_) => Refusal::new(Code::Overloaded, self.to_string())
+                .hint("raise the limit of open files (ulimit -n), or check the folder of the file"),
             StoreError::Full => Refusal::new(Code::DiskFull, self.to_string())
                 .hint("nothing was written; free some space and try again"),
             StoreError::Sql { message, offset } => {
@@ -237,6 +242,9 @@ pub enum OpenError {
         #[source]
         why: std::io::Error,
     },
+    /// The database is missing, or empty, and a WAL or a journal of it is there.
+    #[error("{} is missing or empty, but its -wal or -redo- files are there", _0.display())]
+    Lost(PathBuf),
     /// The journal beside the file does not fit the file.
     #[error("{}: {why}", path.display())]
     Journal {
@@ -288,6 +296,10 @@ impl OpenError {
                 (Code::BadRequest, "check the permissions of the file and of its folder")
             }
             OpenError::Io { .. } => (Code::BadRequest, "check the path"),
+            OpenError::Lost(_) => (
+                Code::Conflict,
+                "put the file back; to do without its events, move the -wal and -redo- files away",
+            ),
             OpenError::Journal { .. } => (
                 Code::Conflict,
                 "restore the file that it belongs to, or move the -redo- files away to do without their events",

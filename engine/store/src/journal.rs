@@ -9,7 +9,7 @@
 //!                                     segments whose records are all in the file ◀────────────┘ are used again
 //! ```
 //!
-//! Segments have a fixed size and are written with zeros when they are created, so that a sync writes data only. When a
+//! Segments are written with zeros when they are created, and keep their size, so that a sync writes data only. When a
 //! file is opened after a crash, [`recover`] applies the records that its database does not have. A clean close leaves
 //! the database file alone.
 //!
@@ -81,7 +81,7 @@ impl Segment {
     }
 }
 
-/// How much larger a later segment is than the first one, at most.
+/// How much larger a later segment is than the first one, at most; and how much smaller on a nearly full disk.
 const GROWTH: u64 = 8;
 
 /// Free segments that are kept: as many as a busy writer fills between two checkpoints. More are removed.
@@ -112,7 +112,7 @@ impl Journal {
 
     /// Appends the record of a group. It is durable once the returned segment is synced.
     ///
-    /// # Errors [`StoreError::Full`]: nothing was appended, and a later append can succeed. Any other error is final.
+    /// # Errors [`StoreError::Full`] and [`StoreError::Unavailable`]: nothing was appended, and a later append can succeed. Any other error is final.
     pub fn append(
         &mut self,
         position: &RecordPosition,
@@ -121,7 +121,11 @@ impl Journal {
         let bytes = (FRAME_HEADER + operations.len()) as u64;
         let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
         if !has_room {
-            self.start_segment(bytes).map_err(|why| failed(&why))?;
+            // Nothing was written, so a later append can succeed.
+            self.start_segment(bytes).map_err(|why| match why.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+                _ => StoreError::Unavailable(format!("the journal cannot grow: {why}")),
+            })?;
         }
         let current = self.live.back_mut().expect("a segment was started");
         self.frame.clear();
@@ -164,12 +168,7 @@ impl Journal {
         let least = FRAMES_START as u64 + frame_bytes;
         let segment = match self.free.iter().position(|free| free.bytes >= least) {
             Some(at) => self.free.swap_remove(at),
-            None => {
-                // Few creations: each waits for the disk.
-                let most = if self.is_space_low() { 1 } else { GROWTH };
-                let grown = self.bytes().clamp(self.segment_bytes, self.segment_bytes * most);
-                Arc::new(self.create(least.max(grown))?)
-            }
+            None => Arc::new(self.create(least.max(self.next_bytes()))?),
         };
         let round = self.next_round;
         let header = SegmentHeader { round, log: self.log, base: self.base };
@@ -181,6 +180,14 @@ impl Journal {
         let used = FRAMES_START as u64;
         self.live.push_back(LiveSegment { segment, round, used, last: Seq::ZERO });
         Ok(())
+    }
+
+    /// The size of a new segment. They grow, because each creation waits for the disk.
+    fn next_bytes(&self) -> u64 {
+        if self.is_space_low() {
+            return self.segment_bytes / GROWTH;
+        }
+        self.bytes().clamp(self.segment_bytes, self.segment_bytes * GROWTH)
     }
 
     fn create(&mut self, bytes: u64) -> io::Result<Segment> {

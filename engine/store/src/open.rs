@@ -120,6 +120,9 @@ impl Store {
             _ => private::resolved(path)?,
         };
         let lock_was_there = beside(path, "-lock").exists();
+        if makes_files {
+            check_not_lost(path)?;
+        }
         let lock = lock(path)?;
         if let Err(error) = identify(path, &*tuning.disk) {
             // Leave no lock file beside a file of another program. But keep one that existed: if it
@@ -250,6 +253,23 @@ impl Store {
 
     fn connect(&self, flags: OpenFlags) -> Result<Connection, StoreError> {
         connect(&self.path, flags, &*self.tuning.disk)
+    }
+}
+
+/// Refuses a missing or empty database beside a journal or a WAL: SQLite would remove the WAL, which may hold calls that
+/// were answered.
+fn check_not_lost(path: &Path) -> Result<(), OpenError> {
+    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+    if bytes(path) > 0 {
+        return Ok(());
+    }
+    let has_rows = bytes(&beside(path, "-wal")) > 0
+        || !segments_of(path)
+            .map_err(|why| OpenError::Io { path: path.to_owned(), why })?
+            .is_empty();
+    match has_rows {
+        true => Err(OpenError::Lost(path.to_owned())),
+        false => Ok(()),
     }
 }
 

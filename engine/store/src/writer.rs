@@ -286,7 +286,9 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn savepoint(&self) -> Result<(), StoreError> {
-        self.record(RowOperations::savepoint);
+        if let Some(group) = &mut *self.group.borrow_mut() {
+            group.operations.savepoint();
+        }
         self.execute("SAVEPOINT call", &[])
     }
 
@@ -303,7 +305,11 @@ impl Writer {
     /// # Errors
     /// [`StoreError`].
     pub fn rollback_to_savepoint(&self) -> Result<(), StoreError> {
-        self.record(RowOperations::rollback_to_savepoint);
+        if let Some(group) = &mut *self.group.borrow_mut() {
+            group.operations.rollback_to_savepoint();
+            // What was written before it is still recorded.
+            group.has_written = !group.operations.is_empty();
+        }
         self.execute("ROLLBACK TO call", &[])?;
         self.execute("RELEASE call", &[])
     }

@@ -6,9 +6,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::limits;
 
 /// Descriptors reserved for other uses: the database, its WAL and lock once for each SQLite connection, the
-/// listener, standard streams, and programs run by tools. Without a reserve a full server could not accept
+/// segments of the journal (some dozen), the listener, standard streams, and programs run by tools. Without a reserve a full server could not accept
 /// a connection to refuse it, nor open a file.
-const RESERVED: u64 = 64 + 4 * READERS as u64;
+const RESERVED: u64 = 112 + 4 * READERS as u64;
 
 /// Raises the soft limit of open files to the hard limit. Returns how many connections fit.
 pub(crate) fn connections() -> u32 {

@@ -27,9 +27,21 @@ pub struct Caught {
 #[must_use]
 pub fn hunt(bug: SeededBug) -> Option<Caught> {
     seeded::make(Some(bug));
-    let caught = by_seeds().or_else(by_faults);
+    let caught = known(bug).and_then(by_cases).or_else(by_seeds).or_else(by_faults);
     seeded::make(None);
     caught
+}
+
+/// The fault that found a bug before, for bugs that no seed of the simulator finds: tried first, because the search for
+/// it takes minutes. After a change of the engine it can be another one.
+fn known(bug: SeededBug) -> Option<[Case; 1]> {
+    match bug {
+        SeededBug::WalNotRewritten => {
+            Some([Case::new(Fault::Fail { kind: Kind::Sync, nth: 68, lasting: false }, 68)])
+        }
+        SeededBug::OldRoundBelieved => Some([Case::new(Fault::Crash { step: 641 }, 166)]),
+        _ => None,
+    }
 }
 
 fn by_seeds() -> Option<Caught> {

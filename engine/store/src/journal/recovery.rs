@@ -31,15 +31,23 @@ pub(crate) struct FoundJournal {
 impl FoundJournal {
     /// Reads the journal of a database; `None` if there is none.
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
-        let paths = segments_of(database)?;
-        if paths.is_empty() {
+        let mut paths = segments_of(database)?;
+        let mut segments = Vec::new();
+        let mut read = Vec::with_capacity(paths.len());
+        for path in paths.drain(..) {
+            let content = match disk.open(&path).and_then(|file| file.read()) {
+                Ok(content) => content,
+                // Another process has just removed it: everything in it is in the database.
+                Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(why) => return Err(why),
+            };
+            segments.extend(SegmentHeader::decode(&content).map(|header| (header, content)));
+            read.push(path);
+        }
+        if read.is_empty() {
             return Ok(None);
         }
-        let mut segments = Vec::new();
-        for path in &paths {
-            let content = disk.open(path)?.read()?;
-            segments.extend(SegmentHeader::decode(&content).map(|header| (header, content)));
-        }
+        let paths = read;
         segments.sort_by_key(|(header, _)| header.round);
         Ok(Some(FoundJournal { paths, segments }))
     }

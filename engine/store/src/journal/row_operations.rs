@@ -99,6 +99,11 @@ impl RowOperations {
         self.tables.truncate(self.savepoint.1);
     }
 
+    /// Whether there is no operation.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// The encoded operations.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -191,8 +196,12 @@ impl Applier {
         for (at, value) in cells.iter().chain(values).enumerate() {
             cell::bind_one(&mut statement, at + 1, value)?;
         }
-        statement.raw_execute()?;
-        Ok(())
+        match statement.raw_execute()? {
+            1 => Ok(()),
+            _ => {
+                Err(StoreError::Io(format!("the journal changes a row that {table} does not have")))
+            }
+        }
     }
 }
 
