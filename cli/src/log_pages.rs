@@ -13,13 +13,22 @@ pub(crate) struct LogPages {
     session: Option<String>,
     after: Seq,
     page: i64,
+    /// Whether the last page was the end. Another request could read another history, after a restore.
+    is_done: bool,
 }
 
 impl LogPages {
     /// Reads these columns (the first is `seq`) of the events after a seq, of one session or of all.
     pub(crate) fn new(abide: &Abide, columns: &str, session: Option<&str>, after: Seq) -> LogPages {
         let (columns, session) = (columns.to_owned(), session.map(str::to_owned));
-        LogPages { abide: abide.clone(), columns, session, after, page: PAGE_EVENTS }
+        LogPages {
+            abide: abide.clone(),
+            columns,
+            session,
+            after,
+            page: PAGE_EVENTS,
+            is_done: false,
+        }
     }
 
     /// The seq up to which everything was read.
@@ -32,6 +41,9 @@ impl LogPages {
     /// # Errors
     /// [`Error`].
     pub(crate) async fn next(&mut self) -> Result<Option<QueryResult>, Error> {
+        if self.is_done {
+            return Ok(None);
+        }
         loop {
             let answer = match self.ask().await {
                 // Large events fill a result sooner: retry with a smaller page.
@@ -45,6 +57,9 @@ impl LogPages {
             return Ok(match last {
                 Some(abide_client::Value::Integer(seq)) => {
                     self.after = Seq(*seq);
+                    if (answer.rows.len() as i64) < self.page {
+                        (self.is_done, self.after) = (true, self.after.max(answer.seq));
+                    }
                     Some(answer)
                 }
                 _ => {

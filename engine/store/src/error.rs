@@ -33,7 +33,7 @@ pub enum StoreError {
     /// The statement exceeded a limit.
     #[error("{0}")]
     Limit(String),
-    /// The system refuses a file now, for example because too many are open. Nothing was written.
+    /// Too many files are open in the process or in the system. Nothing was written.
     #[error("{0}")]
     Unavailable(String),
     /// An operation on a file failed outside of SQLite.
@@ -128,7 +128,7 @@ impl StoreError {
             StoreError::Busy => Refusal::new(Code::Overloaded, self.to_string())
                 .hint("another program has a write transaction open on the file; end it"),
             StoreError::Unavailable(_) => Refusal::new(Code::Overloaded, self.to_string())
-                .hint("raise the limit of open files (ulimit -n), or check the folder of the file"),
+                .hint("raise the limit of open files (ulimit -n)"),
             StoreError::Full => Refusal::new(Code::DiskFull, self.to_string())
                 .hint("nothing was written; free some space and try again"),
             StoreError::Sql { message, offset } => {

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_schema::{Seq, limits};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::companions::segment;
@@ -121,11 +122,7 @@ impl Journal {
         let bytes = (FRAME_HEADER + operations.len()) as u64;
         let has_room = self.live.back().is_some_and(|it| it.used + bytes <= it.segment.bytes);
         if !has_room {
-            // Nothing was written, so a later append can succeed.
-            self.start_segment(bytes).map_err(|why| match why.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
-                _ => StoreError::Unavailable(format!("the journal cannot grow: {why}")),
-            })?;
+            self.start_segment(bytes).map_err(|why| failed(&why))?;
         }
         let current = self.live.back_mut().expect("a segment was started");
         self.frame.clear();
@@ -215,6 +212,14 @@ fn log_digest(log_id: &str) -> [u8; 16] {
 }
 
 fn failed(why: &io::Error) -> StoreError {
+    if [Errno::MFILE, Errno::NFILE]
+        .into_iter()
+        .any(|errno| Errno::from_io_error(why) == Some(errno))
+    {
+        return StoreError::Unavailable(
+            "the journal cannot grow: too many files are open".to_owned(),
+        );
+    }
     match why.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
         _ => StoreError::Io(format!("the journal cannot be written: {why}")),
