@@ -82,6 +82,7 @@ fn one_of(valid: &[String]) -> String {
 
 /// The form of the command in one line, and where its description is.
 fn usage(error: &Error, program: &Command) -> String {
+    // An error about a value does not say which command it is of.
     let command = command_name(program, std::env::args().skip(1));
     let help = format!("{command} --help  describes the options");
     if command == program.get_name() {

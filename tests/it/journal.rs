@@ -123,6 +123,22 @@ fn the_journal_of_a_database_that_was_removed() {
     );
 }
 
+/// The tables of a new file are in its WAL until the first checkpoint.
+#[test]
+fn a_new_database_without_its_wal() {
+    let world = World::new();
+    run(world.session("s1"));
+    let database = copied(&world, "new.db");
+    check(
+        &database,
+        &world,
+        expect![[r#"
+        conflict: FOLDER/both.db: the file has no tables: its -wal is missing, or the journal beside it is of another file
+        hint: restore the file that it belongs to, or move the -redo- files away to do without their events
+    "#]],
+    );
+}
+
 /// SQLite removes the WAL beside a missing database, so a refused start lost calls.
 #[test]
 fn a_refused_start_without_the_database_changes_nothing() {

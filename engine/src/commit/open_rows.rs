@@ -128,8 +128,12 @@ impl OpenRows {
         let left = |from: Instant, time: Duration| {
             time.saturating_sub(now.saturating_duration_since(from))
         };
-        let left_idle = left(self.last, limits::OPEN_TRANSACTION_IDLE);
-        left_idle.min(left(self.since, limits::OPEN_TRANSACTION))
+        let most = left(self.since, limits::OPEN_TRANSACTION);
+        match self.failure {
+            // A full disk usually stays full for a while.
+            Some(_) => most,
+            None => most.min(left(self.last, limits::OPEN_TRANSACTION_IDLE)),
+        }
     }
 
     /// Why the last commit failed, if it did.
@@ -155,6 +159,8 @@ impl OpenRows {
 
 #[cfg(all(test, not(feature = "interleavings")))]
 mod tests {
+    use abide_schema::Code;
+
     use super::*;
 
     #[test]
@@ -183,5 +189,9 @@ mod tests {
         assert!(!rows.is_due(at(6), true));
         rows.set_space_low(true);
         assert!(rows.is_due(at(6), true), "the disk is nearly full");
+        let mut rows = OpenRows::new(start);
+        rows.push(vec![0; 10], at(0));
+        rows.settle(&Err(Refusal::new(Code::DiskFull, "the disk is full")), at(3));
+        assert!(!rows.is_due(at(102), false) && rows.is_due(at(103), false), "after a failure");
     }
 }

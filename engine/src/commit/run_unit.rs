@@ -24,7 +24,7 @@ use crate::threads::panic_text;
 pub(crate) enum TransactionFailure {
     /// A call was refused after it had written rows, and it had no savepoint.
     NeedsSavepoints,
-    /// The storage failed, or a deferred constraint at COMMIT.
+    /// The storage failed, or a deferred constraint of the group.
     Store(StoreError),
 }
 

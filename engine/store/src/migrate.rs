@@ -1,6 +1,6 @@
-//! Creation and migration of tables, and the start of a timeline, in the first transaction of an opening. Each module has a version and the steps between versions; the
-//! newest declaration is complete. A test of every module proves that the steps lead to the
-//! declaration.
+//! Creation and migration of tables, and the start of a timeline, in the first transaction of an
+//! opening. Each module has a version and the steps between versions; the newest declaration is
+//! complete. A test of every module proves that the steps lead to the declaration.
 
 use std::path::Path;
 

@@ -312,6 +312,7 @@ fn await_journal(path: &Path) -> Result<(), OpenError> {
         }
         match lock_once(path) {
             Ok(_lock) => return apply_journal(path),
+            // SQLite has no notification of another process's commit.
             Err(OpenError::InUse(_)) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -31,23 +31,20 @@ pub(crate) struct FoundJournal {
 impl FoundJournal {
     /// Reads the journal of a database; `None` if there is none.
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
-        let mut paths = segments_of(database)?;
-        let mut segments = Vec::new();
-        let mut read = Vec::with_capacity(paths.len());
-        for path in paths.drain(..) {
+        let (mut paths, mut segments) = (Vec::new(), Vec::new());
+        for path in segments_of(database)? {
             let content = match disk.open(&path).and_then(|file| file.read()) {
                 Ok(content) => content,
-                // Another process has just removed it: everything in it is in the database.
+                // Another process has just removed it, so the database has everything that it held.
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(why) => return Err(why),
             };
             segments.extend(SegmentHeader::decode(&content).map(|header| (header, content)));
-            read.push(path);
+            paths.push(path);
         }
-        if read.is_empty() {
+        if paths.is_empty() {
             return Ok(None);
         }
-        let paths = read;
         segments.sort_by_key(|(header, _)| header.round);
         Ok(Some(FoundJournal { paths, segments }))
     }
@@ -136,7 +133,9 @@ impl FoundJournal {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoveryError {
     /// The database has no tables yet.
-    #[error("the file is new, and the journal of another file is beside it")]
+    #[error(
+        "the file has no tables: its -wal is missing, or the journal beside it is of another file"
+    )]
     NewFile,
     /// Its log is another one.
     #[error("the journal beside the file belongs to another database")]
