@@ -151,8 +151,9 @@ impl Program {
         server.kill();
     }
 
-    /// What its file holds, read without Abide.
+    /// What its file holds, read without Abide, once the journal of the killed server is applied.
     fn written(&self) -> String {
+        self.run(&["verify", "abide.db"]).good();
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let file = Connection::open_with_flags(self.file("abide.db"), flags).unwrap();
         let rows = |sql: &&str| {

@@ -47,7 +47,7 @@ mod tests {
     fn connections_leave_a_reserve() {
         assert_eq!(within(None), limits::CONNECTIONS);
         assert_eq!(within(Some(1_000_000)), limits::CONNECTIONS);
-        assert_eq!(within(Some(250)), 170);
+        assert_eq!(within(Some(250)), 250 - RESERVED as u32);
         assert_eq!(within(Some(64)), 16);
         assert_eq!(within(Some(0)), 1);
     }
