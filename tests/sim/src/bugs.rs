@@ -13,6 +13,9 @@ use crate::sim;
 /// The number of simulator seeds within which a bug must be found.
 pub const SEEDS: u64 = 60;
 
+/// The number of seeds for each case of [`near`].
+const NEAR_SEEDS: u64 = 20;
+
 /// How a bug was found.
 #[derive(Clone, Debug)]
 pub struct Caught {
@@ -27,21 +30,31 @@ pub struct Caught {
 #[must_use]
 pub fn hunt(bug: SeededBug) -> Option<Caught> {
     seeded::make(Some(bug));
-    let caught = known(bug).and_then(by_cases).or_else(by_seeds).or_else(by_faults);
+    let caught = by_cases(near(bug)).or_else(by_seeds).or_else(by_faults);
     seeded::make(None);
     caught
 }
 
-/// The fault that found a bug before, for bugs that no seed of the simulator finds: tried first, because the search for
-/// it takes minutes. After a change of the engine it can be another one.
-fn known(bug: SeededBug) -> Option<[Case; 1]> {
-    match bug {
-        SeededBug::WalNotRewritten => {
-            Some([Case::new(Fault::Fail { kind: Kind::Sync, nth: 68, lasting: false }, 68)])
+/// Cases near the steps of the script that a bug needs, for bugs that no seed of the simulator finds: tried first, because
+/// the search over all steps takes minutes.
+fn near(bug: SeededBug) -> Vec<Case> {
+    let Ok(whole) = crash::measure() else { return Vec::new() };
+    let faults: Vec<Fault> = match bug {
+        SeededBug::WalNotRewritten | SeededBug::CheckpointAfterError => {
+            let fail = |nth| Fault::Fail { kind: Kind::Sync, nth, lasting: false };
+            whole.tally.wal_syncs.into_iter().map(fail).collect()
         }
-        SeededBug::OldRoundBelieved => Some([Case::new(Fault::Crash { step: 641 }, 166)]),
-        _ => None,
-    }
+        // A frame is on the disk, and the new header before it is not.
+        SeededBug::OldRoundBelieved => {
+            let headers = whole.tally.segment_headers.into_iter();
+            headers
+                .flat_map(|step| (step + 1..step + 4).map(|step| Fault::Crash { step }))
+                .collect()
+        }
+        _ => return Vec::new(),
+    };
+    let seeds = 1..=NEAR_SEEDS;
+    seeds.flat_map(|seed| faults.iter().map(move |fault| Case::new(*fault, seed))).collect()
 }
 
 fn by_seeds() -> Option<Caught> {

@@ -63,6 +63,9 @@ impl fmt::Display for Kind {
     }
 }
 
+/// The first bytes of a segment of the journal.
+const SEGMENT_MAGIC: &[u8] = b"abidejrn";
+
 /// A planned fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -98,6 +101,10 @@ pub struct DiskCounts {
     pub calls: [u64; 8],
     /// Calls that failed because of the fault.
     pub failed: u64,
+    /// The syncs of a WAL, numbered like all syncs.
+    pub wal_syncs: Vec<u64>,
+    /// The steps in which the header of a segment of the journal was written.
+    pub segment_headers: Vec<u64>,
 }
 
 /// The result of a call.
@@ -281,6 +288,10 @@ impl Machine {
     pub(super) fn write(&self, file: u64, offset: usize, data: &[u8]) -> (CallVerdict, usize) {
         let mut state = self.lock();
         let verdict = state.call(Kind::Write);
+        if offset == 0 && data.starts_with(SEGMENT_MAGIC) {
+            let step = state.tally.steps;
+            state.tally.segment_headers.push(step);
+        }
         let verdict = state.fit(verdict, data.len());
         let done = match verdict {
             // In the step of the power failure, the write may reach the disk in part.
@@ -317,6 +328,10 @@ impl Machine {
     pub(super) fn sync(&self, file: u64, heard: &mut u64) -> Synced {
         let mut state = self.lock();
         let verdict = state.call(Kind::Sync);
+        if state.is_wal(file) {
+            let nth = state.tally.calls[Kind::Sync as usize];
+            state.tally.wal_syncs.push(nth);
+        }
         let State { files, random, .. } = &mut *state;
         let image = files.get_mut(&file);
         let (Some(image), CallVerdict::Go | CallVerdict::Fail | CallVerdict::Full) =
@@ -372,6 +387,12 @@ impl Machine {
 }
 
 impl State {
+    /// Whether a file is SQLite's write-ahead log.
+    fn is_wal(&self, file: u64) -> bool {
+        let mut names = self.names.iter().filter(|(_, name)| name.file == file);
+        names.any(|(path, _)| path.to_string_lossy().ends_with("-wal"))
+    }
+
     fn call(&mut self, kind: Kind) -> CallVerdict {
         if self.down {
             return CallVerdict::Down;
