@@ -211,17 +211,24 @@ impl SubscriptionStart {
         loop {
             let mut connection = self.engine.connect(&self.caller);
             let SubscriptionQuery { sql, params, checksum, explain } = &self.query;
-            let start = match start {
+            let from = match start {
                 Start::Now => abide_engine::Start::Now,
                 Start::After(seq) => abide_engine::Start::After(seq),
                 Start::AsOf(seq) => abide_engine::Start::AsOf(seq),
             };
             let (id, checksum, explain) = (ID, *checksum, *explain);
-            let wanted =
-                SubscribeRequest { id, sql, params, start, timeline: None, checksum, explain };
+            let wanted = SubscribeRequest {
+                id,
+                sql,
+                params,
+                start: from,
+                timeline: None,
+                checksum,
+                explain,
+            };
             match connection.subscribe(&wanted).await {
                 Ok(()) => return Ok(connection),
-                Err(refusal) if self.is_passing(&refusal) => sleep(backoff.next()).await,
+                Err(refusal) if self.is_passing(&refusal, start) => sleep(backoff.next()).await,
                 Err(refusal) => return Err(refusal),
             }
         }
@@ -239,8 +246,15 @@ impl SubscriptionStart {
         }
     }
 
-    fn is_passing(&self, refusal: &Refusal) -> bool {
-        refusal.code == Code::Overloaded && *self.state.borrow() == EngineState::Open
+    /// Whether to start again at `start` after this refusal. On a full disk only a subscription with rows waits for
+    /// space: the consumer of a new one must hear why it has none.
+    fn is_passing(&self, refusal: &Refusal, start: Start) -> bool {
+        let passes = match refusal.code {
+            Code::Overloaded => true,
+            Code::DiskFull => matches!(start, Start::After(_)),
+            _ => false,
+        };
+        passes && *self.state.borrow() == EngineState::Open
     }
 }
 
@@ -273,7 +287,9 @@ impl Source for ConnectionPump {
                 return self.closed.as_mut().poll(context).map(|()| Event::Ended(Error::Closed));
             };
             self.next = match (&update, connection) {
-                (Update::Error { refusal, .. }, _) if self.begin.is_passing(refusal) => {
+                (Update::Error { refusal, .. }, _)
+                    if self.begin.is_passing(refusal, self.start) =>
+                {
                     Box::pin(self.begin.clone().reconnect(self.start))
                 }
                 (_, Some(connection)) => next(connection),
@@ -329,7 +345,7 @@ impl ConnectionPump {
             Update::Progress { seq } => Some(Event::Progress(seq)),
             // A snapshot follows.
             Update::Error { refusal, .. } if refusal.code == Code::ResyncRequired => None,
-            Update::Error { refusal, .. } if self.begin.is_passing(&refusal) => {
+            Update::Error { refusal, .. } if self.begin.is_passing(&refusal, self.start) => {
                 self.parts.clear();
                 None
             }

@@ -294,7 +294,10 @@ impl Subscriptions {
         match refusal.code {
             // A snapshot follows.
             Code::ResyncRequired => subscription.parts.clear(),
-            Code::Overloaded => {
+            // Only one that has rows waits for space: the consumer of a new one must hear why it has none.
+            Code::Overloaded | Code::DiskFull
+                if refusal.code == Code::Overloaded || subscription.seq.is_some() =>
+            {
                 if subscription.state == State::Live(name) {
                     subscription.seq = subscription.at(self.received);
                 }

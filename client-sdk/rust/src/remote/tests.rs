@@ -402,6 +402,26 @@ async fn a_refused_query_is_an_error_and_overload_is_not() {
     assert_eq!(begun.expect_err("it is refused").code(), Some(Code::BadSql));
 }
 
+/// Regression: a subscription that resumed while the disk was full ended, because a query then cannot see the latest
+/// calls. It waits for space. A new one fails.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_with_rows_survives_a_full_disk() {
+    let (port, mut listener) = Port::new();
+    let (abide, mut peer) = connect(&port, &mut listener).await;
+    let full = |id: &str| json!({"op": "error", "id": id, "code": "disk_full", "detail": "no"});
+    let (subscription, id) = subscribe(&abide, &mut peer, 1).await;
+    peer.say(full(&id)).await;
+    let (again, after_seq) = peer.hear_subscribe().await;
+    assert_eq!((again != id, after_seq), (true, json!(1)));
+    assert!(subscription.error().is_none());
+    let server = async {
+        let (id, _) = peer.hear_subscribe().await;
+        peer.say(full(&id)).await;
+    };
+    let (begun, ()) = tokio::join!(abide.subscribe("SELECT 1").start(), server);
+    assert_eq!(begun.expect_err("there is no space").code(), Some(Code::DiskFull));
+}
+
 #[tokio::test(start_paused = true)]
 async fn closing_answers_all_pending_requests() {
     let (port, mut listener) = Port::new();
