@@ -28,6 +28,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// what it reads for one to 64 MB, which JSON may expand several times.
 const MESSAGE_BYTES: usize = 512 << 20;
 
+/// Read buffer of a connection: most messages are smaller.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+
 /// Any byte stream.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
@@ -163,6 +166,8 @@ pub(crate) async fn handshake(
     url: &str,
 ) -> Result<Socket, Error> {
     let config = WebSocketConfig::default()
+        // Each read fills a buffer of this size with zeros first: the default, 128 KiB, costs more than a typical message.
+        .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(MESSAGE_BYTES))
         .max_frame_size(Some(MESSAGE_BYTES));
     match client_async_with_config(request, stream, Some(config)).await {
