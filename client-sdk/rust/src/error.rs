@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 
 /// An error of the client.
@@ -26,6 +27,26 @@ pub enum Error {
         url: String,
         /// The error of the operating system.
         why: String,
+    },
+    /// The program `abide`, which runs the engine of a shared file, cannot be started.
+    #[error("the engine {binary:?} cannot be started: {why}")]
+    EngineNotFound {
+        /// The program.
+        binary: String,
+        /// The error of the operating system.
+        why: String,
+    },
+    /// The engine of a shared file speaks another protocol than this client.
+    #[error(
+        "the engine of version {version} speaks {protocol}, this client of version {} speaks \
+         {SUBPROTOCOL}",
+        env!("CARGO_PKG_VERSION")
+    )]
+    IncompatibleVersion {
+        /// The protocol of the engine.
+        protocol: String,
+        /// The version of the engine.
+        version: String,
     },
     /// No reply within the deadline. It is unknown whether the call took effect.
     #[error("{what} was not answered within {} s{}", waited.as_secs(), because(.why.as_deref()))]
@@ -75,6 +96,12 @@ impl Error {
             Error::Refused(refusal) => refusal.hint.as_deref(),
             Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
             Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
+            Error::EngineNotFound { .. } => Some(
+                "install it with  cargo install --path cli, or set ABIDE_BINARY to its path",
+            ),
+            Error::IncompatibleVersion { .. } => {
+                Some("use the same version of abide in all programs that open the file")
+            }
             Error::TimedOut { request_id: Some(_), .. } => {
                 Some("retry with the same request id: the call takes effect at most once")
             }

@@ -53,7 +53,10 @@
 //! **Memory is bounded.** A subscription whose consumer does not read is dropped on the server and resumed
 //! from its seq when the consumer reads again. It delays no other subscriber.
 //!
-//! In reading order: [`Abide`] · `request` calls and batches · [`arguments`] the built-in reducers ·
+//! **A file can be shared.** [`Abide::open`] is the engine of its file, in this process. [`Abide::open_shared`] connects
+//! to an engine that all programs of this user share, and starts it if none runs. It stops with its last user.
+//!
+//! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
 //! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
 //! Rust types · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
@@ -65,6 +68,7 @@ mod embedded;
 mod error;
 mod explain;
 mod link;
+mod open_shared;
 mod order;
 mod remote;
 mod request;
@@ -99,6 +103,7 @@ pub use embedded::Config;
 pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;
+pub use open_shared::OpenShared;
 pub use request::{Batch, Call, Committed, Request, RequestFuture};
 pub use rows::Positions;
 pub use secret::Secret;

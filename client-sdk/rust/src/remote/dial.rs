@@ -19,6 +19,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Response, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
+use super::shared_file::{OPEN_TIMEOUT, SharedFile};
 use crate::Error;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
@@ -45,11 +46,18 @@ pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
 /// A server's address and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
+    /// As in errors.
     url: String,
-    host: String,
-    port: u16,
+    target: Target,
     scope: Scope,
     request: Request,
+}
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+enum Target {
+    Tcp { host: String, port: u16 },
+    Shared(SharedFile),
 }
 
 impl Address {
@@ -72,11 +80,9 @@ impl Address {
             ));
         }
         let path = given.path().trim_end_matches('/');
-        let mut request = format!("ws://{authority}{path}/v1/ws")
-            .into_client_request()
+        let mut request = upgrade(&format!("ws://{authority}{path}/v1/ws"))
             .map_err(|_| wrong("it is not a URL"))?;
         let headers = request.headers_mut();
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
         if let Some(token) = token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
             let mut bearer = bearer.map_err(|_| {
@@ -90,11 +96,29 @@ impl Address {
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);
-        Ok(Address { url: url.to_owned(), host, port, scope: Scope::new(), request })
+        let target = Target::Tcp { host, port };
+        Ok(Address { url: url.to_owned(), target, scope: Scope::new(), request })
+    }
+
+    /// The engine of a file that programs share.
+    pub(crate) fn shared(file: SharedFile) -> Result<Address, Error> {
+        let url = file.path.display().to_string();
+        let request = upgrade("ws://localhost/v1/ws").map_err(|why| Error::Address {
+            url: url.clone(),
+            why: why.to_string().to_lowercase(),
+        })?;
+        Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
+    }
+
+    pub(super) fn scope(&self) -> &Scope {
+        &self.scope
     }
 
     /// The same, restricted to a scope in addition to the current one.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
+        if scope.is_empty() {
+            return Ok(self);
+        }
         for (key, value) in scope {
             if self.scope.entry(key.clone()).or_insert_with(|| value.clone()) != value {
                 let detail = format!("a scope with this {key} is outside your own");
@@ -118,27 +142,47 @@ impl Address {
         Arc::new(move || {
             let address = self.clone();
             Box::pin(async move {
-                let url = address.url.clone();
-                match timeout(CONNECT_TIMEOUT, address.connect()).await {
-                    Ok(made) => made,
-                    Err(_) => {
-                        let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
-                        Err(Error::Unreachable { url, why })
+                let (made, limit) = match &address.target {
+                    Target::Tcp { .. } => {
+                        (timeout(CONNECT_TIMEOUT, address.connect()).await, CONNECT_TIMEOUT)
                     }
-                }
+                    Target::Shared(file) => {
+                        (timeout(OPEN_TIMEOUT, file.connect(&address)).await, OPEN_TIMEOUT)
+                    }
+                };
+                made.unwrap_or_else(|_| {
+                    let why = format!("no answer within {} s", limit.as_secs());
+                    Err(Error::Unreachable { url: address.url.clone(), why })
+                })
             })
         })
     }
 
-    async fn connect(self) -> Result<Socket, Error> {
-        let Address { url, host, port, request, .. } = self;
-        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|why| {
-            Error::Unreachable { url: url.clone(), why: why.to_string().to_lowercase() }
+    /// Connects over TCP.
+    pub(super) async fn connect(&self) -> Result<Socket, Error> {
+        let Target::Tcp { host, port } = &self.target else {
+            let why = "it is a file".to_owned();
+            return Err(Error::Address { url: self.url.clone(), why });
+        };
+        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(|why| {
+            Error::Unreachable { url: self.url.clone(), why: why.to_string().to_lowercase() }
         })?;
         // Messages are whole frames: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
-        handshake(request, Box::new(stream), &url).await
+        self.handshake_over(Box::new(stream)).await
     }
+
+    pub(super) async fn handshake_over(&self, stream: Box<dyn Io>) -> Result<Socket, Error> {
+        handshake(self.request.clone(), stream, &self.url).await
+    }
+}
+
+/// The request that opens a WebSocket.
+fn upgrade(uri: &str) -> Result<Request, SocketError> {
+    let mut request = uri.into_client_request()?;
+    let protocol = HeaderValue::from_static(SUBPROTOCOL);
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    Ok(request)
 }
 
 /// A scope as JSON of printable ASCII, which every proxy accepts in a header.
@@ -208,7 +252,10 @@ mod tests {
             ("http://example.org/abide/", "example.org", 80, "ws://example.org/abide/v1/ws"),
         ] {
             let address = Address::parse(url, None).expect("it is an address");
-            assert_eq!((address.host.as_str(), address.port), (host, port), "{url}");
+            let Target::Tcp { host: named, port: numbered } = &address.target else {
+                panic!("{url}");
+            };
+            assert_eq!((named.as_str(), *numbered), (host, port), "{url}");
             assert_eq!(address.request.uri(), uri, "{url}");
         }
     }
