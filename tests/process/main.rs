@@ -17,6 +17,7 @@ mod kill;
 mod load;
 mod memory;
 mod mistakes;
+mod open;
 mod operators;
 #[cfg(debug_assertions)]
 mod panics;

@@ -3,6 +3,7 @@
 //! waits for a line on stdin, so that the test can kill it in between.
 //!
 //! ```text
+//! worker open BINARY FILE                   shares a file, creates sessions, prints the id of each
 //! worker URL race NAME                      claims all pending calls, prints what it won
 //! worker URL run NAME CALL FILE LEASE_MS    claims one call and runs it step by step
 //! ```
@@ -13,7 +14,7 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
 
-use abide_client::arguments::{ClaimHandoff, ClaimToolCall, CompleteToolCall};
+use abide_client::arguments::{ClaimHandoff, ClaimToolCall, CompleteToolCall, CreateSession};
 use abide_client::{Abide, Code, Error, ToolCall};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
@@ -26,12 +27,17 @@ async fn main() {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
+        ["open", binary, file] => {
+            create(&Abide::open_shared(file).binary(binary).await.unwrap()).await;
+        }
         [url, "race", name] => race(&Abide::connect(url).await.unwrap(), name).await,
         [url, "run", name, call, file, lease_ms] => {
             let claimed = Abide::connect(url).await.unwrap();
             run(&claimed, name, call, file, lease_ms.parse().unwrap()).await;
         }
-        _ => panic!("usage: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"),
+        _ => panic!(
+            "usage: open BINARY FILE, or: URL race NAME, or: URL run NAME CALL FILE LEASE_MS"
+        ),
     }
 }
 
@@ -45,6 +51,13 @@ fn say(what: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{what}").unwrap();
     stdout.flush().unwrap();
+}
+
+/// Creates sessions, until it is killed.
+async fn create(abide: &Abide) {
+    loop {
+        say(&abide.call(CreateSession::new("a")).await.unwrap().id);
+    }
 }
 
 /// All workers race for the calls and handoffs that are pending at the start.

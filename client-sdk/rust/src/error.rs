@@ -96,9 +96,9 @@ impl Error {
             Error::Refused(refusal) => refusal.hint.as_deref(),
             Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
             Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
-            Error::EngineNotFound { .. } => Some(
-                "install it with  cargo install --path cli, or set ABIDE_BINARY to its path",
-            ),
+            Error::EngineNotFound { .. } => {
+                Some("install it with  cargo install --path cli, or set ABIDE_BINARY to its path")
+            }
             Error::IncompatibleVersion { .. } => {
                 Some("use the same version of abide in all programs that open the file")
             }

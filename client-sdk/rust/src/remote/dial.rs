@@ -1,6 +1,7 @@
 //! Connecting: address parsing, the handshake, and its errors.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use abide_schema::{Code, Refusal, Scope};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Error as SocketError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
@@ -19,11 +20,18 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Response, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::shared_file::{OPEN_TIMEOUT, SharedFile};
+use super::shared_file::{RunningEngine, SharedFile};
 use crate::Error;
+use crate::backend::Backoff;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same with the start of an engine: `abide open` waits up to 30 seconds for another process.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Connection attempts to an engine that ends at the same moment. Each starts the next one.
+const TRIES: u32 = 5;
 
 /// Maximum bytes of one message: a coalesced change of a large result is one message. The server limits
 /// what it reads for one to 64 MB, which JSON may expand several times.
@@ -110,10 +118,6 @@ impl Address {
         Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
     }
 
-    pub(super) fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
     /// The same, restricted to a scope in addition to the current one.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
         if scope.is_empty() {
@@ -142,15 +146,11 @@ impl Address {
         Arc::new(move || {
             let address = self.clone();
             Box::pin(async move {
-                let (made, limit) = match &address.target {
-                    Target::Tcp { .. } => {
-                        (timeout(CONNECT_TIMEOUT, address.connect()).await, CONNECT_TIMEOUT)
-                    }
-                    Target::Shared(file) => {
-                        (timeout(OPEN_TIMEOUT, file.connect(&address)).await, OPEN_TIMEOUT)
-                    }
+                let limit = match &address.target {
+                    Target::Tcp { .. } => CONNECT_TIMEOUT,
+                    Target::Shared(_) => OPEN_TIMEOUT,
                 };
-                made.unwrap_or_else(|_| {
+                timeout(limit, address.connect()).await.unwrap_or_else(|_| {
                     let why = format!("no answer within {} s", limit.as_secs());
                     Err(Error::Unreachable { url: address.url.clone(), why })
                 })
@@ -158,23 +158,63 @@ impl Address {
         })
     }
 
-    /// Connects over TCP.
-    pub(super) async fn connect(&self) -> Result<Socket, Error> {
-        let Target::Tcp { host, port } = &self.target else {
-            let why = "it is a file".to_owned();
-            return Err(Error::Address { url: self.url.clone(), why });
-        };
-        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(|why| {
-            Error::Unreachable { url: self.url.clone(), why: why.to_string().to_lowercase() }
-        })?;
-        // Messages are whole frames: waiting to fill a packet only delays them.
-        let _ = stream.set_nodelay(true);
-        self.handshake_over(Box::new(stream)).await
+    async fn connect(&self) -> Result<Socket, Error> {
+        match &self.target {
+            Target::Tcp { host, port } => self.handshake_over(connect_tcp(host, *port).await).await,
+            Target::Shared(file) => self.connect_shared(file).await,
+        }
     }
 
-    pub(super) async fn handshake_over(&self, stream: Box<dyn Io>) -> Result<Socket, Error> {
+    /// Connects to the engine of a file, and starts it if none runs.
+    async fn connect_shared(&self, file: &SharedFile) -> Result<Socket, Error> {
+        let (mut backoff, mut tries) = (Backoff::new(), 1);
+        loop {
+            match self.connect_engine(file.find().await?).await {
+                // It ended after it was found.
+                Err(Error::Unreachable { .. }) if tries < TRIES => tries += 1,
+                made => return made,
+            }
+            // tidy: the pause between two attempts; nothing reports that the engine has ended
+            sleep(backoff.next()).await;
+        }
+    }
+
+    async fn connect_engine(&self, engine: RunningEngine) -> Result<Socket, Error> {
+        if let Some(path) = engine.socket {
+            return self.handshake_over(connect_unix(&path).await).await;
+        }
+        let url = engine.url.unwrap_or_default();
+        let address = Address::parse(&url, engine.token.as_deref())?.within(&self.scope)?;
+        let Target::Tcp { host, port } = &address.target else {
+            return Err(Error::Protocol { why: "abide open printed no address".to_owned() });
+        };
+        address.handshake_over(connect_tcp(host, *port).await).await
+    }
+
+    async fn handshake_over(&self, stream: io::Result<Box<dyn Io>>) -> Result<Socket, Error> {
+        let stream = stream.map_err(|why| Error::Unreachable {
+            url: self.url.clone(),
+            why: why.to_string().to_lowercase(),
+        })?;
         handshake(self.request.clone(), stream, &self.url).await
     }
+}
+
+async fn connect_tcp(host: &str, port: u16) -> io::Result<Box<dyn Io>> {
+    let stream = TcpStream::connect((host, port)).await?;
+    // Messages are whole frames: waiting to fill a packet only delays them.
+    let _ = stream.set_nodelay(true);
+    Ok(Box::new(stream))
+}
+
+#[cfg(unix)]
+async fn connect_unix(path: &str) -> io::Result<Box<dyn Io>> {
+    Ok(Box::new(tokio::net::UnixStream::connect(path).await?))
+}
+
+#[cfg(not(unix))]
+async fn connect_unix(_: &str) -> io::Result<Box<dyn Io>> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// The request that opens a WebSocket.
