@@ -27,6 +27,7 @@ mod retention;
 mod secrets;
 mod server;
 mod sharing;
+mod steps;
 mod term;
 mod terminal;
 mod timers;

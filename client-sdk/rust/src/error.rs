@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use abide_reducers::ToolCallStatus;
 use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 
@@ -74,6 +75,23 @@ pub enum Error {
         /// The violation.
         why: String,
     },
+    /// A tool call may have run: its worker disappeared, and its tool must not run twice. When its outcome is settled,
+    /// the step returns the settled outcome.
+    #[error("the worker of call {call_id} disappeared, and its tool must not run twice")]
+    UnknownOutcome {
+        /// The call.
+        call_id: String,
+    },
+    /// A tool call has ended without a result: it failed, was rejected, or was cancelled.
+    #[error("call {call_id} is {status}{}", because(.error.as_deref()))]
+    ToolFailed {
+        /// The call.
+        call_id: String,
+        /// How it ended.
+        status: ToolCallStatus,
+        /// The recorded error.
+        error: Option<String>,
+    },
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
@@ -108,7 +126,10 @@ impl Error {
             Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
             Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
-            Error::Closed => None,
+            Error::UnknownOutcome { .. } => {
+                Some("find out whether it ran, then record that with  abide call settle_tool_call")
+            }
+            Error::ToolFailed { .. } | Error::Closed => None,
         }
     }
 

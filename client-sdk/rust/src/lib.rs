@@ -56,9 +56,12 @@
 //! **A file can be shared.** [`Abide::open`] is the engine of its file, in this process. [`Abide::open_shared`] connects
 //! to an engine that all programs of this user share, and starts it if none runs. It stops with its last user.
 //!
+//! **Steps are durable.** [`Abide::session`] returns a session whose steps (a tool call, a message, an approval, a handoff, a
+//! timer) have keys. A program that crashed runs again, and its steps return their recorded outcomes.
+//!
 //! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
 //! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
-//! Rust types · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
+//! Rust types · `steps` durable steps, workers and supervisors · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
 mod backend;
@@ -75,6 +78,7 @@ mod request;
 mod rows;
 mod secret;
 mod sql;
+mod steps;
 mod subscription;
 
 pub use abide::{Abide, Builder};
@@ -108,4 +112,8 @@ pub use request::{Batch, Call, Committed, Request, RequestFuture};
 pub use rows::Positions;
 pub use secret::Secret;
 pub use sql::{Position, QueryResult, Sql};
+pub use steps::{
+    Answer, DecidedApproval, DurableSession, HandoffStep, MessageStep, OpenSession, Resolution,
+    Supervisor, ToolError, ToolStep, Worker,
+};
 pub use subscription::{Subscribe, Subscription, Update};
