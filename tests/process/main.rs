@@ -9,6 +9,7 @@ mod agent;
 mod authority;
 mod claims;
 mod command_line;
+mod conformance;
 mod demo;
 mod docs;
 mod files;

@@ -212,6 +212,7 @@ async fn messages_approvals_and_timers_are_recorded(abide: &Abide) {
         let number = session.message("user", "Where is it?").key("m1").data(json!({"a": 1}));
         assert_eq!(number.await.expect("it is appended"), 1);
         let due = SystemTime::now() + Duration::from_millis(20);
+        // tidy: the durable timer under test
         session.sleep_until(due, "pause").await.expect("it fires");
         let approval = session.approval("Send it?", json!({"to": "ann"}), "send");
         let decide = async {
