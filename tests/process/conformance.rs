@@ -6,7 +6,7 @@ mod script;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use crate::program::run;
 use crate::server::Server;
-use answer::{Answer, cells, check_error, expect, multiset};
+use answer::{Answer, cells, check_error, expect, is_same, multiset};
 use proxy::Proxy;
 use script::Script;
 
@@ -270,7 +270,7 @@ impl Runner {
         early.clear();
         loop {
             let found = json!(subscription.rows().map(cells).collect::<Vec<_>>());
-            if found.to_string() == expected.to_string() {
+            if is_same(expected, &found) {
                 return Ok(());
             }
             match timeout(LIMIT / 2, subscription.next()).await {
@@ -406,7 +406,7 @@ fn is_plain(field: &str) -> bool {
     )
 }
 
-fn create_token(token: &JsonValue, db: &PathBuf, variables: &mut BTreeMap<String, JsonValue>) {
+fn create_token(token: &JsonValue, db: &Path, variables: &mut BTreeMap<String, JsonValue>) {
     let (identity, role) = (text(&token["identity"]), text(&token["role"]));
     let mut args =
         vec!["token".to_owned(), "create".to_owned(), identity, "--role".to_owned(), role];

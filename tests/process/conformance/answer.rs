@@ -53,6 +53,12 @@ pub(super) fn multiset(rows: &[JsonValue]) -> Vec<String> {
     texts
 }
 
+/// Whether two values have the same text: `0.0 == -0.0`.
+pub(super) fn is_same(expected: &JsonValue, found: &JsonValue) -> bool {
+    let (expected, found) = (expected.to_string(), found.to_string());
+    expected == found
+}
+
 /// Compares an answer with what a step expects.
 pub(super) fn expect(expected: &JsonValue, answer: &Answer) -> Result<(), String> {
     let found = answer.described();
@@ -60,7 +66,7 @@ pub(super) fn expect(expected: &JsonValue, answer: &Answer) -> Result<(), String
         let is_so = match name.as_str() {
             "result" | "results" => matches(value, &found[name]),
             "seq" | "duplicate" | "columns" => *value == found[name],
-            "rows" => value.to_string() == found[name].to_string(),
+            "rows" => is_same(value, &found[name]),
             "error" => return Err(format!("it is no error: {found}")),
             _ => return Err(format!("unknown expectation {name}")),
         };
