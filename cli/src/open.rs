@@ -56,9 +56,14 @@ const PATIENCE_UNSHARED: Duration = Duration::from_secs(1);
 /// # Errors
 /// The file cannot be opened, or a process has it open that does not share its engine.
 pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
-    let opened = match detach::from_terminal()? {
-        Some(ended) => return ended,
-        None => find_or_start(options, &args).await,
+    if let Some(ended) = detach::from_terminal()? {
+        return ended;
+    }
+    // Before there is anything to remove.
+    let mut stop = Box::pin(signals::asked_to_stop()?);
+    let opened = tokio::select! {
+        opened = find_or_start(options, &args) => opened,
+        () = &mut stop => Err(stopped(&args)),
     };
     let opened = match opened {
         Ok(opened) => opened,
@@ -71,7 +76,7 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
     };
     match opened {
         Opened::Found(holder) => print(options, &holder, false),
-        Opened::Started(engine, place) => serve_place(options, engine, *place).await,
+        Opened::Started(engine, place) => serve_place(options, engine, *place, stop).await,
     }
 }
 
@@ -91,6 +96,8 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
     check_folder(&args.file)?;
     let begun = Instant::now();
     let mut unused_place = None;
+    // Those that had the file while this process waited for it.
+    let mut former = Vec::new();
     loop {
         // Without permission to read the lock, the error of opening the file is the better one.
         let state = LockState::of(&args.file).unwrap_or(LockState::Free(None));
@@ -101,6 +108,8 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
                 Answer::None => {}
             }
         }
+        let (LockState::Free(holder) | LockState::Held(holder)) = state;
+        former.extend(holder);
         let place = match unused_place.take() {
             Some(place) => place,
             None => Place::new(args.loopback).await?,
@@ -110,12 +119,12 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         // It waits a quarter of a second for a process that has the file.
         match Engine::open(&args.file, config) {
             Ok(engine) => {
-                if let LockState::Free(Some(killed)) = &state {
-                    place::remove_left_behind(killed);
-                }
+                // This process has the file, so their sockets are of no use.
+                former.iter().for_each(place::remove_left_behind);
                 return Ok(Opened::Started(engine, Box::new(place)));
             }
             Err(OpenError::InUse { holder, .. }) if may_wait(holder.as_deref(), begun) => {
+                former.extend(holder.map(|holder| *holder));
                 unused_place = Some(place);
             }
             Err(why) => return Err(why.to_refusal()),
@@ -141,9 +150,19 @@ fn of_other_user(args: &Open, holder: &Holder) -> Refusal {
         .hint("run this program as that user, or use  abide serve  with tokens")
 }
 
+fn stopped(args: &Open) -> Refusal {
+    let file = args.file.display();
+    Refusal::new(Code::Overloaded, format!("a signal stopped this process before it opened {file}"))
+        .hint("open it again")
+}
+
 /// Serves until the last user has left.
-async fn serve_place(options: &Options, engine: Engine, place: Place) -> Result<(), Failure> {
-    let stop = signals::asked_to_stop()?;
+async fn serve_place(
+    options: &Options,
+    engine: Engine,
+    place: Place,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Failure> {
     // The program that started this process may have ended; another one may be connected already.
     match print(options, place.holder(), true) {
         Ok(()) | Err(Failure::OutputClosed) => {}

@@ -2,7 +2,9 @@
 //! its last user, however that ends.
 
 use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -280,6 +282,34 @@ async fn a_user_of_a_file_with_tokens_is_the_local_admin() {
         abide.sql("SELECT caller FROM events ORDER BY seq DESC LIMIT 1").fetch().await.unwrap();
     assert_eq!(callers, ["local"]);
     abide.close().await;
+}
+
+/// A program that sends a token expects its rights, not those of an admin.
+#[test]
+fn a_token_on_the_socket_still_counts() {
+    let file = SharedFile::new();
+    let db = file.db();
+    let args = ["token", "create", "ann", "--role", "auditor", "--json", "--db"];
+    let token = run(args.iter().copied().chain([db.to_str().unwrap()])).json();
+    let token = token["token"].as_str().unwrap();
+    let (process, line) = file.open();
+    let call = |token: Option<&str>| {
+        let mut socket = UnixStream::connect(line["socket"].as_str().unwrap()).unwrap();
+        let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+        let request = format!(
+            "POST /v1/call/create_session HTTP/1.1\r\nhost: x\r\n{}connection: close\r\n\
+             content-length: 13\r\n\r\n{{\"agent\":\"a\"}}",
+            authorization.unwrap_or_default()
+        );
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let wrong = format!("{token}0");
+    assert_eq!([None, Some(token), Some(&*wrong)].map(call), ["200", "403", "401"]);
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
 }
 
 #[tokio::test]
