@@ -15,8 +15,8 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, environment, events, explain, identity, init, output, printable, replay,
-    role, serve, sql, token, usage, verify, watch,
+    agent, backup, call, environment, events, explain, identity, init, open, output, printable,
+    replay, role, serve, sql, token, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -37,6 +37,8 @@ enum Command {
     Demo(demo::Demo),
     /// Serve a database file over HTTP, WebSocket and SSE
     Serve(serve::Serve),
+    /// Open a database file for the programs of this user; the SDKs do so
+    Open(open::Open),
     /// Create an empty database file
     Init(init::Init),
     /// Call a reducer; every change is a reducer call
@@ -70,6 +72,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(options, args).await,
         Command::Serve(args) => serve::run(options, args).await,
+        Command::Open(args) => open::run(options, args).await,
         Command::Init(args) => init::run(options, args).await,
         Command::Call(args) => call::run(options, args).await,
         Command::Sql(args) => sql::run(options, args).await,

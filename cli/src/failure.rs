@@ -24,6 +24,8 @@ pub(crate) enum Failure {
     Waits(Refusal),
     /// The reader of stdout has closed it (`abide events | head`).
     OutputClosed,
+    /// The reason is printed already.
+    Reported,
 }
 
 impl Failure {
@@ -36,7 +38,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::OutputClosed => 0,
-            Failure::Refused(_) => 1,
+            Failure::Refused(_) | Failure::Reported => 1,
             Failure::Usage(_) => 2,
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
@@ -67,7 +69,7 @@ impl Failure {
             | Failure::Unreachable(refusal)
             | Failure::Unverified(refusal)
             | Failure::Waits(refusal) => Some(refusal),
-            Failure::OutputClosed => None,
+            Failure::OutputClosed | Failure::Reported => None,
         }
     }
 

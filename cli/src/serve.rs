@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use abide_engine::buffers::BufferLimits;
-use abide_engine::{Engine, Retention};
+use abide_engine::{Engine, Holder, Retention};
 use abide_schema::reducer::Caller;
+use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal, limits};
 use abide_server::{AccessConfig, Jwt, check_listens};
 use clap::Args;
@@ -146,7 +147,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
     let stop = signals::asked_to_stop()?;
     let retention = args.retention();
     let config = abide_client::Config { retention, buffers, ..options.config() };
-    let config = abide_engine::Config::from(config);
+    let mut config = abide_engine::Config::from(config);
+    config.tuning.holder = Some(holder(address));
     #[cfg(debug_assertions)]
     let config = fault::armed(config);
     let engine = Engine::open(&db, config);
@@ -184,6 +186,17 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         say(format!("stopped  ·  {} in the log", cells::counted(head.0.unsigned_abs(), "event")))?;
     }
     Ok(())
+}
+
+/// What the lock file says about this server.
+fn holder(address: SocketAddr) -> Holder {
+    Holder {
+        protocol: SUBPROTOCOL.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        url: Some(format!("http://{address}")),
+        ..Holder::default()
+    }
 }
 
 /// Refuses to create a file that could not be served.
@@ -235,7 +248,8 @@ fn foreign_token(db: &Path) -> Refusal {
     ))
 }
 
-async fn close(engine: &Engine) {
+/// Closes an engine: the file is complete afterwards.
+pub(crate) async fn close(engine: &Engine) {
     let closing = engine.clone();
     if tokio::task::spawn_blocking(move || closing.close()).await.is_err() {
         tracing::error!("closing the engine panicked");

@@ -37,8 +37,8 @@ mod threads;
 
 pub use abide_live::{Budget, Cost, Delta, PositionedRow, TemplateWork, TopNDelta};
 pub use abide_store::{
-    Disk, DiskFile, Layout, OpenError, StoreError, SystemDisk, Tuning, Verified, VerifyError,
-    backup, sqlite_version, verify_file,
+    Disk, DiskFile, Holder, Layout, LockState, OpenError, StoreError, SystemDisk, Tuning, Verified,
+    VerifyError, backup, sqlite_version, verify_file,
 };
 pub use access::credentials;
 pub use commit::retention::Retention;

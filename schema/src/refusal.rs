@@ -66,6 +66,8 @@ codes! {
     UnknownReducer = "unknown_reducer", 404, "Unknown reducer", false;
     /// The state of the row does not allow it; another caller was first.
     Conflict = "conflict", 409, "Conflict", false;
+    /// Another process has the database file open.
+    FileLocked = "file_locked", 409, "File locked", false;
     /// The session's status does not allow it.
     BadTransition = "bad_transition", 409, "Bad transition", false;
     /// The `call_id` is already used by a different call.

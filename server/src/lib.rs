@@ -4,7 +4,7 @@
 //! REST routes of agents and runs (`routes/agents`, `routes/runs`) it knows no reducer and no table by name;
 //! [`abide_engine::Engine::describe`] lists them.
 //!
-//! In reading order: [`serve()`] the accept loop and its shutdown · [`AccessConfig`] authentication ·
+//! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine · [`AccessConfig`] authentication ·
 //! `authenticator` admitted callers, `credential_store` tokens in the database, `jwt` tokens of an issuer · `routes`
 //! one file per family · [`AgentRegistry`] checks agent definitions · `body` request bodies · `problem` refusals over HTTP ·
 //! `frames` messages of WebSocket and SSE · `websocket` · `sse` · `openapi` · `metrics` · `limits` all limits.
@@ -20,6 +20,7 @@ mod body;
 mod connections;
 mod frames;
 mod limits;
+mod listener;
 mod metrics;
 mod openapi;
 mod page;
@@ -40,4 +41,5 @@ pub mod protocol {
 pub use agents::AgentRegistry;
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
-pub use serve::{check_listens, serve, serve_with};
+pub use listener::SharedListener;
+pub use serve::{check_listens, serve, serve_shared, serve_with};

@@ -72,6 +72,13 @@ pub(crate) const CLOSING: Duration = Duration::from_secs(1);
 /// the engine still has to checkpoint the WAL afterwards.
 pub(crate) const GRACE: Duration = Duration::from_secs(7);
 
+/// How long a shared engine waits for its first connection: time for a program to start and connect on a busy machine.
+pub(crate) const UNUSED_FIRST: Duration = Duration::from_secs(10);
+
+/// How long a shared engine stays open without a connection. A program that opens the file again, or reconnects, finds
+/// it.
+pub(crate) const UNUSED: Duration = Duration::from_secs(2);
+
 /// Concurrent work of one WebSocket, in calls. At 50,000 calls/s and 5 ms per commit, 250 calls
 /// fill the pipeline; more would only move the queue from the socket into memory.
 pub(crate) const IN_FLIGHT: usize = 256;

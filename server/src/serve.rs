@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -29,6 +29,7 @@ use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
 use crate::connections::pending::{PendingConnection, PendingConnections};
 use crate::connections::read_limiter::ReadLimiter;
 use crate::connections::write_timeout::WriteTimeoutStream;
+use crate::listener::{Listener, SharedListener, Socket};
 use crate::problem::Problem;
 use crate::routes;
 use crate::{connections::descriptors, connections::reclaim, limits};
@@ -62,11 +63,46 @@ pub async fn serve_with(
     let address = listener.local_addr()?;
     let refused = |refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal);
     let requires_token = check_listens(&engine, &access, address).await.map_err(refused)?;
-    let authenticator = Authenticator::new(access, engine.clone());
-    let (access, seq) = (&authenticator.access, engine.durable_seq());
+    let seq = engine.durable_seq();
     tracing::info!(%address, ?access, requires_token, %seq, "serving");
-
     let lifecycle = Lifecycle::new(descriptors::connections());
+    run(engine, Listener::Tcp(listener), access, agents, &lifecycle, shutdown).await;
+    tracing::info!(%address, "served");
+    Ok(())
+}
+
+/// Serves an engine to the programs of this user on this machine, which share it. Ends as [`serve`], and also when no
+/// connection was open for two seconds, or for the first ten seconds.
+pub async fn serve_shared(
+    engine: Engine,
+    listener: SharedListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
+    let seq = engine.durable_seq();
+    tracing::info!(?listener, %seq, "serving");
+    let (listener, access) = listener.parts();
+    let lifecycle = Lifecycle::new(descriptors::connections());
+    let ends = lifecycle.clone();
+    let shutdown = async move {
+        tokio::select! {
+            () = shutdown => {}
+            () = ends.unused(limits::UNUSED_FIRST, limits::UNUSED) => {}
+        }
+    };
+    run(engine, listener, access, None, &lifecycle, shutdown).await;
+    tracing::info!("served");
+}
+
+/// Serves until the shutdown, and finishes the requests in progress.
+async fn run(
+    engine: Engine,
+    listener: Listener,
+    access: AccessConfig,
+    agents: Option<Arc<dyn AgentRegistry>>,
+    lifecycle: &Lifecycle,
+    shutdown: impl Future<Output = ()>,
+) {
+    let authenticator = Authenticator::new(access, engine.clone());
     let read_limiter = ReadLimiter::new();
     let buffers = engine.buffers().clone();
     let router = routes::router(AppState {
@@ -77,7 +113,7 @@ pub async fn serve_with(
         agents,
     });
     tokio::select! {
-        () = accept(&listener, &router, &lifecycle, shutdown) => {}
+        () = accept(&listener, &router, lifecycle, shutdown) => {}
         never = reclaim::run(&buffers) => match never {},
     }
     drop(listener);
@@ -89,8 +125,6 @@ pub async fn serve_with(
         lifecycle.go(Phase::Over);
         lifecycle.empty().await;
     }
-    tracing::info!(%address, "served");
-    Ok(())
 }
 
 /// Whether a server of this engine may listen at an address, and if so, whether it requires credentials.
@@ -110,7 +144,7 @@ pub async fn check_listens(
 
 /// Accepts connections until the shutdown.
 async fn accept(
-    listener: &TcpListener,
+    listener: &Listener,
     router: &Router,
     lifecycle: &Lifecycle,
     shutdown: impl Future<Output = ()>,
@@ -135,11 +169,9 @@ async fn accept(
                 continue;
             }
         };
-        // Frames are whole messages: waiting to fill a packet only delays them.
-        let _ = socket.set_nodelay(true);
-        if let Some(pending) = pending_connections.enter_now(peer.ip()) {
+        if let Some(pending) = pending_connections.enter_now(peer) {
             context.admit(socket, pending);
-        } else if let Some(queued) = pending_connections.queue(peer.ip()) {
+        } else if let Some(queued) = pending_connections.queue(peer) {
             // A crowded address delays no other: its connections wait in separate tasks.
             let context = context.clone();
             tokio::spawn(async move {
@@ -165,7 +197,7 @@ struct ConnectionContext {
 
 impl ConnectionContext {
     /// Serves a connection if there is room, otherwise responds `overloaded`.
-    fn admit(&self, socket: TcpStream, pending: PendingConnection) {
+    fn admit(&self, socket: Socket, pending: PendingConnection) {
         let (lifecycle, pending) = (self.lifecycle.clone(), Arc::new(pending));
         if let Some(place) = lifecycle.enter() {
             let (router, slot) = (self.router.clone(), Some(ConnectionSlot { place, pending }));
@@ -200,7 +232,7 @@ struct ConnectionSlot {
 /// Serves one connection to its end, or to the shutdown. Each request holds the connection's permit,
 /// so that an upgrade, which outlives the connection, keeps it.
 async fn connection(
-    socket: TcpStream,
+    socket: Socket,
     router: Router,
     slot: Option<ConnectionSlot>,
     lifecycle: &Lifecycle,

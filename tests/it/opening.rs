@@ -177,7 +177,7 @@ fn two_engines_do_not_share_a_file() {
     let mut world = World::new();
     run(world.session("s1"));
     expect![[r#"
-        conflict: FOLDER/abide.db is in use by another process
+        file_locked: FOLDER/abide.db is in use by another process
         hint: use that server: omit --db, or pass its address with --url
     "#]]
     .assert_eq(&open(&world, &world.path()).unwrap_err());

@@ -134,7 +134,7 @@ fn a_symlink_is_the_file_that_it_names() {
         let ended =
             Process::spawn(abide().args(["call", "create_session", "agent=a", "--db", name]))
                 .ended();
-        assert!(ended.stderr.contains("is in use by another process   [conflict]"), "{ended:?}");
+        assert!(ended.stderr.contains("is in use by another process   [file_locked]"), "{ended:?}");
         assert_eq!(run(["verify", "--json", name]).json()["events"], 2, "also while it is served");
     }
     drop(server);

@@ -35,8 +35,13 @@ impl Server {
 
     /// A server on a file in another owner's folder.
     pub(crate) fn start_on(db: &Path) -> Server {
-        let (process, address) = serve(db, "127.0.0.1:0", &[]);
-        let (db, options) = (db.to_owned(), Vec::new());
+        Server::start_with(db, &[])
+    }
+
+    /// The same with these options.
+    pub(crate) fn start_with(db: &Path, options: &[String]) -> Server {
+        let (process, address) = serve(db, "127.0.0.1:0", options);
+        let (db, options) = (db.to_owned(), options.to_vec());
         Server { db, _folder: None, address, options, process: Some(process) }
     }
 

@@ -54,13 +54,15 @@ fn a_file_has_one_server_and_other_commands_are_referred_to_it() {
     ];
     for args in others {
         let ended = run(args.iter().copied().chain(["--db", db]));
+        let stderr = ended.stderr.replace(&server.url(), "URL");
+        let stderr = stderr.replace(&format!("process {}", server.id()), "process PID");
         check(
             server.folder(),
-            &ended,
+            &ExitedProcess { stderr, ..ended },
             expect![[r#"
                 exit code 1
-                error: FOLDER/abide.db is in use by another process   [conflict]
-                  hint: use that server: omit --db, or pass its address with --url
+                error: FOLDER/abide.db is in use by another process   [file_locked]
+                  hint: process PID serves it: connect to URL (for commands: --url instead of --db)
             "#]],
         );
     }

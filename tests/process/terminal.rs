@@ -193,6 +193,7 @@ async fn no_command_prints_an_escape_sequence() {
     fs::copy(&db, &copy).unwrap();
     let tables = tampered(Path::new(&copy));
 
+    let below_hostile = format!("{hostile_name}/abide.db");
     let mut seen = String::new();
     let mut commands: Vec<Vec<&str>> = vec![
         vec!["call", HOSTILE, "--db", &db],
@@ -216,6 +217,7 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["init", "--db", &hostile_name],
         vec!["replay", &copy, "--into", &hostile_name],
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],
+        vec!["open", &below_hostile],
         vec!["demo", "--data", &hostile_name],
         vec!["sql", "SELECT 1 AS \"mark\u{202e}\u{9b}\"", "--db", &db],
         vec!["sql", HOSTILE, "--db", &db],

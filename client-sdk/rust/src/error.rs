@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use abide_reducers::ToolCallStatus;
+use abide_schema::wire::SUBPROTOCOL;
 use abide_schema::{Code, Refusal};
 
 /// An error of the client.
@@ -26,6 +28,26 @@ pub enum Error {
         url: String,
         /// The error of the operating system.
         why: String,
+    },
+    /// The program `abide`, which runs the engine of a shared file, cannot be started.
+    #[error("the engine {binary:?} cannot be started: {why}")]
+    EngineNotFound {
+        /// The program.
+        binary: String,
+        /// The error of the operating system.
+        why: String,
+    },
+    /// The engine of a shared file speaks another protocol than this client.
+    #[error(
+        "the engine of version {version} speaks {protocol}, this client of version {} speaks \
+         {SUBPROTOCOL}",
+        env!("CARGO_PKG_VERSION")
+    )]
+    IncompatibleVersion {
+        /// The protocol of the engine.
+        protocol: String,
+        /// The version of the engine.
+        version: String,
     },
     /// No reply within the deadline. It is unknown whether the call took effect.
     #[error("{what} was not answered within {} s{}", waited.as_secs(), because(.why.as_deref()))]
@@ -53,6 +75,23 @@ pub enum Error {
         /// The violation.
         why: String,
     },
+    /// A tool call may have run: its worker disappeared, and its tool must not run twice. When its outcome is settled,
+    /// the step returns the settled outcome.
+    #[error("the worker of call {call_id} disappeared, and its tool must not run twice")]
+    UnknownOutcome {
+        /// The call.
+        call_id: String,
+    },
+    /// A tool call has ended without a result: it failed, was rejected, or was cancelled.
+    #[error("call {call_id} is {status}{}", because(.error.as_deref()))]
+    ToolFailed {
+        /// The call.
+        call_id: String,
+        /// How it ended.
+        status: ToolCallStatus,
+        /// The recorded error.
+        error: Option<String>,
+    },
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
@@ -75,13 +114,22 @@ impl Error {
             Error::Refused(refusal) => refusal.hint.as_deref(),
             Error::Address { .. } => Some("an address looks like http://127.0.0.1:7341"),
             Error::Unreachable { .. } => Some("is it running? abide serve starts one"),
+            Error::EngineNotFound { .. } => {
+                Some("install it with  cargo install --path cli, or set ABIDE_BINARY to its path")
+            }
+            Error::IncompatibleVersion { .. } => {
+                Some("use the same version of abide in all programs that open the file")
+            }
             Error::TimedOut { request_id: Some(_), .. } => {
                 Some("retry with the same request id: the call takes effect at most once")
             }
             Error::TimedOut { .. } => Some("retry, or set a longer deadline"),
             Error::Decode { .. } => Some("compare the type with the schema at GET /v1/schema"),
             Error::Protocol { .. } => Some("use a client and a server of the same version"),
-            Error::Closed => None,
+            Error::UnknownOutcome { .. } => {
+                Some("find out whether it ran, then record that with  abide call settle_tool_call")
+            }
+            Error::ToolFailed { .. } | Error::Closed => None,
         }
     }
 

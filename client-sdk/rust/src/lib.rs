@@ -53,9 +53,15 @@
 //! **Memory is bounded.** A subscription whose consumer does not read is dropped on the server and resumed
 //! from its seq when the consumer reads again. It delays no other subscriber.
 //!
-//! In reading order: [`Abide`] · `request` calls and batches · [`arguments`] the built-in reducers ·
+//! **A file can be shared.** [`Abide::open`] is the engine of its file, in this process. [`Abide::open_shared`] connects
+//! to an engine that all programs of this user share, and starts it if none runs. It stops with its last user.
+//!
+//! **Steps are durable.** [`Abide::session`] returns a session whose steps (a tool call, a message, an approval, a handoff, a
+//! timer) have keys. A program that crashed runs again, and its steps return their recorded outcomes.
+//!
+//! In reading order: [`Abide`] · [`OpenShared`] · `request` calls and batches · [`arguments`] the built-in reducers ·
 //! [`Secret`] a new token · `sql` · `explain` · `subscription` · `rows` the maintained result, in the `order` of SQLite · `decode` rows as
-//! Rust types · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
+//! Rust types · `steps` durable steps, workers and supervisors · `link` connection state · `backend` the interface of both backends, `embedded` and `remote` them.
 
 mod abide;
 mod backend;
@@ -65,12 +71,14 @@ mod embedded;
 mod error;
 mod explain;
 mod link;
+mod open_shared;
 mod order;
 mod remote;
 mod request;
 mod rows;
 mod secret;
 mod sql;
+mod steps;
 mod subscription;
 
 pub use abide::{Abide, Builder};
@@ -99,8 +107,13 @@ pub use embedded::Config;
 pub use error::Error;
 pub use explain::Explain;
 pub use link::Link;
+pub use open_shared::OpenShared;
 pub use request::{Batch, Call, Committed, Request, RequestFuture};
 pub use rows::Positions;
 pub use secret::Secret;
 pub use sql::{Position, QueryResult, Sql};
+pub use steps::{
+    Answer, DecidedApproval, DurableSession, HandoffStep, MessageStep, OpenSession, Resolution,
+    Supervisor, ToolError, ToolStep, Worker,
+};
 pub use subscription::{Subscribe, Subscription, Update};

@@ -10,11 +10,13 @@ mod frame;
 mod inbox;
 mod mailbox;
 mod shared;
+mod shared_file;
 mod socket_connection;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
@@ -34,6 +36,7 @@ use dial::{Address, Dial};
 use inbox::Inbox;
 use mailbox::Mailbox;
 use shared::Shared;
+use shared_file::SharedFile;
 
 /// The handle. Dropping the last handle and the last subscription closes the connection.
 #[derive(Debug)]
@@ -48,6 +51,11 @@ pub(crate) struct Remote {
 impl Remote {
     pub(crate) async fn connect(url: &str, token: Option<&str>) -> Result<Remote, Error> {
         Remote::at(Address::parse(url, token)?).await
+    }
+
+    /// Connects to the engine that programs of this user share for a file.
+    pub(crate) async fn open(path: PathBuf, binary: PathBuf) -> Result<Remote, Error> {
+        Remote::at(Address::shared(SharedFile { path, binary })?).await
     }
 
     /// A separate connection to the same server, restricted to a scope.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use abide_schema::{Code, Refusal};
 use rusqlite::{ErrorCode, ffi};
 
+use crate::holder::Holder;
+
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -228,8 +230,13 @@ pub enum OpenError {
         table: String,
     },
     /// Another process has the file open for writing.
-    #[error("{} is in use by another process", .0.display())]
-    InUse(PathBuf),
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The process, if it has announced itself.
+        holder: Option<Box<Holder>>,
+    },
     /// The file or its folder cannot be written.
     #[error("{} is not writable", .0.display())]
     ReadOnly(PathBuf),
@@ -289,8 +296,8 @@ impl OpenError {
             OpenError::TableDiffers { .. } => {
                 (Code::Conflict, "give the module a new version and a migration step")
             }
-            OpenError::InUse(_) => {
-                (Code::Conflict, "use that server: omit --db, or pass its address with --url")
+            OpenError::InUse { holder, .. } => {
+                return Refusal::new(Code::FileLocked, detail).hint(in_use_hint(holder.as_deref()));
             }
             OpenError::ReadOnly(_) => {
                 (Code::BadRequest, "check the permissions of the file and of its folder")
@@ -313,6 +320,23 @@ impl OpenError {
             }
         };
         Refusal::new(code, detail).hint(hint)
+    }
+}
+
+/// How to use a file that another process has open.
+fn in_use_hint(holder: Option<&Holder>) -> String {
+    match holder {
+        Some(holder) if holder.is_shared() => format!(
+            "process {} has it open for the programs that use it with `abide open` or an SDK, and ends with \
+             the last of them",
+            holder.pid
+        ),
+        Some(Holder { pid, url: Some(url), .. }) => {
+            format!(
+                "process {pid} serves it: connect to {url} (for commands: --url instead of --db)"
+            )
+        }
+        _ => "use that server: omit --db, or pass its address with --url".to_owned(),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::checkpoint::{Checkpointer, leave_wal_on_close, sync_wal};
 use crate::companions::{beside, segments_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::{OpenError, StoreError};
+use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::journal::recovery::{FoundJournal, RecoveryError};
 use crate::layout::{APPLICATION_ID, FORMAT_VERSION, Layout};
@@ -63,6 +64,8 @@ pub struct Tuning {
     pub disk: Arc<dyn Disk>,
     /// The id of the timeline that this opening starts. `None` for a random one; a simulation sets it.
     pub timeline: Option<String>,
+    /// What the lock file says about this process, so that other processes can reach it. `None`: nothing.
+    pub holder: Option<Holder>,
 }
 
 impl Default for Tuning {
@@ -76,6 +79,7 @@ impl Default for Tuning {
             segment_bytes: limits::SEGMENT_BYTES,
             disk: Arc::new(SystemDisk),
             timeline: None,
+            holder: None,
         }
     }
 }
@@ -123,7 +127,7 @@ impl Store {
         if makes_files {
             check_not_lost(path)?;
         }
-        let lock = lock(path)?;
+        let lock = lock(path, tuning.holder.as_ref())?;
         if let Err(error) = identify(path, &*tuning.disk) {
             // Leave no lock file beside a file of another program. But keep one that existed: if it
             // were removed, a newer Abide could be started twice.
@@ -310,10 +314,10 @@ fn await_journal(path: &Path) -> Result<(), OpenError> {
         if head_of(path)? >= end {
             return Ok(());
         }
-        match lock_once(path) {
+        match lock_once(path, None) {
             Ok(_lock) => return apply_journal(path),
             // SQLite has no notification of another process's commit.
-            Err(OpenError::InUse(_)) if Instant::now() < deadline => {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(error) => return Err(error),

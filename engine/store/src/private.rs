@@ -62,6 +62,17 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
     })
 }
 
+/// Opens the lock file beside a database for reading, if it exists. A symlink is refused, as in [`open_lock`].
+pub(crate) fn read_lock(path: &Path) -> io::Result<File> {
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(no_follow).open(beside(path, "-lock"))
+}
+
+/// Makes a file accessible to its owner only.
+pub(crate) fn restrict(file: &File) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(OWNER))
+}
+
 /// Opens the lock file beside a database. A symlink is refused: it could create or lock any file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     let no_follow = OFlags::NOFOLLOW.bits().cast_signed();

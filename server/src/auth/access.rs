@@ -2,7 +2,7 @@
 //!
 //! Without credentials, only callers on the same machine have access: the listener must be on
 //! loopback, and requests that a web page of another origin triggers in a browser are
-//! refused. Credentials are required once the file has a token, or if the server is started with a
+//! refused. A browser cannot connect to a Unix socket, whose permissions are the credential. Credentials are required once the file has a token, or if the server is started with a
 //! token of its own or an issuer of JSON Web Tokens; [`Authenticator`] checks them.
 
 use std::borrow::Cow;
@@ -101,7 +101,12 @@ async fn authenticate(
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<AuthSession, Refusal> {
-    if !authenticator.requires_credentials().await? {
+    let required = authenticator.requires_credentials().await?;
+    let shows_none = || given_tokens(uri, headers).next().is_none();
+    if authenticator.access.is_of_socket() && (!required || shows_none()) {
+        return Ok(authenticator.of_socket());
+    }
+    if !required {
         refuse_other_origins(method, uri, headers)?;
         return Ok(authenticator.open());
     }
@@ -291,6 +296,14 @@ mod tests {
                 let heard = open.named(&method, "/v1/subscribe", pairs).await;
                 assert_eq!(heard, expected, "{method} {pairs:?}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_no_host() {
+        let socket = TestServer::new(AccessConfig::of_socket());
+        for pairs in [&[][..], &[("host", "agents.db")]] {
+            assert_eq!(socket.name("/v1/ws", pairs).await, "local", "{pairs:?}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Who has access to a server: callers on the same machine, the bearer of the server's own token, and the tokens of
-//! an issuer.
+//! Who has access to a server: callers on the same machine, the bearer of the server's own token, the tokens of an
+//! issuer, and every process that can connect to a Unix socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,11 +14,17 @@ use crate::auth::jwt::Jwt;
 pub struct AccessConfig {
     token: Option<Arc<str>>,
     jwt: Option<Jwt>,
+    /// The connection itself is the credential.
+    of_socket: bool,
 }
 
 impl std::fmt::Debug for AccessConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let token = if self.token.is_some() { "token" } else { "loopback" };
+        let token = match self.token {
+            Some(_) => "token",
+            None if self.of_socket => "socket",
+            None => "loopback",
+        };
         match &self.jwt {
             None => write!(f, "Access({token})"),
             Some(jwt) => write!(f, "Access({token}, {jwt:?})"),
@@ -31,7 +37,7 @@ impl AccessConfig {
     /// the id `local`.
     #[must_use]
     pub fn loopback() -> AccessConfig {
-        AccessConfig { token: None, jwt: None }
+        AccessConfig { token: None, jwt: None, of_socket: false }
     }
 
     /// Additionally accepts this token: its bearer is an admin with the id `token`.
@@ -47,7 +53,17 @@ impl AccessConfig {
                 "use visible ASCII without spaces, such as the output of  openssl rand -base64 24",
             ));
         }
-        Ok(AccessConfig { token: Some(token.into()), jwt: None })
+        Ok(AccessConfig { token: Some(token.into()), ..AccessConfig::loopback() })
+    }
+
+    /// Access to a Unix socket that only the user of this process can connect to. A caller without a credential is the
+    /// local admin, also if the file has tokens, because it could open the file as well. A credential still counts.
+    pub(crate) fn of_socket() -> AccessConfig {
+        AccessConfig { of_socket: true, ..AccessConfig::loopback() }
+    }
+
+    pub(crate) fn is_of_socket(&self) -> bool {
+        self.of_socket
     }
 
     /// Additionally accepts JSON Web Tokens of an issuer.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 
 /// Phase of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,11 +24,26 @@ pub(crate) struct Lifecycle {
     phase: Arc<watch::Sender<Phase>>,
     connections: u32,
     room: Arc<Semaphore>,
+    /// The number of open connections.
+    open: Arc<watch::Sender<usize>>,
     websockets: Arc<AtomicUsize>,
 }
 
 /// A connection's permit. Held until its last task has ended, even after an upgrade.
-pub(crate) type ConnectionPermit = Arc<OwnedSemaphorePermit>;
+pub(crate) type ConnectionPermit = Arc<OpenConnection>;
+
+/// A place of the connection limit that is in use.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    open: Arc<watch::Sender<usize>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.open.send_modify(|open| *open -= 1);
+    }
+}
 
 /// A counted WebSocket.
 #[derive(Debug)]
@@ -45,6 +62,7 @@ impl Lifecycle {
             phase: Arc::new(watch::Sender::new(Phase::Open)),
             connections,
             room: Arc::new(Semaphore::new(connections as usize)),
+            open: Arc::default(),
             websockets: Arc::default(),
         }
     }
@@ -56,12 +74,14 @@ impl Lifecycle {
 
     /// Takes a permit, if one is available.
     pub(crate) fn enter(&self) -> Option<ConnectionPermit> {
-        Arc::clone(&self.room).try_acquire_owned().ok().map(Arc::new)
+        let _place = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        self.open.send_modify(|open| *open += 1);
+        Some(Arc::new(OpenConnection { open: Arc::clone(&self.open), _place }))
     }
 
     /// The number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
-        self.connections as usize - self.room.available_permits()
+        *self.open.borrow()
     }
 
     /// The number of open WebSockets.
@@ -85,9 +105,62 @@ impl Lifecycle {
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
+    /// Waits until there has been no connection for a time: the first time counts until the first connection, the
+    /// second one from the end of the last connection.
+    pub(crate) async fn unused(&self, before_first: Duration, after_last: Duration) {
+        let mut open = self.open.subscribe();
+        let mut patience = before_first;
+        // `self` holds the sender, so it cannot be dropped. Every change restarts the time, also a connection that has
+        // ended already.
+        loop {
+            let in_use = *open.borrow_and_update() > 0;
+            if in_use {
+                let _ = open.changed().await;
+            } else if timeout(patience, open.changed()).await.is_err() {
+                return;
+            }
+            patience = after_last;
+        }
+    }
+
     /// Waits until all connections are closed.
     pub(crate) async fn empty(&self) {
         // The semaphore is never closed.
         let _ = self.room.acquire_many(self.connections).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const FIRST: Duration = Duration::from_secs(10);
+    const LAST: Duration = Duration::from_secs(2);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_connections_is_unused_after_a_time() {
+        let lifecycle = Lifecycle::new(4);
+        let begun = Instant::now();
+        lifecycle.unused(FIRST, LAST).await;
+        assert_eq!(begun.elapsed(), FIRST);
+
+        let (first, second) = (lifecycle.enter(), lifecycle.enter());
+        assert!(first.is_some() && second.is_some() && lifecycle.connections() == 2);
+        let minute = Duration::from_secs(60);
+        let begun = Instant::now();
+        assert!(timeout(minute, lifecycle.unused(FIRST, LAST)).await.is_err(), "it is in use");
+        let ends = async {
+            drop(first);
+            // tidy: on the paused clock of the test, it takes no time
+            tokio::time::sleep(minute).await;
+            drop(second);
+            // tidy: the same
+            tokio::time::sleep(LAST / 2).await;
+            drop(lifecycle.enter());
+        };
+        tokio::join!(lifecycle.unused(FIRST, LAST), ends);
+        assert_eq!(begun.elapsed(), 2 * minute + LAST / 2 + LAST, "since the end of the last one");
     }
 }

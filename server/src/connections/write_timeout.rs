@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use crate::arrivals::Arrivals;
 use crate::limits;
+use crate::listener::Socket;
 
 /// The socket.
 #[derive(Debug)]
 pub(crate) struct WriteTimeoutStream {
-    socket: TcpStream,
+    socket: Socket,
     /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Counts received bytes.
@@ -27,7 +27,7 @@ pub(crate) struct WriteTimeoutStream {
 }
 
 impl WriteTimeoutStream {
-    pub(crate) fn new(socket: TcpStream, arrivals: Arc<Arrivals>) -> WriteTimeoutStream {
+    pub(crate) fn new(socket: Socket, arrivals: Arc<Arrivals>) -> WriteTimeoutStream {
         WriteTimeoutStream { socket, stalled: None, arrivals }
     }
 
@@ -94,7 +94,7 @@ impl AsyncWrite for WriteTimeoutStream {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::time::Instant;
 
     use super::*;
@@ -105,7 +105,7 @@ mod tests {
         let address = listener.local_addr().expect("it has an address");
         let peer = TcpStream::connect(address).await.expect("it listens");
         let (socket, _) = listener.accept().await.expect("a peer");
-        let mut patient = WriteTimeoutStream::new(socket, Arc::default());
+        let mut patient = WriteTimeoutStream::new(Socket::Left(socket), Arc::default());
         let begun = Instant::now();
         let given_up = loop {
             if let Err(why) = patient.write_all(&[0; 1 << 16]).await {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use axum::extract::Extension;
 use axum::routing::get;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -32,6 +33,7 @@ impl TestListener {
         let (shutdown, wanted) = oneshot::channel::<()>();
         let inside = lifecycle.clone();
         let accepting = tokio::spawn(async move {
+            let listener = Listener::Tcp(listener);
             accept(&listener, &router, &inside, async { drop(wanted.await) }).await;
         });
         TestListener { address, lifecycle, _shutdown: shutdown, _accepting: accepting }

@@ -313,7 +313,8 @@ impl PendingRequest {
     }
 }
 
-/// A retry would not help: the server rejected the credentials.
+/// A retry would not help: the server rejected the credentials, or speaks another protocol.
 fn is_final(error: &Error) -> bool {
-    matches!(error.code(), Some(Code::Unauthenticated | Code::Denied))
+    matches!(error, Error::IncompatibleVersion { .. })
+        || matches!(error.code(), Some(Code::Unauthenticated | Code::Denied))
 }

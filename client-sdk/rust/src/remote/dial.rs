@@ -1,6 +1,7 @@
 //! Connecting: address parsing, the handshake, and its errors.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use abide_schema::{Code, Refusal, Scope};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Error as SocketError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
@@ -19,10 +20,18 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Response, Uri};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
+use super::shared_file::{RunningEngine, SharedFile};
 use crate::Error;
+use crate::backend::Backoff;
 
 /// Time limit for a connection attempt, name resolution and handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same with the start of an engine: `abide open` waits up to 30 seconds for another process.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Connection attempts to an engine that ends at the same moment. Each starts the next one.
+const TRIES: u32 = 5;
 
 /// Maximum bytes of one message: a coalesced change of a large result is one message. The server limits
 /// what it reads for one to 64 MB, which JSON may expand several times.
@@ -48,11 +57,18 @@ pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
 /// A server's address and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
+    /// As in errors.
     url: String,
-    host: String,
-    port: u16,
+    target: Target,
     scope: Scope,
     request: Request,
+}
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+enum Target {
+    Tcp { host: String, port: u16 },
+    Shared(SharedFile),
 }
 
 impl Address {
@@ -75,11 +91,9 @@ impl Address {
             ));
         }
         let path = given.path().trim_end_matches('/');
-        let mut request = format!("ws://{authority}{path}/v1/ws")
-            .into_client_request()
+        let mut request = upgrade(&format!("ws://{authority}{path}/v1/ws"))
             .map_err(|_| wrong("it is not a URL"))?;
         let headers = request.headers_mut();
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
         if let Some(token) = token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
             let mut bearer = bearer.map_err(|_| {
@@ -93,11 +107,25 @@ impl Address {
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let port = authority.port_u16().unwrap_or(80);
-        Ok(Address { url: url.to_owned(), host, port, scope: Scope::new(), request })
+        let target = Target::Tcp { host, port };
+        Ok(Address { url: url.to_owned(), target, scope: Scope::new(), request })
+    }
+
+    /// The engine of a file that programs share.
+    pub(crate) fn shared(file: SharedFile) -> Result<Address, Error> {
+        let url = file.path.display().to_string();
+        let request = upgrade("ws://localhost/v1/ws").map_err(|why| Error::Address {
+            url: url.clone(),
+            why: why.to_string().to_lowercase(),
+        })?;
+        Ok(Address { url, target: Target::Shared(file), scope: Scope::new(), request })
     }
 
     /// The same, restricted to a scope in addition to the current one.
     pub(crate) fn within(mut self, scope: &Scope) -> Result<Address, Error> {
+        if scope.is_empty() {
+            return Ok(self);
+        }
         for (key, value) in scope {
             if self.scope.entry(key.clone()).or_insert_with(|| value.clone()) != value {
                 let detail = format!("a scope with this {key} is outside your own");
@@ -121,27 +149,83 @@ impl Address {
         Arc::new(move || {
             let address = self.clone();
             Box::pin(async move {
-                let url = address.url.clone();
-                match timeout(CONNECT_TIMEOUT, address.connect()).await {
-                    Ok(made) => made,
-                    Err(_) => {
-                        let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
-                        Err(Error::Unreachable { url, why })
-                    }
-                }
+                let limit = match &address.target {
+                    Target::Tcp { .. } => CONNECT_TIMEOUT,
+                    Target::Shared(_) => OPEN_TIMEOUT,
+                };
+                timeout(limit, address.connect()).await.unwrap_or_else(|_| {
+                    let why = format!("no answer within {} s", limit.as_secs());
+                    Err(Error::Unreachable { url: address.url.clone(), why })
+                })
             })
         })
     }
 
-    async fn connect(self) -> Result<Socket, Error> {
-        let Address { url, host, port, request, .. } = self;
-        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|why| {
-            Error::Unreachable { url: url.clone(), why: why.to_string().to_lowercase() }
-        })?;
-        // Messages are whole frames: waiting to fill a packet only delays them.
-        let _ = stream.set_nodelay(true);
-        handshake(request, Box::new(stream), &url).await
+    async fn connect(&self) -> Result<Socket, Error> {
+        match &self.target {
+            Target::Tcp { host, port } => self.handshake_over(connect_tcp(host, *port).await).await,
+            Target::Shared(file) => self.connect_shared(file).await,
+        }
     }
+
+    /// Connects to the engine of a file, and starts it if none runs.
+    async fn connect_shared(&self, file: &SharedFile) -> Result<Socket, Error> {
+        let (mut backoff, mut tries) = (Backoff::new(), 1);
+        loop {
+            match self.connect_engine(file.find().await?).await {
+                // It ended after it was found.
+                Err(Error::Unreachable { .. }) if tries < TRIES => tries += 1,
+                made => return made,
+            }
+            // tidy: the pause between two attempts; nothing reports that the engine has ended
+            sleep(backoff.next()).await;
+        }
+    }
+
+    async fn connect_engine(&self, engine: RunningEngine) -> Result<Socket, Error> {
+        if let Some(path) = engine.socket {
+            return self.handshake_over(connect_unix(&path).await).await;
+        }
+        let url = engine.url.unwrap_or_default();
+        let address = Address::parse(&url, engine.token.as_deref())?.within(&self.scope)?;
+        let Target::Tcp { host, port } = &address.target else {
+            return Err(Error::Protocol { why: "abide open printed no address".to_owned() });
+        };
+        address.handshake_over(connect_tcp(host, *port).await).await
+    }
+
+    async fn handshake_over(&self, stream: io::Result<Box<dyn Io>>) -> Result<Socket, Error> {
+        let stream = stream.map_err(|why| Error::Unreachable {
+            url: self.url.clone(),
+            why: why.to_string().to_lowercase(),
+        })?;
+        handshake(self.request.clone(), stream, &self.url).await
+    }
+}
+
+async fn connect_tcp(host: &str, port: u16) -> io::Result<Box<dyn Io>> {
+    let stream = TcpStream::connect((host, port)).await?;
+    // Messages are whole frames: waiting to fill a packet only delays them.
+    let _ = stream.set_nodelay(true);
+    Ok(Box::new(stream))
+}
+
+#[cfg(unix)]
+async fn connect_unix(path: &str) -> io::Result<Box<dyn Io>> {
+    Ok(Box::new(tokio::net::UnixStream::connect(path).await?))
+}
+
+#[cfg(not(unix))]
+async fn connect_unix(_: &str) -> io::Result<Box<dyn Io>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The request that opens a WebSocket.
+fn upgrade(uri: &str) -> Result<Request, SocketError> {
+    let mut request = uri.into_client_request()?;
+    let protocol = HeaderValue::from_static(SUBPROTOCOL);
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    Ok(request)
 }
 
 /// A scope as JSON of printable ASCII, which every proxy accepts in a header.
@@ -213,7 +297,10 @@ mod tests {
             ("http://example.org/abide/", "example.org", 80, "ws://example.org/abide/v1/ws"),
         ] {
             let address = Address::parse(url, None).expect("it is an address");
-            assert_eq!((address.host.as_str(), address.port), (host, port), "{url}");
+            let Target::Tcp { host: named, port: numbered } = &address.target else {
+                panic!("{url}");
+            };
+            assert_eq!((named.as_str(), *numbered), (host, port), "{url}");
             assert_eq!(address.request.uri(), uri, "{url}");
         }
     }

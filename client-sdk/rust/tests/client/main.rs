@@ -4,4 +4,5 @@
 mod authority;
 mod restart;
 mod same;
+mod steps;
 mod world;

@@ -1,0 +1,70 @@
+//! Detaches the engine from the terminal and from the streams of the program that started it.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::process::{Command, Stdio};
+
+use abide_schema::{Code, Refusal};
+use rustix::process::{getpgrp, getpid, getsid, setsid};
+
+use crate::failure::Failure;
+use crate::output::say_part;
+
+/// Makes this process the leader of a new session, so that the signals of a terminal (Ctrl-C, its end) do not reach an
+/// engine that others share. A leader of a process group, as a shell starts it, cannot do that: it starts this command
+/// again as a child, and prints what that prints. Then the result is that of the child.
+///
+/// # Errors
+/// The child cannot be started.
+pub(super) fn from_terminal() -> Result<Option<Result<(), Failure>>, Failure> {
+    let own = getpid();
+    if getsid(None) == Ok(own) {
+        return Ok(None);
+    }
+    if getpgrp() == own {
+        return start_child().map(Some);
+    }
+    setsid().map_err(|why| failed(&why.into()))?;
+    Ok(None)
+}
+
+fn start_child() -> Result<Result<(), Failure>, Failure> {
+    let mut child = Command::new(env::current_exe().map_err(|why| failed(&why))?)
+        .args(env::args_os().skip(1))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|why| failed(&why))?;
+    let mut line = String::new();
+    if let Some(stdout) = &mut child.stdout {
+        stdout.read_to_string(&mut line).map_err(|why| failed(&why))?;
+    }
+    say_part(line.as_str())?;
+    if !line.is_empty() && !line.starts_with("{\"error\"") {
+        return Ok(Ok(()));
+    }
+    // The child has printed why.
+    let _ = child.wait().map_err(|why| failed(&why))?;
+    Ok(Err(Failure::Reported))
+}
+
+/// Closes the standard streams: their readers wait for their end, and the folder of a terminal cannot be removed. With
+/// `ABIDE_LOG` stderr stays open.
+///
+/// # Errors
+/// The system's error.
+pub(super) fn close_streams() -> Result<(), Failure> {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|why| failed(&why))?;
+    rustix::stdio::dup2_stdin(&null).map_err(|why| failed(&why.into()))?;
+    rustix::stdio::dup2_stdout(&null).map_err(|why| failed(&why.into()))?;
+    if env::var_os("ABIDE_LOG").is_none() {
+        rustix::stdio::dup2_stderr(&null).map_err(|why| failed(&why.into()))?;
+    }
+    Ok(())
+}
+
+fn failed(why: &io::Error) -> Failure {
+    Refusal::new(Code::Internal, format!("the engine cannot be detached: {why}")).into()
+}

@@ -1,0 +1,55 @@
+//! Asks the process that has a file open whether it answers.
+
+use std::io;
+
+use abide_engine::Holder;
+use rustix::process::geteuid;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout_at};
+
+/// The answer of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It accepts connections.
+    Ready,
+    /// It is a process of another user.
+    OtherUser,
+    /// None: it does not share its engine, is about to end, or was killed.
+    None,
+}
+
+/// Asks until a moment. A process that is opening the file answers when it has opened it.
+pub(super) async fn ask(holder: &Holder, until: Instant) -> Answer {
+    if !holder.is_shared() {
+        return Answer::None;
+    }
+    match timeout_at(until, request(holder)).await {
+        Ok(Ok(true)) => Answer::Ready,
+        Ok(Err(why)) if why.kind() == io::ErrorKind::PermissionDenied => Answer::OtherUser,
+        _ => Answer::None,
+    }
+}
+
+async fn request(holder: &Holder) -> io::Result<bool> {
+    if let Some(path) = &holder.socket {
+        let socket = UnixStream::connect(path).await?;
+        // Another user could have replaced the socket, if its folder is in a place that others can write.
+        if socket.peer_cred()?.uid() != geteuid().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        return is_healthy(socket).await;
+    }
+    let address = holder.url.as_deref().and_then(|url| url.strip_prefix("http://"));
+    is_healthy(TcpStream::connect(address.unwrap_or_default()).await?).await
+}
+
+async fn is_healthy(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<bool> {
+    let request = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await?;
+    let mut status = [0; SUCCESS.len()];
+    stream.read_exact(&mut status).await?;
+    Ok(&status == SUCCESS)
+}
+
+const SUCCESS: &[u8; 12] = b"HTTP/1.1 200";

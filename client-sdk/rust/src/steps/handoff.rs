@@ -1,0 +1,89 @@
+//! The step `handoff`: a supervisor takes the session over and answers.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use abide_reducers::HandoffStatus;
+use abide_reducers::arguments::RequestSupervisorHandoff;
+use serde::{Deserialize, Serialize};
+
+use super::DurableSession;
+use super::live_row::LiveRow;
+use crate::Error;
+use crate::request::RequestFuture;
+
+impl DurableSession {
+    /// Hands the session off to a supervisor with this capability, and waits for the answer.
+    pub fn handoff(
+        &self,
+        reason: impl Into<String>,
+        capability: impl Into<String>,
+        key: &str,
+    ) -> HandoffStep {
+        let request_id = self.request_id("handoff", key);
+        let arguments = RequestSupervisorHandoff::new(&self.id, reason, capability);
+        HandoffStep { session: self.clone(), arguments, request_id, wrong: None }
+    }
+}
+
+/// Hands a session off when it is awaited.
+#[must_use = "a session is handed off when it is awaited"]
+#[derive(Debug)]
+pub struct HandoffStep {
+    session: DurableSession,
+    arguments: RequestSupervisorHandoff,
+    request_id: String,
+    wrong: Option<Error>,
+}
+
+/// The answer of a supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Resolution {
+    /// How it ended: resolved, rejected, expired or cancelled.
+    pub status: HandoffStatus,
+    /// What the supervisor said.
+    #[serde(rename = "resolution")]
+    pub text: Option<String>,
+}
+
+impl HandoffStep {
+    /// Sets other data for the supervisor.
+    pub fn data(mut self, data: impl Serialize) -> HandoffStep {
+        match super::json("the data of the handoff", data) {
+            Ok(data) => self.arguments.data = Some(data),
+            Err(why) => self.wrong = Some(why),
+        }
+        self
+    }
+
+    /// Continues without an answer if it is unclaimed after this time.
+    pub fn expires_after(mut self, time: Duration) -> HandoffStep {
+        self.arguments.expires_after_ms = Some(super::lease::millis(time));
+        self
+    }
+
+    /// Hands it off and waits. Awaiting does the same.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn answer(self) -> Result<Resolution, Error> {
+        let HandoffStep { session, arguments, request_id, wrong } = self;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        let handoff = session.abide.call(arguments).request_id(request_id).await?.into_inner();
+        let sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id";
+        let waits = [HandoffStatus::Pending, HandoffStatus::Claimed];
+        let row = LiveRow::of(&session.abide, sql, &handoff.id).await?;
+        row.until(|row: &Resolution| !waits.contains(&row.status)).await
+    }
+}
+
+impl IntoFuture for HandoffStep {
+    type Output = Result<Resolution, Error>;
+    type IntoFuture = RequestFuture<Resolution>;
+
+    fn into_future(self) -> RequestFuture<Resolution> {
+        Box::pin(self.answer())
+    }
+}

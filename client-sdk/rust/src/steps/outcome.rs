@@ -1,0 +1,98 @@
+//! One attempt at a claimed call: run the function, and record the outcome.
+
+use std::fmt;
+use std::time::Duration;
+
+use abide_reducers::arguments::{
+    AcknowledgeCancel, CompleteToolCall, FailToolCall, HeartbeatToolCall,
+};
+use abide_reducers::{ToolCall, ToolCallStatus};
+use serde_json::Value as JsonValue;
+
+use super::lease::{self, WorkEnd};
+use crate::{Abide, Error};
+
+/// Why a tool failed. Any error converts to it, so that a tool can use `?`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolError {
+    message: String,
+    retryable: bool,
+}
+
+impl ToolError {
+    /// The call has failed.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> ToolError {
+        ToolError { message: message.into(), retryable: false }
+    }
+
+    /// This attempt has failed and has had no effect: the call can be tried again, if the retry policy of the tool
+    /// permits it.
+    #[must_use]
+    pub fn retryable(message: impl Into<String>) -> ToolError {
+        ToolError { message: message.into(), retryable: true }
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: std::error::Error> From<E> for ToolError {
+    fn from(error: E) -> ToolError {
+        ToolError::new(error.to_string())
+    }
+}
+
+/// What an attempt led to.
+pub(super) enum Attempt {
+    /// It succeeded, and this result is recorded.
+    Succeeded(JsonValue),
+    /// It can be tried again, if the call has attempts left.
+    Again,
+}
+
+/// Runs the function once, with heartbeats, and records its outcome.
+///
+/// # Errors
+/// [`Error::ToolFailed`] if the function failed or the call was cancelled; [`Error::Refused`] if another worker has the
+/// call now: then the result is kept for a settlement.
+pub(super) async fn attempt(
+    abide: &Abide,
+    call: &ToolCall,
+    lease: Duration,
+    work: impl Future<Output = Result<JsonValue, ToolError>>,
+) -> Result<Attempt, Error> {
+    let (id, token) = (&call.call_id, call.fencing_token.unwrap_or_default());
+    let heartbeat = || async {
+        let extend = HeartbeatToolCall::new(id, token).lease_ms(lease::millis(lease));
+        let call = abide.call(extend).deadline(lease).await?.into_inner();
+        Ok(call.cancel_requested_at.is_none())
+    };
+    let failed = |status, error: String| Error::ToolFailed {
+        call_id: id.clone(),
+        status,
+        error: Some(error),
+    };
+    match lease::run(work, lease, heartbeat).await? {
+        WorkEnd::Done(Ok(result)) => {
+            abide.call(CompleteToolCall::new(id, token, result.clone())).await?;
+            Ok(Attempt::Succeeded(result))
+        }
+        WorkEnd::Done(Err(ToolError { message, retryable: true })) => {
+            abide.call(FailToolCall::new(id, token, message).retryable(true)).await?;
+            Ok(Attempt::Again)
+        }
+        WorkEnd::Done(Err(ToolError { message, .. })) => {
+            abide.call(FailToolCall::new(id, token, &message)).await?;
+            Err(failed(ToolCallStatus::Failed, message))
+        }
+        WorkEnd::Cancelled => {
+            abide.call(AcknowledgeCancel::new(id, token)).await?;
+            let why = "the call was cancelled while it ran".to_owned();
+            Err(failed(ToolCallStatus::Cancelled, why))
+        }
+    }
+}

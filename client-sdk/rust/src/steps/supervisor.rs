@@ -1,0 +1,174 @@
+//! A supervisor: answers the handoffs of sessions.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_reducers::HandoffRequest;
+use abide_reducers::arguments::{
+    ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, ResolveHandoff,
+};
+use abide_schema::Code;
+use tokio::task::JoinSet;
+
+use super::lease::{self, LEASE, WorkEnd, millis};
+use super::outcome::ToolError;
+use crate::{Abide, Error};
+
+/// A handoff that is pending again has another seq.
+const PENDING: &str = "SELECT id, seq FROM handoff_requests
+WHERE status = 'pending' AND required_capability = :capability";
+
+/// The answer of a supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The text becomes a message of the session, which continues.
+    Resolved(String),
+    /// The reason becomes a message of the session, which continues.
+    Rejected(String),
+}
+
+impl Abide {
+    /// A supervisor for handoffs.
+    ///
+    /// ```no_run
+    /// use abide_client::{Answer, HandoffRequest};
+    ///
+    /// # async fn example(abide: abide_client::Abide) -> Result<(), abide_client::Error> {
+    /// let answer = |handoff: HandoffRequest| async move {
+    ///     Ok(Answer::Resolved(format!("{}: a refund is on its way", handoff.reason)))
+    /// };
+    /// let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+    /// abide.supervisor().serve("refunds", answer, stop).await
+    /// # }
+    /// ```
+    pub fn supervisor(&self) -> Supervisor {
+        Supervisor { abide: self.clone(), concurrency: 8, lease: LEASE }
+    }
+}
+
+/// A supervisor for handoffs.
+#[must_use = "a supervisor works with `serve`"]
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    abide: Abide,
+    concurrency: usize,
+    lease: Duration,
+}
+
+impl Supervisor {
+    /// Sets how many handoffs it answers at a time. Default: 8.
+    pub fn concurrency(mut self, handoffs: usize) -> Supervisor {
+        self.concurrency = handoffs.max(1);
+        self
+    }
+
+    /// Sets the lease; heartbeats extend it while the function runs. Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Supervisor {
+        self.lease = lease;
+        self
+    }
+
+    /// Answers handoffs that require this capability until `stop` completes; then it claims no more, and returns when the
+    /// running ones have ended. If the function fails, the handoff is released to other supervisors, and this one does
+    /// not claim it again.
+    ///
+    /// # Errors
+    /// [`Error`] of the subscription.
+    pub async fn serve<F, W>(
+        self,
+        capability: &str,
+        function: F,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Error>
+    where
+        F: Fn(HandoffRequest) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<Answer, ToolError>> + Send + 'static,
+    {
+        let handoffs = self.abide.subscribe(PENDING).param("capability", capability);
+        let (mut handoffs, function) = (handoffs.await?, Arc::new(function));
+        let mut stop = pin!(stop);
+        let mut running = JoinSet::new();
+        let (mut taken, mut failed) = (BTreeSet::new(), BTreeSet::new());
+        let served = loop {
+            let pending: Vec<(String, i64)> = handoffs.typed_rows()?;
+            taken.retain(|handoff| pending.contains(handoff));
+            for (id, seq) in pending {
+                let is_free = running.len() < self.concurrency && !failed.contains(&id);
+                if is_free && taken.insert((id.clone(), seq)) {
+                    let (supervisor, function) = (self.clone(), Arc::clone(&function));
+                    running.spawn(async move { supervisor.take(id, &*function).await });
+                }
+            }
+            tokio::select! {
+                () = &mut stop => break Ok(()),
+                changed = handoffs.next() => if changed.is_none() {
+                    break Err(handoffs.error().cloned().unwrap_or(Error::Closed));
+                },
+                Some(ended) = running.join_next() => failed.extend(ended.ok().flatten()),
+            }
+        };
+        while running.join_next().await.is_some() {}
+        served
+    }
+
+    /// Claims and answers a handoff. Returns its id if this supervisor does not claim it again.
+    async fn take<F, W>(&self, id: String, function: &F) -> Option<String>
+    where
+        F: Fn(HandoffRequest) -> W,
+        W: Future<Output = Result<Answer, ToolError>>,
+    {
+        let claim = ClaimHandoff::new(&id).lease_ms(millis(self.lease));
+        let handoff = match self.abide.call(claim).await {
+            Ok(claimed) => claimed.into_inner(),
+            // Another supervisor was first.
+            Err(error) if error.code() == Some(Code::Conflict) => return None,
+            Err(error) => {
+                tracing::warn!(id, %error, "the handoff cannot be claimed");
+                return Some(id);
+            }
+        };
+        match self.answer(handoff, function).await {
+            Ok(true) => None,
+            Ok(false) => Some(id),
+            Err(error) => {
+                tracing::warn!(id, %error, "the answer to the handoff is not recorded");
+                None
+            }
+        }
+    }
+
+    /// Whether the function answered.
+    async fn answer<F, W>(&self, handoff: HandoffRequest, function: &F) -> Result<bool, Error>
+    where
+        F: Fn(HandoffRequest) -> W,
+        W: Future<Output = Result<Answer, ToolError>>,
+    {
+        let (abide, id, token) = (&self.abide, handoff.id.clone(), handoff.fencing_token);
+        let heartbeat = || async {
+            let mut extend = HeartbeatHandoff::new(&id).lease_ms(millis(self.lease));
+            extend.fencing_token = token;
+            abide.call(extend).deadline(self.lease).await.map(|_| true)
+        };
+        match lease::run(function(handoff), self.lease, heartbeat).await? {
+            WorkEnd::Done(Ok(Answer::Resolved(text))) => {
+                let resolve =
+                    ResolveHandoff { fencing_token: token, ..ResolveHandoff::new(&id, text) };
+                abide.call(resolve).await?;
+            }
+            WorkEnd::Done(Ok(Answer::Rejected(why))) => {
+                let reject = RejectHandoff { fencing_token: token, ..RejectHandoff::new(&id, why) };
+                abide.call(reject).await?;
+            }
+            WorkEnd::Done(Err(why)) => {
+                tracing::warn!(id, %why, "the supervisor failed; the handoff is released");
+                let release = ReleaseHandoff { fencing_token: token, ..ReleaseHandoff::new(&id) };
+                abide.call(release).await?;
+                return Ok(false);
+            }
+            WorkEnd::Cancelled => {}
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,223 @@
+//! A worker: runs the tool calls that other programs request.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_reducers::ToolCall;
+use abide_reducers::arguments::ClaimNextToolCall;
+use abide_schema::Code;
+use futures_util::future::select_all;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value as JsonValue;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::lease::{LEASE, millis, worker_name};
+use super::outcome::{ToolError, attempt};
+use crate::{Abide, Error, Subscription};
+
+/// The calls of a tool that can be claimed. A call that returned to them has another seq, so it counts as a change even
+/// if its departure was not seen.
+const PENDING: &str = "SELECT call_id, seq FROM tool_calls
+WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
+
+/// How long to wait for an answer to a claim before the same request is sent again.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before another claim if a limit of a tool holds its calls back. No change of a row reports its end.
+const HELD_BACK: Duration = Duration::from_secs(1);
+
+type Work = Pin<Box<dyn Future<Output = Result<JsonValue, ToolError>> + Send>>;
+type Function = Arc<dyn Fn(JsonValue) -> Work + Send + Sync>;
+
+impl Abide {
+    /// A worker for tool calls.
+    ///
+    /// ```no_run
+    /// # async fn example(abide: abide_client::Abide) -> Result<(), abide_client::Error> {
+    /// abide
+    ///     .worker()
+    ///     .tool("refund", |args: serde_json::Value| async move {
+    ///         Ok(format!("receipt of {}", args["order"]))
+    ///     })
+    ///     .concurrency(4)
+    ///     .serve(async { tokio::signal::ctrl_c().await.unwrap_or_default() })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn worker(&self) -> Worker {
+        let (abide, name) = (self.clone(), worker_name());
+        Worker { abide, name, functions: BTreeMap::new(), concurrency: 8, lease: LEASE }
+    }
+}
+
+/// A worker for tool calls.
+#[must_use = "a worker works with `serve`"]
+pub struct Worker {
+    abide: Abide,
+    name: String,
+    functions: BTreeMap<String, Function>,
+    concurrency: usize,
+    lease: Duration,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tools: Vec<&String> = self.functions.keys().collect();
+        f.debug_struct("Worker").field("name", &self.name).field("tools", &tools).finish()
+    }
+}
+
+impl Worker {
+    /// Adds a tool. What the function returns is recorded as the outcome of the call.
+    pub fn tool<A, R, W>(
+        mut self,
+        name: impl Into<String>,
+        function: impl Fn(A) -> W + Send + Sync + 'static,
+    ) -> Worker
+    where
+        A: DeserializeOwned,
+        R: Serialize,
+        W: Future<Output = Result<R, ToolError>> + Send + 'static,
+    {
+        let function = move |args: JsonValue| -> Work {
+            let work = serde_json::from_value(args).map(&function);
+            Box::pin(async move {
+                let work = work.map_err(|why| {
+                    ToolError::new(format!("the arguments have another type: {why}"))
+                })?;
+                Ok(serde_json::to_value(work.await?)?)
+            })
+        };
+        self.functions.insert(name.into(), Arc::new(function));
+        self
+    }
+
+    /// Sets how many calls run at a time. Default: 8.
+    pub fn concurrency(mut self, calls: usize) -> Worker {
+        self.concurrency = calls.max(1);
+        self
+    }
+
+    /// Sets the lease; heartbeats extend it while a call runs. Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Worker {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets the name that `tool_calls.claimed_by` shows. Default: a unique name.
+    pub fn name(mut self, name: impl Into<String>) -> Worker {
+        self.name = name.into();
+        self
+    }
+
+    /// Runs calls of its tools until `stop` completes; then it claims no more calls, and returns when those that run have
+    /// ended. Errors of tools are recorded as outcomes, and do not end it. Dropping the future drops the calls that run:
+    /// their leases expire.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `denied` if the caller may not claim calls; [`Error::Closed`] if the client was closed.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let mut pending = Vec::new();
+        for tool in self.functions.keys() {
+            pending.push((tool.clone(), self.abide.subscribe(PENDING).param("tool", tool).await?));
+        }
+        if pending.is_empty() {
+            stop.await;
+            return Ok(());
+        }
+        let mut running = JoinSet::new();
+        let served = self.claim_until(stop, &mut pending, &mut running).await;
+        while running.join_next().await.is_some() {}
+        served
+    }
+
+    async fn claim_until(
+        &self,
+        stop: impl Future<Output = ()>,
+        pending: &mut [(String, Subscription)],
+        running: &mut JoinSet<()>,
+    ) -> Result<(), Error> {
+        let mut stop = pin!(stop);
+        let (mut may_claim, mut held_back) = (true, false);
+        loop {
+            let waiting: Vec<String> = waiting(pending);
+            if may_claim && !waiting.is_empty() && running.len() < self.concurrency {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => return Ok(()),
+                    () = std::future::ready(()) => {}
+                }
+                match self.claim(waiting).await {
+                    Ok(call) => self.start(call, running),
+                    Err(error) => match error.code() {
+                        Some(Code::NotFound) => may_claim = false,
+                        Some(Code::Overloaded) => (may_claim, held_back) = (false, true),
+                        _ => return Err(error),
+                    },
+                }
+                continue;
+            }
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                changed = changed(pending) => {
+                    changed?;
+                    may_claim = true;
+                }
+                _ = running.join_next(), if !running.is_empty() => {}
+                // tidy: the pause before another claim
+                () = sleep(HELD_BACK), if held_back => (may_claim, held_back) = (true, false),
+            }
+        }
+    }
+
+    /// Claims the oldest call of these tools. A claim without an answer is sent again, because it may have taken effect.
+    async fn claim(&self, tools: Vec<String>) -> Result<ToolCall, Error> {
+        let request_id = Uuid::now_v7().to_string();
+        loop {
+            let claim = ClaimNextToolCall::new(tools.clone());
+            let claim = claim.lease_ms(millis(self.lease)).worker(&self.name);
+            let claim = self.abide.call(claim).request_id(&request_id).deadline(CLAIM_TIMEOUT);
+            match claim.await {
+                Err(Error::TimedOut { .. }) => {}
+                claimed => return claimed.map(crate::Committed::into_inner),
+            }
+        }
+    }
+
+    fn start(&self, call: ToolCall, running: &mut JoinSet<()>) {
+        let Some(function) = self.functions.get(&call.tool_name) else { return };
+        let work = function(call.arguments.value());
+        let (abide, lease) = (self.abide.clone(), self.lease);
+        running.spawn(async move {
+            let (id, tool) = (&call.call_id, &call.tool_name);
+            match attempt(&abide, &call, lease, work).await {
+                Ok(_) => {}
+                Err(error @ Error::ToolFailed { .. }) => tracing::info!(id, tool, %error, "failed"),
+                Err(error) => tracing::warn!(id, tool, %error, "the outcome is not recorded"),
+            }
+        });
+    }
+}
+
+/// The tools with calls that can be claimed.
+fn waiting(pending: &[(String, Subscription)]) -> Vec<String> {
+    let some = pending.iter().filter(|(_, calls)| calls.rows().len() > 0);
+    some.map(|(tool, _)| tool.clone()).collect()
+}
+
+/// Waits for a change of the calls that can be claimed.
+async fn changed(pending: &mut [(String, Subscription)]) -> Result<(), Error> {
+    let next = pending.iter_mut().map(|(_, calls)| Box::pin(calls.next()));
+    let (update, which, rest) = select_all(next).await;
+    drop(rest);
+    match update {
+        Some(_) => Ok(()),
+        None => Err(pending[which].1.error().cloned().unwrap_or(Error::Closed)),
+    }
+}

@@ -1,0 +1,469 @@
+//! `abide open`: programs of one user share the engine of a file. The engine is a process of its own, which ends with
+//! its last user, however that ends.
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use abide_client::arguments::CreateSession;
+use abide_client::{Abide, Code, Error};
+use expect_test::expect;
+use rusqlite::Connection;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, geteuid, getsid, kill_process, kill_process_group, pidfd_open,
+};
+use serde_json::{Value as JsonValue, json};
+use tempfile::TempDir;
+
+use crate::program::{ExitedProcess, PATIENCE, Process, abide, left_out, program, run, worker};
+use crate::server::Server;
+
+/// An unprivileged user.
+const NOBODY: u32 = 65_534;
+
+/// A folder with a file that programs share.
+struct SharedFile {
+    folder: TempDir,
+}
+
+impl SharedFile {
+    fn new() -> SharedFile {
+        SharedFile { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn db(&self) -> PathBuf {
+        self.folder.path().join("abide.db")
+    }
+
+    async fn client(&self) -> Abide {
+        Abide::open_shared(self.db()).binary(program()).await.unwrap()
+    }
+
+    fn command(&self) -> Command {
+        let mut command = abide();
+        command.arg("open").arg(self.db()).arg("--json");
+        command
+    }
+
+    /// `abide open`, with the line that it printed.
+    fn open(&self) -> (Process, JsonValue) {
+        let process = Process::spawn(&mut self.command());
+        let line = serde_json::from_str(&process.line()).unwrap();
+        (process, line)
+    }
+
+    /// What the lock file says about the engine.
+    fn holder(&self) -> Option<JsonValue> {
+        let text = fs::read_to_string(self.folder.path().join("abide.db-lock")).unwrap();
+        (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
+    }
+
+    fn engine(&self) -> Engine {
+        Engine::of(&self.holder().expect("an engine"))
+    }
+
+    /// The names of all files in the folder.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> = entries.map(|it| name(it).into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// The engine has closed the file: it is one plain SQLite file, and no socket is left.
+    #[track_caller]
+    fn assert_closed(&self, engine: &Engine) {
+        assert_eq!(self.names(), ["abide.db", "abide.db-lock"]);
+        assert_eq!(self.holder(), None);
+        assert!(!engine.socket.parent().unwrap().exists(), "{:?} is left", engine.socket);
+    }
+
+    /// The ids of all sessions, without a server.
+    fn sessions(&self) -> Vec<String> {
+        let connection = Connection::open(self.db()).unwrap();
+        let mut query = connection.prepare("SELECT id FROM sessions ORDER BY seq").unwrap();
+        query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+}
+
+/// The process of an engine.
+#[derive(Debug)]
+struct Engine {
+    pid: Pid,
+    socket: PathBuf,
+    exit: std::os::fd::OwnedFd,
+}
+
+impl Engine {
+    fn of(holder: &JsonValue) -> Engine {
+        let pid = i32::try_from(holder["pid"].as_i64().unwrap()).unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        let socket = PathBuf::from(holder["socket"].as_str().unwrap());
+        Engine { pid, socket, exit: pidfd_open(pid, PidfdFlags::empty()).unwrap() }
+    }
+
+    fn is_running(&self) -> bool {
+        !self.ends_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    #[track_caller]
+    fn assert_ends(&self) {
+        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        assert!(self.ends_within(Some(&patience)), "{self:?} does not end");
+    }
+
+    fn ends_within(&self, time: Option<&Timespec>) -> bool {
+        let mut exit = [PollFd::new(&self.exit, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut exit, time)).unwrap() == 1
+    }
+
+    fn kill(&self) {
+        kill_process(self.pid, Signal::KILL).unwrap();
+        self.assert_ends();
+    }
+
+    fn terminate(&self) {
+        kill_process(self.pid, Signal::TERM).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_program_leaves_no_process_and_loses_nothing() {
+    let file = SharedFile::new();
+    let mut command = worker();
+    command.arg("open").arg(program()).arg(file.db());
+    let mut user = Process::spawn(&mut command);
+    let told: Vec<String> = (0..20).map(|_| user.line()).collect();
+    let engine = file.engine();
+    user.kill();
+    engine.assert_ends();
+    file.assert_closed(&engine);
+    let stored = file.sessions();
+    assert_eq!(stored[..told.len()], told, "acknowledged but lost");
+    run(["verify", file.db().to_str().unwrap()]).good();
+}
+
+#[tokio::test]
+async fn a_killed_engine_is_started_again() {
+    let file = SharedFile::new();
+    let abide = file.client().await;
+    let mut sessions = abide.subscribe("SELECT id FROM sessions ORDER BY id").await.unwrap();
+    sessions.next().await.unwrap();
+    let first = file.engine();
+    for nth in 1..=3 {
+        abide.call(CreateSession::new("a").id(format!("s{nth}"))).await.unwrap();
+        let engine = file.engine();
+        engine.kill();
+        let update = sessions.next().await.unwrap();
+        assert_eq!(update.inserts::<String>().unwrap(), [format!("s{nth}")]);
+    }
+    abide.call(CreateSession::new("a").id("s4")).await.unwrap();
+    assert_eq!(sessions.next().await.unwrap().inserts::<String>().unwrap(), ["s4"]);
+    let last = file.engine();
+    assert_ne!(first.pid, last.pid);
+    assert!(!first.socket.parent().unwrap().exists(), "the socket of a killed engine is removed");
+    drop(sessions);
+    abide.close().await;
+    last.assert_ends();
+    file.assert_closed(&last);
+    assert_eq!(file.sessions(), ["s1", "s2", "s3", "s4"]);
+}
+
+#[test]
+fn programs_that_open_at_once_share_one_engine() {
+    let file = SharedFile::new();
+    let processes: Vec<Process> = (0..6).map(|_| Process::spawn(&mut file.command())).collect();
+    let lines: Vec<JsonValue> =
+        processes.iter().map(|it| serde_json::from_str(&it.line()).unwrap()).collect();
+    let started = lines.iter().filter(|line| line["started"] == true);
+    assert_eq!(started.count(), 1, "{lines:?}");
+    assert!(lines.iter().all(|line| line["pid"] == lines[0]["pid"]), "{lines:?}");
+    assert!(lines.iter().all(|line| line["socket"] == lines[0]["socket"]), "{lines:?}");
+    let engine = file.engine();
+    engine.terminate();
+    for process in processes {
+        let ended = process.ended();
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""), "one line, then the end");
+    }
+    file.assert_closed(&engine);
+}
+
+#[tokio::test]
+async fn the_last_user_ends_the_engine() {
+    let file = SharedFile::new();
+    let (first, second) = tokio::join!(file.client(), file.client());
+    first.call(CreateSession::new("a").id("s1")).await.unwrap();
+    let found: Vec<String> = second.sql("SELECT id FROM sessions").fetch().await.unwrap();
+    assert_eq!(found, ["s1"], "they share it");
+    let engine = file.engine();
+    first.close().await;
+    // Longer than an engine without users stays.
+    assert!(!engine.ends_within(Some(&Timespec { tv_sec: 2, tv_nsec: 500_000_000 })));
+    second.call(CreateSession::new("a").id("s2")).await.unwrap();
+    second.close().await;
+    engine.assert_ends();
+    file.assert_closed(&engine);
+    assert_eq!(file.sessions(), ["s1", "s2"]);
+}
+
+/// A program can find an engine at the moment at which it ends.
+#[tokio::test]
+async fn an_engine_that_is_ending_is_replaced() {
+    let file = SharedFile::new();
+    let mut clients = vec![file.client().await];
+    for nth in 0..5 {
+        let engine = file.engine();
+        engine.terminate();
+        clients.push(file.client().await);
+        for (number, client) in clients.iter().enumerate() {
+            let id = format!("s{nth}-{number}");
+            client.call(CreateSession::new("a").id(id)).await.unwrap();
+        }
+        engine.assert_ends();
+    }
+    let engine = file.engine();
+    for client in clients {
+        client.close().await;
+    }
+    engine.assert_ends();
+    assert_eq!(file.sessions().len(), 2 + 3 + 4 + 5 + 6);
+}
+
+/// Ctrl-C in a terminal goes to all processes of its foreground group.
+#[tokio::test]
+async fn an_engine_is_detached_from_its_starter() {
+    let file = SharedFile::new();
+    let mut command = worker();
+    command.arg("open").arg(program()).arg(file.db()).process_group(0);
+    let user = Process::spawn(&mut command);
+    user.line();
+    let abide = file.client().await;
+    let engine = file.engine();
+    assert_eq!(getsid(Some(engine.pid)), Ok(engine.pid));
+    let group = Pid::from_raw(i32::try_from(user.id()).unwrap()).unwrap();
+    kill_process_group(group, Signal::INT).unwrap();
+    assert_eq!(user.ended().code, None, "the signal ended it");
+    abide.call(CreateSession::new("a")).await.unwrap();
+    assert!(engine.is_running());
+}
+
+/// A shell starts each command as the leader of a process group, which cannot start a session.
+#[test]
+fn a_leader_of_a_process_group_starts_the_engine_as_a_child() {
+    let file = SharedFile::new();
+    let ended = Process::spawn(file.command().process_group(0)).ended().json();
+    assert_eq!(ended["started"], true);
+    let engine = file.engine();
+    assert!(engine.is_running());
+    assert_eq!(getsid(Some(engine.pid)), Ok(engine.pid));
+    engine.terminate();
+    engine.assert_ends();
+    let ended = Process::spawn(file.command().args(["--db", "x"]).process_group(0)).ended();
+    assert_eq!(ended.code, Some(1));
+    let line: JsonValue = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(line["error"]["code"], "bad_arguments");
+}
+
+#[tokio::test]
+async fn a_user_of_a_file_with_tokens_is_the_local_admin() {
+    let file = SharedFile::new();
+    let db = file.db();
+    run(["token", "create", "root", "--role", "admin", "--db", db.to_str().unwrap()]).good();
+    let abide = file.client().await;
+    abide.call(CreateSession::new("a")).await.unwrap();
+    let callers: Vec<String> =
+        abide.sql("SELECT caller FROM events ORDER BY seq DESC LIMIT 1").fetch().await.unwrap();
+    assert_eq!(callers, ["local"]);
+    abide.close().await;
+}
+
+/// A program that sends a token expects its rights, not those of an admin.
+#[test]
+fn a_token_on_the_socket_still_counts() {
+    let file = SharedFile::new();
+    let db = file.db();
+    let args = ["token", "create", "ann", "--role", "auditor", "--json", "--db"];
+    let token = run(args.iter().copied().chain([db.to_str().unwrap()])).json();
+    let token = token["token"].as_str().unwrap();
+    let (process, line) = file.open();
+    let call = |token: Option<&str>| {
+        let mut socket = UnixStream::connect(line["socket"].as_str().unwrap()).unwrap();
+        let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+        let request = format!(
+            "POST /v1/call/create_session HTTP/1.1\r\nhost: x\r\n{}connection: close\r\n\
+             content-length: 13\r\n\r\n{{\"agent\":\"a\"}}",
+            authorization.unwrap_or_default()
+        );
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let wrong = format!("{token}0");
+    assert_eq!([None, Some(token), Some(&*wrong)].map(call), ["200", "403", "401"]);
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
+}
+
+#[tokio::test]
+async fn a_loopback_port_needs_the_token() {
+    let file = SharedFile::new();
+    let process = Process::spawn(file.command().arg("--loopback"));
+    let line: JsonValue = serde_json::from_str(&process.line()).unwrap();
+    let url = line["url"].as_str().unwrap();
+    let refused = Abide::connect(url).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::Unauthenticated));
+    let token = line["token"].as_str().unwrap();
+    let abide = Abide::builder(url).token(token).connect().await.unwrap();
+    abide.call(CreateSession::new("a")).await.unwrap();
+    let shared = file.client().await;
+    shared.call(CreateSession::new("a")).await.unwrap();
+    assert_eq!(file.holder().unwrap()["pid"], process.id());
+    tokio::join!(abide.close(), shared.close());
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
+}
+
+/// The problem that `abide open` prints, without names that differ between runs.
+#[track_caller]
+fn problem(folder: &Path, ended: &ExitedProcess) -> String {
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let line: JsonValue = serde_json::from_str(&ended.stdout).unwrap();
+    let text = |name: &str| line["error"][name].as_str().unwrap_or_default();
+    let text = format!("{}: {}\n{}\n", text("code"), text("detail"), text("hint"));
+    text.replace(folder.to_str().unwrap(), "FOLDER")
+}
+
+#[tokio::test]
+async fn a_file_that_is_served_is_locked() {
+    let server = Server::start();
+    let mut command = abide();
+    let ended = Process::spawn(command.args(["open", "--json"]).arg(server.db())).ended();
+    let text = problem(server.folder(), &ended);
+    let text = text.replace(&server.url(), "URL").replace(&format!("{}", server.id()), "PID");
+    expect![[r#"
+        file_locked: FOLDER/abide.db is in use by another process
+        process PID serves it: connect to URL (for commands: --url instead of --db)
+    "#]]
+    .assert_eq(&text);
+    let refused = Abide::open_shared(server.db()).binary(program()).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::FileLocked));
+}
+
+#[test]
+fn a_shared_file_is_locked_for_other_commands() {
+    let file = SharedFile::new();
+    let (process, _) = file.open();
+    let db = file.db();
+    let ended = run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]);
+    let stderr = ended.stderr.replace(file.folder.path().to_str().unwrap(), "FOLDER");
+    expect![[r#"
+        error: FOLDER/abide.db is in use by another process   [file_locked]
+          hint: process PID has it open for the programs that use it with `abide open` or an SDK, and ends with the last of them
+    "#]]
+    .assert_eq(&stderr.replace(&process.id().to_string(), "PID"));
+    process.terminate();
+    assert_eq!(process.ended().code, Some(0));
+}
+
+#[test]
+fn files_that_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, code: &str, detail: &str| {
+        let db = folder.path().join(name);
+        let ended = Process::spawn(abide().args(["open", "--json"]).arg(db)).ended();
+        let text = problem(folder.path(), &ended);
+        assert!(text.starts_with(&format!("{code}: FOLDER/{name} {detail}\n")), "{text}");
+        assert!(text.lines().nth(1).is_some_and(|hint| !hint.is_empty()), "{text}");
+    };
+    let recipes = Connection::open(folder.path().join("recipes.db")).unwrap();
+    recipes.execute_batch("CREATE TABLE recipes (title TEXT)").unwrap();
+    fs::write(folder.path().join("text.db"), "no database".repeat(100)).unwrap();
+    check("recipes.db", "bad_request", "is a SQLite database of another program");
+    check("text.db", "bad_request", "is not an Abide database: it is not a SQLite file");
+    let ended = Process::spawn(abide().args(["open", "--json", "/nowhere/abide.db"])).ended();
+    assert!(problem(folder.path(), &ended).starts_with("not_found: there is no folder /nowhere"));
+}
+
+#[tokio::test]
+async fn an_engine_of_another_version_or_none_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    let line = r#"{"protocol":"abide.v9","version":"9.1.0","pid":1,"started":false}"#;
+    fs::write(&other, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
+    fs::set_permissions(&other, Permissions::from_mode(0o700)).unwrap();
+    let db = folder.path().join("abide.db");
+    let error = Abide::open_shared(&db).binary(&other).await.unwrap_err();
+    assert!(matches!(error, Error::IncompatibleVersion { .. }), "{error}");
+    assert!(error.to_string().contains("9.1.0") && error.hint().is_some(), "{error}");
+    let error = Abide::open_shared(&db).binary("/nowhere/abide").await.unwrap_err();
+    assert!(matches!(error, Error::EngineNotFound { .. }) && error.hint().is_some(), "{error}");
+}
+
+/// The command as an unprivileged user, on a copy of the program that this user can run.
+fn as_nobody(folder: &Path, args: &[&str]) -> Command {
+    let program = folder.join("program");
+    if !program.exists() {
+        fs::copy(crate::program::program(), &program).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new(program);
+    command.uid(NOBODY).gid(NOBODY).env_clear().stdin(Stdio::null()).args(args);
+    command.current_dir("/");
+    command
+}
+
+#[tokio::test]
+async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
+    if !geteuid().is_root() {
+        return left_out("another user: only root can change its user id");
+    }
+    let file = SharedFile::new();
+    let (folder, db) = (file.folder.path(), file.db());
+    fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+    let db = db.to_str().unwrap();
+    let (own, line) = file.open();
+    let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
+    assert!(problem(folder, &foreign).contains("is not writable"), "{foreign:?}");
+    let socket = PathBuf::from(line["socket"].as_str().unwrap());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
+    let lock = folder.join("abide.db-lock");
+    assert_eq!(mode(&lock), 0o600);
+    // Even an open folder gives another user nothing: the engine asks the system who connects.
+    fs::set_permissions(socket.parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&lock, Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(db, Permissions::from_mode(0o666)).unwrap();
+    let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
+    assert!(problem(folder, &foreign).contains("of another user"), "{foreign:?}");
+    own.terminate();
+    assert_eq!(own.ended().code, Some(0));
+
+    // The other user serves the file first, in a folder that both can write.
+    fs::remove_file(&lock).unwrap();
+    chown(db, Some(NOBODY), Some(NOBODY)).unwrap();
+    let theirs = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"]));
+    let line: JsonValue = serde_json::from_str(&theirs.line()).unwrap();
+    assert_eq!(line["started"], true, "{line}");
+    let ended = Process::spawn(&mut file.command()).ended();
+    let text = problem(folder, &ended).replace(&theirs.id().to_string(), "PID");
+    expect![[r#"
+        file_locked: FOLDER/abide.db is in use by process PID of another user
+        run this program as that user, or use  abide serve  with tokens
+    "#]]
+    .assert_eq(&text);
+    // An address in a lock file of another user is not believed: the system does not say whose it is.
+    let text = json!({"protocol": "abide.v1", "version": "0.1.0", "pid": 1,
+        "url": "http://127.0.0.1:9", "token": "t"});
+    fs::write(&lock, text.to_string()).unwrap();
+    let ended = Process::spawn(&mut file.command()).ended();
+    assert!(!problem(folder, &ended).contains("127.0.0.1"), "{ended:?}");
+}
