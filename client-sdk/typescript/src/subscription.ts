@@ -1,5 +1,5 @@
 /** A query result and its changes. */
-import { AbideError } from "./errors.js";
+import { AbideError, messageOf } from "./errors.js";
 import { Emitter } from "./emitter.js";
 import type { Consumer, DeltaEvent, FeedEvent, Info, Query, SnapshotEvent, Start } from "./feed.js";
 import { Mismatch } from "./layout.js";
@@ -50,6 +50,8 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
   #isEnded = false;
   readonly #iterators = new Set<UpdateIterator<R>>();
   #onStart: ((error?: AbideError) => void) | undefined;
+  /** Events that wait until the program has seen the first result and added its listeners. */
+  #held: FeedEvent[] | undefined;
   readonly #onMismatch: (why: string) => void;
 
   /** @internal */
@@ -183,6 +185,16 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
 
   #take(event: FeedEvent): void {
     if (this.#isEnded) return;
+    if (this.#held) {
+      this.#held.push(event);
+      return;
+    }
+    if (this.#onStart && !this.#holdsRows) {
+      // The first changes, too, wait until the program has added its listeners.
+      if ("info" in event && event.info) this.#setInfo(event.info);
+      this.#start([event]);
+      return;
+    }
     if (event.kind === "snapshot") {
       this.#isRepairing = false;
       // Kept over a repair, until the update that shows the other history.
@@ -250,18 +262,29 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
     this.#historyChanged = false;
     this.#mismatchesInARow = 0;
     this.#objects = undefined;
-    const start = this.#onStart;
-    if (start) {
-      this.#onStart = undefined;
-      start();
-      if (this.#holdsRows) return;
-    }
+    if (this.#onStart) return this.#start([]);
     const { deletes, inserts, updates } = difference;
     const isEmpty = deletes.length + inserts.length + updates.length === 0;
     if (isEmpty && !reset && !historyChanged) return;
     const update = this.#update({ from, seq, reset, historyChanged }, difference);
     for (const iterator of Array.from(this.#iterators)) iterator.push(update);
     this.emit("update", update);
+  }
+
+  /** Lets the program that waits for the first result run, before these and later events are taken. */
+  #start(held: FeedEvent[]): void {
+    this.#onStart?.();
+    this.#onStart = undefined;
+    this.#held = held;
+    setTimeout(() => {
+      this.#held = undefined;
+      try {
+        for (const event of held) this.#take(event);
+      } catch (error) {
+        this.#subscriptions.remove(this.#entry);
+        this.#end(protocolError(messageOf(error), error));
+      }
+    }, 0);
   }
 
   /** The rows would be wrong: keeps the current ones, and fetches the result again. */
