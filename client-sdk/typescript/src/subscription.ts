@@ -154,7 +154,7 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
    * Iterates over the updates. The first one is the current result, marked with `reset`. An iterator that is read slowly gets the changes of
    * that time as one update. The iteration ends when the subscription ends, and throws its error. It does not end the subscription.
    */
-  [Symbol.asyncIterator](): AsyncIterableIterator<Update<R>> {
+  [Symbol.asyncIterator](): AsyncIterableIterator<Update<R>, undefined> {
     const first = this.#holdsRows && this.#rows ? this.#whole(true) : undefined;
     const iterator = new UpdateIterator<R>(first, {
       rows: () => this.#all.slice(),

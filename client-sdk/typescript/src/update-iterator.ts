@@ -32,7 +32,7 @@ interface Waiter<R extends object> {
   reject(error: unknown): void;
 }
 
-export class UpdateIterator<R extends object> implements AsyncIterableIterator<Update<R>> {
+export class UpdateIterator<R extends object> implements AsyncIterableIterator<Update<R>, undefined> {
   readonly #source: UpdateSource<R>;
   #queue: Update<R>[];
   #waiters: Waiter<R>[] = [];
