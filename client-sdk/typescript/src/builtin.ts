@@ -1323,6 +1323,7 @@ export type BuiltinErrorCode =
   | "not_found"
   | "unknown_reducer"
   | "conflict"
+  | "file_locked"
   | "bad_transition"
   | "call_id_conflict"
   | "request_id_conflict"

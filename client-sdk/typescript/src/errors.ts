@@ -1,13 +1,10 @@
 /**
  * Errors: each has a stable code, one plain sentence, and a hint if there is something to do.
  */
+import type { BuiltinErrorCode } from "./builtin.js";
 
 /** A code of the server; `docs/protocol.md` lists them. */
-export type ServerErrorCode =
-  | "bad_request" | "bad_arguments" | "bad_sql" | "unsupported_sql" | "unauthenticated" | "denied"
-  | "not_found" | "unknown_reducer" | "conflict" | "bad_transition" | "call_id_conflict"
-  | "request_id_conflict" | "lease_lost" | "limit_exceeded" | "overloaded" | "resync_required"
-  | "history_expired" | "disk_full" | "engine_failed" | "internal";
+export type ServerErrorCode = BuiltinErrorCode;
 
 /**
  * A code of this SDK.
@@ -19,12 +16,11 @@ export type ServerErrorCode =
  * - `incompatible_version`: the engine speaks another protocol than this SDK.
  * - `closed`: the client was closed.
  * - `engine_not_found`, `engine_start`: `Abide.open` did not find the program, or it did not start.
- * - `file_locked`: another program has the database file open.
  * - `unknown_outcome`, `tool_failed`, `tool_rejected`, `tool_cancelled`: see `Session.tool`.
  */
 export type ClientErrorCode =
   | "bad_address" | "unreachable" | "timed_out" | "protocol" | "incompatible_version" | "closed"
-  | "engine_not_found" | "engine_start" | "file_locked"
+  | "engine_not_found" | "engine_start"
   | "unknown_outcome" | "tool_failed" | "tool_rejected" | "tool_cancelled";
 
 /** All codes. A newer server may send others, so it is open for any text. */

@@ -33,12 +33,17 @@ export class Rejected extends Error {
 const PENDING = `SELECT id FROM handoff_requests
 WHERE status = 'pending' AND required_capability = :capability ORDER BY created_at, id`;
 
+/** How long a supervisor leaves a handoff that it released to others. Without this, it would take it again at once. */
+const REST_MS = 5_000;
+
 /** Takes over sessions. `client.supervisor` makes it. */
 export class Supervisor {
   readonly #client: Abide;
   readonly #leaseMs: number;
   readonly #onProblem: (problem: string, error: unknown) => void;
   readonly #running = new Set<Promise<void>>();
+  /** Handoffs that were released after an error, until they can be taken again. */
+  readonly #resting = new Map<string, ReturnType<typeof setTimeout>>();
   #isStopping = false;
   #wake: () => void = () => {};
 
@@ -66,25 +71,26 @@ export class Supervisor {
     { concurrency = 8 }: ServeOptions = {},
   ): Promise<void> {
     const pending = await this.#client.subscribe<{ id: string }>(PENDING, { capability });
-    // A handoff that was released stays pending: this supervisor does not take it again at once.
-    const tried = new Set<string>();
+    // Until the claim is visible, a handoff is still pending.
+    const taken = new Set<string>();
     try {
       pending.on("update", () => this.#wake());
       pending.on("end", () => this.#wake());
       while (!this.#isStopping && !pending.isEnded) {
         const ids = new Set(pending.rows.map(({ id }) => id));
-        for (const id of tried) if (!ids.has(id)) tried.delete(id);
-        const next = Array.from(ids).find((id) => !tried.has(id));
+        for (const id of taken) if (!ids.has(id)) taken.delete(id);
+        const next = Array.from(ids).find((id) => !taken.has(id) && !this.#resting.has(id));
         if (next === undefined || this.#running.size >= concurrency) {
           await new Promise<void>((resolve) => (this.#wake = resolve));
           continue;
         }
-        tried.add(next);
+        taken.add(next);
         this.#start(next, run);
       }
     } finally {
       pending.close();
       await Promise.all(this.#running);
+      for (const timer of this.#resting.values()) clearTimeout(timer);
     }
     if (pending.error) throw pending.error;
   }
@@ -137,8 +143,17 @@ export class Supervisor {
       return;
     }
     if (!(error instanceof AbideError && error.code === "lease_lost")) {
+      this.#rest(holder.id);
       await this.#client.call.release_handoff(holder);
     }
     throw error;
+  }
+
+  #rest(id: string): void {
+    const wake = () => {
+      this.#resting.delete(id);
+      this.#wake();
+    };
+    this.#resting.set(id, setTimeout(wake, REST_MS));
   }
 }
