@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The client: calls, batches, queries and subscriptions, over one connection. */
 import { locateEngine, onWake, openSocket } from "#platform";
 

@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** A query result and its changes. */
 import { AbideError, messageOf } from "./errors.js";
 import { Emitter } from "./emitter.js";
