@@ -20,6 +20,8 @@ export interface SessionOptions {
   id?: string;
   /** A title for people. */
   title?: string;
+  /** The session that it works for. */
+  parentId?: string;
   /** Other data to store with it. */
   metadata?: Record<string, unknown>;
 }
@@ -107,9 +109,10 @@ export class Session {
   ) {}
 
   /** Finds or creates a session. */
-  static async open(client: Abide, { agent, id, title, metadata }: SessionOptions): Promise<Session> {
+  static async open(client: Abide, options: SessionOptions): Promise<Session> {
+    const { agent, id, title, parentId: parent_id, metadata } = options;
     try {
-      const row = await client.call.create_session({ agent, id, title, metadata });
+      const row = await client.call.create_session({ agent, id, title, parent_id, metadata });
       return new Session(client, row.id);
     } catch (error) {
       if (id === undefined || !isAbideError(error, "conflict")) throw error;
@@ -130,10 +133,10 @@ export class Session {
     return (await this.client.call.append_message(args, options)).id;
   }
 
-  /** The messages and other entries, in order. */
-  async messages(): Promise<BuiltinTables["agent_state"][]> {
-    const sql = "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id";
-    return (await this.client.sql<BuiltinTables["agent_state"]>(sql, { id: this.id })).rows;
+  /** The messages and other entries, in order; with `after` only those with a larger number. */
+  async messages({ after = 0 }: { after?: number } = {}): Promise<BuiltinTables["agent_state"][]> {
+    const sql = "SELECT * FROM agent_state WHERE session_id = :id AND id > :after ORDER BY id";
+    return (await this.client.sql<BuiltinTables["agent_state"]>(sql, { id: this.id, after })).rows;
   }
 
   /**
