@@ -3,11 +3,20 @@
  *
  *   node scripts/pack.mjs --binary ../../target/release/abide --out packages
  *
- * The package of the engine has nothing but the program `abide`. The client depends on the packages of all platforms optionally, and npm installs
- * the one that fits. `npm run build` must have run.
+ * The package of the engine has nothing but the program `abide`. The client depends on the packages of all
+ * platforms optionally, and npm installs the one that fits. `npm run build` must have run.
  */
 import { execFileSync } from "node:child_process";
-import { chmodSync, copyFileSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";

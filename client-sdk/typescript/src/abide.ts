@@ -13,7 +13,17 @@ import { Session, type SessionOptions } from "./session.js";
 import type { Locate } from "./socket.js";
 import { Subscription } from "./subscription.js";
 import { Supervisor, type SupervisorOptions } from "./supervisor.js";
-import { type Cell, cellsOf, type Integers, type Json, type Params, type SqlRow, type SqlValue, visibleJson, wireParams } from "./values.js";
+import {
+  type Cell,
+  cellsOf,
+  type Integers,
+  type Json,
+  type Params,
+  type SqlRow,
+  type SqlValue,
+  visibleJson,
+  wireParams,
+} from "./values.js";
 import { type Frame, type Plan, shapeOf } from "./wire.js";
 import { Worker, type WorkerOptions } from "./worker.js";
 
@@ -22,13 +32,16 @@ export interface OpenOptions {
   /** How long a request is tried before it fails with `timed_out`, in milliseconds. Default: 60,000. */
   deadlineMs?: number;
   /**
-   * How integers appear in rows and results: `"auto"`, as `number`, and as `bigint` beyond 2^53 - 1; or `"bigint"`, always
-   * as `bigint`, so that INTEGER and REAL can be told apart. Default: `"auto"`.
+   * How integers appear in rows and results: `"auto"`, as `number`, and as `bigint` beyond 2^53 - 1; or
+   * `"bigint"`, always as `bigint`, so that INTEGER and REAL differ. Default: `"auto"`.
    */
   integers?: Integers;
   /** Replaces times of the heartbeat. */
   heartbeat?: Partial<Heartbeat>;
-  /** Called when the rows of a subscription did not match the server's and were fetched again. Default: `console.warn`. */
+  /**
+   * Called when the rows of a subscription did not match the server's and were fetched again. Default:
+   * `console.warn`.
+   */
   onMismatch?: (why: string) => void;
 }
 
@@ -42,7 +55,10 @@ export interface ConnectOptions extends OpenOptions {
 
 /** Options of a request. */
 export interface RequestOptions {
-  /** Aborting it rejects the promise with the reason of the signal. A call that was sent may still take effect. */
+  /**
+   * Aborting it rejects the promise with the reason of the signal. A call that was sent may still take
+   * effect.
+   */
   signal?: AbortSignal;
   /** How long to try, in milliseconds, instead of the client's default. */
   deadlineMs?: number;
@@ -51,8 +67,8 @@ export interface RequestOptions {
 /** Options of a call or batch. */
 export interface CallOptions extends RequestOptions {
   /**
-   * The request id: a later call with the same id, from another process too, gets the first answer and has no further effect. Default: a
-   * new one.
+   * The request id: a later call with the same id, from another process too, gets the first answer and has no
+   * further effect. Default: a new one.
    */
   requestId?: string;
 }
@@ -66,8 +82,8 @@ export interface SqlOptions extends RequestOptions {
 /** Options of a subscription. */
 export interface SubscribeOptions extends RequestOptions {
   /**
-   * Receives only the changes after this seq, for a program that kept `subscription.seq`. The subscription then keeps no rows.
-   * Replaces `asOf`.
+   * Receives only the changes after this seq, for a program that kept `subscription.seq`. The subscription
+   * then keeps no rows. Replaces `asOf`.
    */
   after?: number;
   /** Starts with the result as of this seq; the next update has all changes since. */
@@ -149,7 +165,9 @@ const DEADLINE_MS = 60_000;
  * The type parameter has the tables and reducers; without it, those of the built-in modules.
  */
 export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents> {
-  /** The reducers as methods: `await client.call.append_message({ … })`. They return what the reducer returns. */
+  /**
+   * The reducers as methods: `await client.call.append_message({ … })`. They return what the reducer returns.
+   */
   readonly call: CallMethods<S>;
   readonly #link: Link;
   readonly #options: OpenOptions;
@@ -179,10 +197,13 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   }
 
   /**
-   * Opens a database file, and creates it if it does not exist. The engine runs in a child process, which all programs that open the file share, and
-   * which ends when the last of them has closed it.
+   * Opens a database file, and creates it if it does not exist. The engine runs in a child process, which all
+   * programs that open the file share, and which ends when the last of them has closed it.
    */
-  static async open<S extends Schema = BuiltinSchema>(file: string, options: OpenOptions = {}): Promise<Abide<S>> {
+  static async open<S extends Schema = BuiltinSchema>(
+    file: string,
+    options: OpenOptions = {},
+  ): Promise<Abide<S>> {
     return await new Abide<S>(locateEngine(file), options).#connect();
   }
 
@@ -283,10 +304,13 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
         reject(signal?.reason);
         subscription.close();
       };
-      const late = setTimeout(() => {
-        reject(this.#link.requests.timedOut("the subscription", deadlineMs));
-        subscription.close();
-      }, Math.min(deadlineMs, 2 ** 31 - 1));
+      const late = setTimeout(
+        () => {
+          reject(this.#link.requests.timedOut("the subscription", deadlineMs));
+          subscription.close();
+        },
+        Math.min(deadlineMs, 2 ** 31 - 1),
+      );
       const subscription = new Subscription<R>(
         this.#link.subscriptions,
         query,

@@ -1,6 +1,6 @@
 /**
- * The checksum of a query's result, as `schema/src/checksum.rs` defines it: a sum modulo 2^64 of a hash of each row. Both ends of a
- * subscription compute it, so that they notice if they hold different rows.
+ * The checksum of a query's result, as `schema/src/checksum.rs` defines it: a sum modulo 2^64 of a hash of
+ * each row. Both ends of a subscription compute it, so that they notice if they hold different rows.
  */
 import { type Cell, isReal, Real } from "./values.js";
 

@@ -19,9 +19,18 @@ export type ServerErrorCode = BuiltinErrorCode;
  * - `unknown_outcome`, `tool_failed`, `tool_rejected`, `tool_cancelled`: see `Session.tool`.
  */
 export type ClientErrorCode =
-  | "bad_address" | "unreachable" | "timed_out" | "protocol" | "incompatible_version" | "closed"
-  | "engine_not_found" | "engine_start"
-  | "unknown_outcome" | "tool_failed" | "tool_rejected" | "tool_cancelled";
+  | "bad_address"
+  | "unreachable"
+  | "timed_out"
+  | "protocol"
+  | "incompatible_version"
+  | "closed"
+  | "engine_not_found"
+  | "engine_start"
+  | "unknown_outcome"
+  | "tool_failed"
+  | "tool_rejected"
+  | "tool_cancelled";
 
 /** All codes. A newer server may send others, so it is open for any text. */
 export type ErrorCode = ServerErrorCode | ClientErrorCode | (string & {});

@@ -3,7 +3,10 @@ import type { AbideError } from "./errors.js";
 import type { Cell } from "./values.js";
 import type { Changes, Plan, Shape } from "./wire.js";
 
-/** Where a subscription starts: with the current result, with the changes after a seq, or with the result as of a seq. */
+/**
+ * Where a subscription starts: with the current result, with the changes after a seq, or with the result as
+ * of a seq.
+ */
 export type Start = { at: "now" } | { at: "after"; seq: number } | { at: "asOf"; seq: number };
 
 /** A subscription's query. */

@@ -9,8 +9,9 @@
  * await client.call.append_message({ session_id: session.id, role: "user", content: "Where is my parcel?" });
  * ```
  *
- * In reading order: `abide` · `session`, `worker`, `supervisor` · `subscription`, `update` · `rows`, `layout`, `order` · `subscriptions`,
- * `requests`, `link` · `wire`, `json`, `values`, `checksum` · `platform` WebSockets and the engine.
+ * In reading order: `abide` · `session`, `worker`, `supervisor` · `subscription`, `update` · `rows`,
+ * `layout`, `order` · `subscriptions`, `requests`, `link` · `wire`, `json`, `values`, `checksum` · `platform`
+ * WebSockets and the engine.
  */
 export {
   Abide,
@@ -58,13 +59,7 @@ export {
   type SupervisorFunction,
   type SupervisorOptions,
 } from "./supervisor.js";
-export {
-  Retryable,
-  type ToolContext,
-  ToolFailed,
-  type ToolFunction,
-  UnknownOutcome,
-} from "./tool.js";
+export { Retryable, type ToolContext, ToolFailed, type ToolFunction, UnknownOutcome } from "./tool.js";
 export type { Update } from "./update.js";
 export {
   dateOf,

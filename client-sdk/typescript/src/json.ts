@@ -1,21 +1,22 @@
 /**
  * JSON without loss: integers beyond 2^53 keep their digits, and 1.0 differs from 1.
  *
- * `JSON.parse` is used for texts in which no number would lose anything, which a regular expression decides. Others
- * take the parser of this file. It is slower, but it needs no reviver with source text, which Node 20 does not have.
+ * `JSON.parse` is used for texts in which no number would lose anything, which a regular expression decides.
+ * Others take the parser of this file. It is slower, but it needs no reviver with source text, which Node 20
+ * does not have.
  */
 import { AbideError } from "./errors.js";
 import { base64OfBytes, type Integers, type Json, Real, visibleJson } from "./values.js";
 
 /**
- * A number that `JSON.parse` would change: with a fraction, an exponent, or 16 digits and more. It can also match inside of a
- * string; that costs time only.
+ * A number that `JSON.parse` would change: with a fraction, an exponent, or 16 digits and more. It can also
+ * match inside of a string; that costs time only.
  */
 const INEXACT = /[[,:]\s*-?(?:\d+[.eE]|\d{17}|9\d{15})|^\s*-?\d/;
 
 /**
- * Parses JSON. A safe integer is a `number`, a larger one a `bigint`. A number with a fraction or an exponent is a
- * `number`, or a {@link Real} if its value is an integer.
+ * Parses JSON. A safe integer is a `number`, a larger one a `bigint`. A number with a fraction or an exponent
+ * is a `number`, or a {@link Real} if its value is an integer.
  *
  * @throws SyntaxError if the text is not JSON.
  */
@@ -23,7 +24,10 @@ export function parseJson(text: string): unknown {
   return INEXACT.test(text) ? new Parser(text).document() : (JSON.parse(text) as unknown);
 }
 
-/** Parses the JSON text of a column. A safe integer is a `number`, a larger one a `bigint`; see {@link Integers}. */
+/**
+ * Parses the JSON text of a column. A safe integer is a `number`, a larger one a `bigint`; see {@link
+ * Integers}.
+ */
 export function readJson(text: string, integers: Integers = "auto"): Json {
   return visibleJson(parseJson(text), integers);
 }
@@ -155,9 +159,9 @@ const LEAST_INTEGER = -(2n ** 63n);
 const MOST_INTEGER = 2n ** 63n - 1n;
 
 /**
- * Writes JSON as Abide reads it: a `bigint` and a safe integer as an INTEGER, other numbers and {@link Real} with a
- * fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, and objects with `toJSON` are
- * converted, as in `JSON.stringify`.
+ * Writes JSON as Abide reads it: a `bigint` and a safe integer as an INTEGER, other numbers and {@link Real}
+ * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, and
+ * objects with `toJSON` are converted, as in `JSON.stringify`.
  *
  * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value.
  */

@@ -17,8 +17,8 @@ export interface LeasedWork<Result> {
 export type LeasedEnd<Result> = { result: Result } | { error: unknown } | { cancelled: true };
 
 /**
- * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was cancelled: JavaScript cannot stop
- * it.
+ * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was
+ * cancelled: JavaScript cannot stop it.
  */
 export async function underLease<Result>(work: LeasedWork<Result>): Promise<LeasedEnd<Result>> {
   const controller = new AbortController();

@@ -1,8 +1,9 @@
 /**
- * The connection to a server: one WebSocket, which is made again whenever it is lost, until the client is closed.
+ * The connection to a server: one WebSocket, which is made again whenever it is lost, until the client is
+ * closed.
  *
- * A server that is silent gets a ping, and a server that does not answer it counts as lost. So a laptop or a browser tab that slept notices
- * that its connection is dead.
+ * A server that is silent gets a ping, and a server that does not answer it counts as lost. So a laptop or a
+ * browser tab that slept notices that its connection is dead.
  */
 import { Backoff } from "./backoff.js";
 import { AbideError, closedError, isAbideError, messageOf } from "./errors.js";
@@ -78,7 +79,10 @@ export class Link extends Emitter<LinkEvents> {
     await this.#dial();
   }
 
-  /** Checks the connection now, or makes the next attempt now: the network is back, or the tab is visible again. */
+  /**
+   * Checks the connection now, or makes the next attempt now: the network is back, or the tab is visible
+   * again.
+   */
   wake(): void {
     if (this.#endPause) this.#endPause();
     else if (this.#socket) this.#ping(PONG_AFTER_SLEEP_MS);
@@ -190,7 +194,8 @@ export class Link extends Emitter<LinkEvents> {
       case "progress":
         return this.subscriptions.progress(frame);
       case "error":
-        // Without an id it concerns the connection, which the server closes; its answer to the next one counts.
+        // Without an id it concerns the connection, which the server closes; its answer to the next one
+        // counts.
         if (frame.id !== undefined && !this.requests.answer(frame)) {
           this.subscriptions.refused(frame.id, frame);
         }

@@ -29,8 +29,8 @@ export interface LiveQueryOptions extends Pick<SubscribeOptions, "checksum" | "d
 const LOADING: LiveQuery<never> = { rows: [], isLoading: true, seq: 0, error: undefined };
 
 /**
- * Subscribes to a query as long as the component is mounted. A new client, statement or parameter starts a new subscription; the object of the
- * parameters can be a new one in each render.
+ * Subscribes to a query as long as the component is mounted. A new client, statement or parameter starts a
+ * new subscription; the object of the parameters can be a new one in each render.
  */
 export function useLiveQuery<R extends object = SqlRow>(
   client: Pick<Abide<Schema>, "subscribe">,

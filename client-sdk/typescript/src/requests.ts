@@ -1,6 +1,7 @@
 /**
- * Requests with one answer. A request is sent again on each new connection until it is answered, its deadline passes or its caller gives
- * up. That is safe: a query changes nothing, and a call has a request id with which it takes effect at most once.
+ * Requests with one answer. A request is sent again on each new connection until it is answered, its deadline
+ * passes or its caller gives up. That is safe: a query changes nothing, and a call has a request id with
+ * which it takes effect at most once.
  */
 import { Backoff } from "./backoff.js";
 import { AbideError, refusalError } from "./errors.js";
@@ -188,4 +189,3 @@ function bodyOf(message: Record<string, unknown>): string {
   }
   return text.slice(1);
 }
-

@@ -1,4 +1,6 @@
-/** One row of a result: its cells, and the object that a program sees, which is made when it is first read. */
+/**
+ * One row of a result: its cells, and the object that a program sees, which is made when it is first read.
+ */
 import { type Cell, type Integers, type SqlRow, type SqlValue, visibleCell } from "./values.js";
 import { type Shape, visibleWidth } from "./wire.js";
 
@@ -30,7 +32,9 @@ export class RowFormat {
   }
 }
 
-/** A row that a result holds. Its object is the same each time, so that user interfaces notice what changed. */
+/**
+ * A row that a result holds. Its object is the same each time, so that user interfaces notice what changed.
+ */
 export class Row {
   #object: SqlRow | undefined;
 

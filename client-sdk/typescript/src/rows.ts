@@ -6,8 +6,9 @@ import type { Cell } from "./values.js";
 import type { Changes, Shape } from "./wire.js";
 
 /**
- * Positions of the changes in a result with LIMIT, counted from 0. The n-th position of each list belongs to the n-th row of the list
- * with the same name. Remove the deletes in order, then insert the inserts, then replace the updates, to get the new result.
+ * Positions of the changes in a result with LIMIT, counted from 0. The n-th position of each list belongs to
+ * the n-th row of the list with the same name. Remove the deletes in order, then insert the inserts, then
+ * replace the updates, to get the new result.
  */
 export interface Positions {
   /** Old positions of deleted rows, from last to first. */
@@ -105,8 +106,8 @@ export class Rows {
   }
 
   /**
-   * The difference from these earlier rows to the current ones. Rows that did not change keep their identity if `keep`
-   * is set.
+   * The difference from these earlier rows to the current ones. Rows that did not change keep their identity
+   * if `keep` is set.
    */
   differenceFrom(earlier: readonly Row[], keep: boolean): Difference {
     if (this.#isPlaced) return this.#differenceByPosition(earlier, keep);

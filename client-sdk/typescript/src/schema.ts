@@ -1,4 +1,7 @@
-/** What the generated types of a database tell the client. `abide-types` writes them; `builtin.ts` has those of the built-in modules. */
+/**
+ * What the generated types of a database tell the client. `abide-types` writes them; `builtin.ts` has those
+ * of the built-in modules.
+ */
 import type { BuiltinSchema } from "./builtin.js";
 
 /** The types of a database. */
@@ -19,12 +22,18 @@ export interface Reducer {
 export type ReducerName<S extends Schema> = keyof S["reducers"] & string;
 
 /** The arguments of a reducer. */
-export type ArgsOf<S extends Schema, Name extends keyof S["reducers"]> =
-  S["reducers"][Name] extends { args: infer Args } ? Args : never;
+export type ArgsOf<S extends Schema, Name extends keyof S["reducers"]> = S["reducers"][Name] extends {
+  args: infer Args;
+}
+  ? Args
+  : never;
 
 /** The result of a reducer. */
-export type ResultOf<S extends Schema, Name extends keyof S["reducers"]> =
-  S["reducers"][Name] extends { result: infer Result } ? Result : never;
+export type ResultOf<S extends Schema, Name extends keyof S["reducers"]> = S["reducers"][Name] extends {
+  result: infer Result;
+}
+  ? Result
+  : never;
 
 /** The row of a table. */
 export type RowOf<S extends Schema, Name extends keyof S["tables"]> = S["tables"][Name];

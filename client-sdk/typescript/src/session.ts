@@ -1,15 +1,24 @@
 /**
- * Sessions, and durable steps in your own code: a step that has run returns its recorded outcome when it is repeated.
+ * Sessions, and durable steps in your own code: a step that has run returns its recorded outcome when it is
+ * repeated.
  *
- * Each step has a `key`, unique in its session. A program that crashed runs from the beginning again, and its steps return what they returned
- * before, without a second effect.
+ * Each step has a `key`, unique in its session. A program that crashed runs from the beginning again, and its
+ * steps return what they returned before, without a second effect.
  */
 import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
 import { type AbideError, closedError, isAbideError } from "./errors.js";
 import { readJson } from "./json.js";
 import { LEASE_MS } from "./lease.js";
-import { Retryable, runTool, type ToolCallRow, ToolFailed, type ToolFunction, UnknownOutcome, workerName } from "./tool.js";
+import {
+  Retryable,
+  runTool,
+  type ToolCallRow,
+  ToolFailed,
+  type ToolFunction,
+  UnknownOutcome,
+  workerName,
+} from "./tool.js";
 import { type Json, micros, type Params } from "./values.js";
 
 /** How to find or create a session. */
@@ -140,13 +149,18 @@ export class Session {
   }
 
   /**
-   * Runs a tool once: requests the call, waits for an approval if one is needed, claims it, runs the function with heartbeats, and records its
-   * result. Repeated with the same key, it returns the recorded result.
+   * Runs a tool once: requests the call, waits for an approval if one is needed, claims it, runs the function
+   * with heartbeats, and records its result. Repeated with the same key, it returns the recorded result.
    *
-   * @throws UnknownOutcome if the worker of an earlier attempt disappeared and the tool must not run twice; ToolFailed if an earlier
+   * @throws UnknownOutcome if the worker of an earlier attempt disappeared and the tool must not run twice;
+   *   ToolFailed if an earlier
    *   attempt failed, or the call was rejected or cancelled; what `run` threw, and then the call has failed.
    */
-  async tool<Result, Args = Json>(name: string, args: Args, options: ToolOptions<Args, Result>): Promise<Result> {
+  async tool<Result, Args = Json>(
+    name: string,
+    args: Args,
+    options: ToolOptions<Args, Result>,
+  ): Promise<Result> {
     const { key, run, effect, needsApproval, signal, leaseMs = LEASE_MS } = options;
     const callId = this.callId(key);
     const request = {
@@ -186,7 +200,12 @@ export class Session {
         needs_approval: true,
       }),
     );
-    const row = await this.#until<ApprovalState>(APPROVAL, { id }, signal, ({ decision }) => decision !== "pending");
+    const row = await this.#until<ApprovalState>(
+      APPROVAL,
+      { id },
+      signal,
+      ({ decision }) => decision !== "pending",
+    );
     const approved = row.decision === "approved";
     if (approved && row.status === "pending") await this.#completeApproved(id);
     const decided = readJson(row.approved_arguments ?? row.arguments) as { args?: Json };
@@ -306,7 +325,7 @@ export class Session {
     }
   }
 
-  /** Claims a call; `undefined` if another worker was first. The next change of the call then tells what to do. */
+  /** Claims a call; `undefined` if another worker was first. The next change of the call then decides. */
   async #claim(claim: BuiltinReducers["claim_tool_call"]["args"]): Promise<ToolCallRow | undefined> {
     try {
       return await this.client.call.claim_tool_call(claim);

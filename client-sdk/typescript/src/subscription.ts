@@ -10,7 +10,15 @@ import type { Entry, Subscriptions } from "./subscriptions.js";
 import { Update } from "./update.js";
 import { UpdateIterator } from "./update-iterator.js";
 import type { Integers, SqlRow, SqlValue } from "./values.js";
-import { type Changes, type Column, isSameShape, type OrderTerm, type Plan, protocolError, visibleWidth } from "./wire.js";
+import {
+  type Changes,
+  type Column,
+  isSameShape,
+  type OrderTerm,
+  type Plan,
+  protocolError,
+  visibleWidth,
+} from "./wire.js";
 
 /** Events of a subscription. `end` has the error, or nothing if the program ended the subscription. */
 export interface SubscriptionEvents<R extends object> {
@@ -26,9 +34,9 @@ const NO_SHAPE = { columns: [], key: [], order: [], topN: false };
 /**
  * A query result that is kept up to date.
  *
- * `rows` is the result as of `seq`, in the query's order. Each commit that changes it makes one {@link Update}: for listeners of the event
- * `update`, and for `for await (const update of subscription)`. There is no gap and no repetition, across lost connections and restarts of
- * the server too.
+ * `rows` is the result as of `seq`, in the query's order. Each commit that changes it makes one {@link
+ * Update}: for listeners of the event `update`, and for `for await (const update of subscription)`. There is
+ * no gap and no repetition, across lost connections and restarts of the server too.
  */
 export class Subscription<R extends object = SqlRow> extends Emitter<SubscriptionEvents<R>> {
   readonly #subscriptions: Subscriptions;
@@ -109,8 +117,8 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
   }
 
   /**
-   * The terms of the ORDER BY, most significant first. A position beyond `columns` refers to a hidden column that the query sorts
-   * by.
+   * The terms of the ORDER BY, most significant first. A position beyond `columns` refers to a hidden column
+   * that the query sorts by.
    */
   get order(): readonly OrderTerm[] {
     return this.#format.shape.order;
@@ -152,8 +160,9 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
   }
 
   /**
-   * Iterates over the updates. The first one is the current result, marked with `reset`. An iterator that is read slowly gets the changes of
-   * that time as one update. The iteration ends when the subscription ends, and throws its error. It does not end the subscription.
+   * Iterates over the updates. The first one is the current result, marked with `reset`. An iterator that is
+   * read slowly gets the changes of that time as one update. The iteration ends when the subscription ends,
+   * and throws its error. It does not end the subscription.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<Update<R>, undefined> {
     const first = this.#holdsRows && this.#rows ? this.#whole(true) : undefined;

@@ -1,13 +1,16 @@
 /**
- * The subscriptions of a client across connections: finds the subscription of each frame, and knows where each one resumes.
+ * The subscriptions of a client across connections: finds the subscription of each frame, and knows where
+ * each one resumes.
  *
- * The rule of the protocol: a subscription at seq s accepts a frame iff `from <= s < to`. A frame that ends at or before s is a
- * duplicate and is skipped. A frame that begins after s leaves a gap, so the subscription starts again from s.
+ * The rule of the protocol: a subscription at seq s accepts a frame iff `from <= s < to`. A frame that ends
+ * at or before s is a duplicate and is skipped. A frame that begins after s leaves a gap, so the subscription
+ * starts again from s.
  *
- * One kind of frame is an exception. The answer to `subscribe` with an `after_seq` is a delta too, but it concerns that subscription
- * alone: others may still expect changes of the same span, so it must not advance them. It is recognised by the subscription that
- * waits for it. If nothing changed it can name no subscription; then it belongs to the first that waits, because answers arrive in order.
- * The same holds for the delta that follows the snapshot of a past state.
+ * One kind of frame is an exception. The answer to `subscribe` with an `after_seq` is a delta too, but it
+ * concerns that subscription alone: others may still expect changes of the same span, so it must not advance
+ * them. It is recognised by the subscription that waits for it. If nothing changed it can name no
+ * subscription; then it belongs to the first that waits, because answers arrive in order. The same holds for
+ * the delta that follows the snapshot of a past state.
  */
 import { Backoff } from "./backoff.js";
 import { refusalError, type AbideError, type Refusal } from "./errors.js";
@@ -23,7 +26,10 @@ export interface Entry {
   readonly query: Query;
   readonly consumer: Consumer;
   state: State;
-  /** The name of the current start on the connection. Each start has a new one, so that frames of an earlier one are not mistaken for it. */
+  /**
+   * The name of the current start on the connection. Each start has a new one, so that frames of an earlier
+   * one are not mistaken for it.
+   */
   name: string | undefined;
   /** Where it starts as long as the consumer has received nothing. */
   start: Start;
@@ -48,8 +54,8 @@ export class Subscriptions {
   readonly #byName = new Map<string, Entry>();
   #nextName = 0;
   /**
-   * Starts without an answer, in order, with their positions. It includes subscriptions that were removed: their answers
-   * still arrive.
+   * Starts without an answer, in order, with their positions. It includes subscriptions that were removed:
+   * their answers still arrive.
    */
   #unanswered: { name: string; start: Start }[] = [];
   /** The connection received everything up to here. */
@@ -72,8 +78,8 @@ export class Subscriptions {
       name: undefined,
       start,
       seq: start.at === "after" ? start.seq : undefined,
-      // A consumer that stored the seq in an earlier process cannot be checked. One that just read it can: the connection may
-      // be lost before the first answer.
+      // A consumer that stored the seq in an earlier process cannot be checked. One that just read it can:
+      // the connection may be lost before the first answer.
       timeline: this.#timeline,
       stale: false,
       parts: [],
@@ -222,10 +228,13 @@ export class Subscriptions {
         if (entry.state === "live") entry.seq = this.#position(entry);
         this.#byName.delete(name);
         this.#clear(entry);
-        entry.retry = setTimeout(() => {
-          entry.retry = undefined;
-          this.#begin(entry);
-        }, Math.max(entry.backoff.next(), refusal.retry_after_ms ?? 0));
+        entry.retry = setTimeout(
+          () => {
+            entry.retry = undefined;
+            this.#begin(entry);
+          },
+          Math.max(entry.backoff.next(), refusal.retry_after_ms ?? 0),
+        );
         break;
       default:
         this.#byName.delete(name);

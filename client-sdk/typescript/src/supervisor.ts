@@ -33,7 +33,10 @@ export class Rejected extends Error {
 const PENDING = `SELECT id FROM handoff_requests
 WHERE status = 'pending' AND required_capability = :capability ORDER BY created_at, id`;
 
-/** How long a supervisor leaves a handoff that it released to others. Without this, it would take it again at once. */
+/**
+ * How long a supervisor leaves a handoff that it released to others. Without this, it would take it again at
+ * once.
+ */
 const REST_MS = 5_000;
 
 /** Takes over sessions. `client.supervisor` makes it. */
@@ -60,8 +63,8 @@ export class Supervisor {
   }
 
   /**
-   * Claims handoffs that require this capability, until `stop` is called. The function returns the resolution, or throws `Rejected`; after
-   * another error the handoff is released to other supervisors.
+   * Claims handoffs that require this capability, until `stop` is called. The function returns the
+   * resolution, or throws `Rejected`; after another error the handoff is released to other supervisors.
    *
    * @throws AbideError if the client is closed or its token is revoked.
    */

@@ -16,7 +16,10 @@ export interface ToolContext {
   signal: AbortSignal;
 }
 
-/** A tool. What it returns or throws is recorded as the outcome. Each tool knows the type of its own arguments. */
+/**
+ * A tool. What it returns or throws is recorded as the outcome. Each tool knows the type of its own
+ * arguments.
+ */
 export type ToolFunction<Args = any, Result = unknown> = (
   args: Args,
   context: ToolContext,
@@ -31,8 +34,8 @@ export class Retryable extends Error {
 }
 
 /**
- * A tool call may have run: its worker disappeared, and its tool must not run twice. Find out whether it ran, and record that with
- * `client.call.settle_tool_call`. The step then returns the settled outcome.
+ * A tool call may have run: its worker disappeared, and its tool must not run twice. Find out whether it ran,
+ * and record that with `client.call.settle_tool_call`. The step then returns the settled outcome.
  */
 export class UnknownOutcome extends AbideError {
   constructor(
@@ -76,7 +79,8 @@ export function workerName(): string {
 /**
  * Runs the function once, with heartbeats, and records its result or its error.
  *
- * @throws what the function threw; AbideError `lease_lost` if another worker has the call now; ToolFailed if the call was
+ * @throws what the function threw; AbideError `lease_lost` if another worker has the call now; ToolFailed if
+ *   the call was
  *   cancelled.
  */
 export async function runTool<Result>(

@@ -1,6 +1,6 @@
 /**
- * An asynchronous iterator over the updates of a subscription, with bounded memory: if it is read slowly, the changes of that time become
- * one update.
+ * An asynchronous iterator over the updates of a subscription, with bounded memory: if it is read slowly, the
+ * changes of that time become one update.
  */
 import type { AbideError } from "./errors.js";
 import type { Row } from "./row.js";

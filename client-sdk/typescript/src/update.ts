@@ -12,8 +12,8 @@ export interface UpdateHead {
 }
 
 /**
- * A change of a result: the previous result, without the deletes, with the inserts, and with rows replaced by updates of the same key,
- * is the new result.
+ * A change of a result: the previous result, without the deletes, with the inserts, and with rows replaced by
+ * updates of the same key, is the new result.
  */
 export class Update<R extends object = SqlRow> {
   /** The previous result was current up to here. */
@@ -21,13 +21,13 @@ export class Update<R extends object = SqlRow> {
   /** The new result is as of here. */
   readonly seq: number;
   /**
-   * The inserts are the whole result, and earlier updates are void: the first update of an iterator, or a subscription that started
-   * `after` a seq whose history is gone.
+   * The inserts are the whole result, and earlier updates are void: the first update of an iterator, or a
+   * subscription that started `after` a seq whose history is gone.
    */
   readonly reset: boolean;
   /**
-   * The server has another history than before: an older backup was restored, or another file is served at the same address. Seqs of
-   * earlier updates mean nothing in the new one.
+   * The server has another history than before: an older backup was restored, or another file is served at
+   * the same address. Seqs of earlier updates mean nothing in the new one.
    */
   readonly historyChanged: boolean;
   readonly #difference: Difference;

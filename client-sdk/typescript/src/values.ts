@@ -9,9 +9,9 @@
  * | TEXT    | `string`                                 | `string`                                            |
  * | BLOB    | `Uint8Array`                             | `Uint8Array`                                        |
  *
- * JavaScript has one type for 1 and 1.0. With the option `integers: "bigint"` each INTEGER is a `bigint` and each
- * REAL is a `number`, so that the two can be told apart. Inside of this SDK a REAL without a fraction is a
- * {@link Real}, because checksums and order depend on the type.
+ * JavaScript has one type for 1 and 1.0. With the option `integers: "bigint"` each INTEGER is a `bigint` and
+ * each REAL is a `number`, so that the two differ. Inside of this SDK a REAL without a fraction is a {@link
+ * Real}, because checksums and order depend on the type.
  */
 import { AbideError } from "./errors.js";
 
@@ -64,9 +64,7 @@ export function isReal(cell: Cell): boolean {
 /** The cell as a program sees it. */
 export function visibleCell(cell: Cell, integers: Integers): SqlValue {
   if (cell instanceof Real) return cell.value;
-  return integers === "bigint" && typeof cell === "number" && Number.isInteger(cell)
-    ? BigInt(cell)
-    : cell;
+  return integers === "bigint" && typeof cell === "number" && Number.isInteger(cell) ? BigInt(cell) : cell;
 }
 
 /** Reads a cell from parsed JSON, the inverse of the wire form. */

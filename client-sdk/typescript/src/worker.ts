@@ -27,7 +27,10 @@ export interface ServeOptions {
 const PENDING =
   "SELECT call_id FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
 
-/** How soon to claim again when a limit of a tool holds its calls back: no change of a row tells when it does not any more. */
+/**
+ * How soon to claim again when a limit of a tool holds its calls back: no change of a row shows when that
+ * ends.
+ */
 const RETRY_MS = 1_000;
 
 /** Runs tool calls. `client.worker` makes it. */
@@ -58,8 +61,8 @@ export class Worker {
   }
 
   /**
-   * Runs calls of these tools until `stop` is called. What a tool returns or throws is recorded as the outcome; after `Retryable` the call is
-   * pending again.
+   * Runs calls of these tools until `stop` is called. What a tool returns or throws is recorded as the
+   * outcome; after `Retryable` the call is pending again.
    *
    * @throws AbideError if the client is closed or its token is revoked.
    */

@@ -49,8 +49,17 @@ test("calls are typed, batches are all or nothing, and queries return rows", asy
     "SELECT role, content FROM agent_state WHERE session_id = ?1 ORDER BY id",
     [id],
   );
-  assert.deepEqual(rows, [{ role: "user", content: "é" }, { role: "assistant", content: null }]);
-  assert.deepEqual([columns, cells[0]], [["role", "content"], ["user", "é"]]);
+  assert.deepEqual(rows, [
+    { role: "user", content: "é" },
+    { role: "assistant", content: null },
+  ]);
+  assert.deepEqual(
+    [columns, cells[0]],
+    [
+      ["role", "content"],
+      ["user", "é"],
+    ],
+  );
   // @ts-expect-error: an argument is missing.
   await assert.rejects(client.call.append_message({ session_id: id, role: "user" }), code("bad_arguments"));
   // @ts-expect-error: there is no such reducer.
@@ -64,7 +73,10 @@ test("parameters that are no cells are refused before they are sent", async () =
     await assert.rejects(client.sql("SELECT :x", { x: wrong }), code("bad_arguments"));
     await assert.rejects(client.subscribe("SELECT :x", { x: wrong }), code("bad_arguments"));
   }
-  await assert.rejects(client.call.create_session({ agent: "a", metadata: { n: 2n ** 63n } }), code("bad_arguments"));
+  await assert.rejects(
+    client.call.create_session({ agent: "a", metadata: { n: 2n ** 63n } }),
+    code("bad_arguments"),
+  );
   const large = client.call.create_session({ agent: "a", title: "x".repeat(17 << 20) });
   await assert.rejects(large, code("limit_exceeded"));
 });
@@ -79,7 +91,10 @@ test("an update has the inserts, updates and keys of deletes, and rows keep thei
   sub.on("update", (update) => updates.push(update));
   const [first, second] = sub.rows;
   assert.deepEqual(sub.key, ["id"]);
-  assert.deepEqual(sub.columns.map(({ name }) => name), ["id", "status"]);
+  assert.deepEqual(
+    sub.columns.map(({ name }) => name),
+    ["id", "status"],
+  );
   await client.call.append_message({ session_id: two, role: "user", content: "x" });
   await client.call.complete_session({ session_id: one });
   await until("two updates", () => updates.length === 2, updated(sub));
@@ -140,7 +155,10 @@ test("an iterator that is read slowly gets the changes of that time as one updat
     const { value } = await within("changes", changes.next());
     ids.push(...(value?.inserts ?? []).map((row) => row.id));
   }
-  assert.deepEqual(ids, sub.rows.map((row) => row["id"]));
+  assert.deepEqual(
+    ids,
+    sub.rows.map((row) => row["id"]),
+  );
   sub.close();
   changesOnly.close();
 });
@@ -148,7 +166,10 @@ test("an iterator that is read slowly gets the changes of that time as one updat
 test("an aborted request or subscription rejects with the reason of the signal", async () => {
   const reason = new Error("enough");
   await assert.rejects(client.sql("SELECT 1", {}, { signal: AbortSignal.abort(reason) }), reason);
-  await assert.rejects(client.subscribe("SELECT id FROM sessions", {}, { signal: AbortSignal.abort(reason) }), reason);
+  await assert.rejects(
+    client.subscribe("SELECT id FROM sessions", {}, { signal: AbortSignal.abort(reason) }),
+    reason,
+  );
   const controller = new AbortController();
   const { signal } = controller;
   const pending = client.call.create_session({ agent: "a" }, { signal });
@@ -168,11 +189,16 @@ test("a request without an answer times out with its request id, and a retry wit
   const proxy = await Proxy.to(() => server.port);
   const one = await Abide.connect(proxy.url);
   proxy.silence();
-  const error = await one.call
-    .create_session({ agent: "a" }, { deadlineMs: 100 })
-    .then(() => assert.fail("an answer"), (reason: unknown) => reason as AbideError);
+  const error = await one.call.create_session({ agent: "a" }, { deadlineMs: 100 }).then(
+    () => assert.fail("an answer"),
+    (reason: unknown) => reason as AbideError,
+  );
   assert.ok(isAbideError(error, "timed_out") && error.hint !== undefined && error.requestId !== undefined);
-  const { duplicate } = await client.request("create_session", { agent: "a" }, { requestId: error.requestId });
+  const { duplicate } = await client.request(
+    "create_session",
+    { agent: "a" },
+    { requestId: error.requestId },
+  );
   assert.equal(typeof duplicate, "boolean");
   await assert.rejects(one.subscribe("SELECT 1", {}, { deadlineMs: 50 }), code("timed_out"));
   await one.close();
@@ -184,13 +210,19 @@ test("a request without an answer times out with its request id, and a retry wit
 
 test("addresses and unreachable servers have codes and hints", async () => {
   for (const url of ["", "localhost:7341", "ftp://a", "http://a?token=1", "http://me@a"]) {
-    await assert.rejects(Abide.connect(url), (error) => isAbideError(error, "bad_address") && error.hint !== undefined);
+    await assert.rejects(
+      Abide.connect(url),
+      (error) => isAbideError(error, "bad_address") && error.hint !== undefined,
+    );
   }
   const unused = createServer().listen(0, "127.0.0.1");
   await once(unused, "listening");
   const { port } = unused.address() as AddressInfo;
   unused.close();
-  await assert.rejects(Abide.connect(`http://127.0.0.1:${port}`), (error) => isAbideError(error, "unreachable") && error.hint !== undefined);
+  await assert.rejects(
+    Abide.connect(`http://127.0.0.1:${port}`),
+    (error) => isAbideError(error, "unreachable") && error.hint !== undefined,
+  );
 });
 
 /** A laptop or a tab that slept: the connection is open, but nothing passes any more. */
@@ -214,7 +246,10 @@ test("a connection that is cut again and again loses and repeats nothing", async
   const proxy = await Proxy.to(() => server.port);
   const one = await Abide.connect(proxy.url);
   const id = await newSession();
-  const sub = await one.subscribe<{ content: string }>("SELECT id, content FROM agent_state WHERE session_id = :id ORDER BY id", { id });
+  const sub = await one.subscribe<{ content: string }>(
+    "SELECT id, content FROM agent_state WHERE session_id = :id ORDER BY id",
+    { id },
+  );
   const seen: string[] = [];
   sub.on("update", ({ inserts }) => seen.push(...inserts.map(({ content }) => content)));
   const expected = Array.from({ length: 60 }, (_, n) => String(n));
@@ -226,7 +261,10 @@ test("a connection that is cut again and again loses and repeats nothing", async
   }
   await until("all", () => seen.length === expected.length, updated(sub));
   assert.deepEqual(seen, expected);
-  assert.deepEqual(sub.rows.map(({ content }) => content), expected);
+  assert.deepEqual(
+    sub.rows.map(({ content }) => content),
+    expected,
+  );
   assert.equal(one.mismatches, 0);
   await one.close();
   proxy.close();
@@ -251,6 +289,9 @@ test("results of a megabyte and of many rows arrive whole", async () => {
   const numbers = `WITH d(x) AS (VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9))
     SELECT a.x + 10 * b.x + 100 * c.x + 1000 * e.x AS n FROM d a, d b, d c, d e ORDER BY n`;
   const { rows } = await client.sql<{ n: number }>(numbers);
-  assert.deepEqual(rows.map(({ n }) => n), Array.from({ length: 10_000 }, (_, n) => n));
+  assert.deepEqual(
+    rows.map(({ n }) => n),
+    Array.from({ length: 10_000 }, (_, n) => n),
+  );
   sub.close();
 });

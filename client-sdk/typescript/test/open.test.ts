@@ -19,7 +19,10 @@ after(() => folder.remove());
 
 /** Runs a module that prints lines. */
 function run(source: string, ...args: string[]) {
-  const options = { stdio: ["ignore", "pipe", "inherit"] as ["ignore", "pipe", "inherit"], cwd: import.meta.dirname };
+  const options = {
+    stdio: ["ignore", "pipe", "inherit"] as ["ignore", "pipe", "inherit"],
+    cwd: import.meta.dirname,
+  };
   return spawn(process.execPath, ["--input-type=module", "-e", source, ...args], options);
 }
 
@@ -81,14 +84,18 @@ test("when the engine is killed, its clients start it again and miss nothing", a
   await client.call.create_session({ agent: "a", id: "s1" });
   process.kill(await enginePid(file), "SIGKILL");
   await client.call.create_session({ agent: "a", id: "s2" });
-  while (sub.size < 2) await within("an update", new Promise<unknown>((resolve) => sub.on("update", resolve)));
+  while (sub.size < 2)
+    await within("an update", new Promise<unknown>((resolve) => sub.on("update", resolve)));
   assert.deepEqual(sub.rows, [{ id: "s1" }, { id: "s2" }]);
   assert.equal(sub.mismatches, 0);
   await client.close();
 });
 
 test("a program that closes its client ends by itself", async () => {
-  const program = run(USER.replace("setInterval(() => {}, 1 << 30)", "await client.close()"), folder.file("ends.db"));
+  const program = run(
+    USER.replace("setInterval(() => {}, 1 << 30)", "await client.close()"),
+    folder.file("ends.db"),
+  );
   const [code] = (await within("its end", once(program, "exit"))) as [number];
   assert.equal(code, 0);
 });

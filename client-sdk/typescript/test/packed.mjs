@@ -1,6 +1,7 @@
 /**
- * The quickstart of `docs/typescript.md`, as written, in an empty folder, with nothing but the packed packages: `npm run test-packed`. `ABIDE_BINARY`
- * names the program to pack. It is not a part of `npm test`, because packing a binary takes about ten seconds.
+ * The quickstart of `docs/typescript.md`, as written, in an empty folder, with nothing but the packed
+ * packages: `npm run test-packed`. `ABIDE_BINARY` names the program to pack. It is not a part of `npm test`,
+ * because packing a binary takes about ten seconds.
  */
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -37,12 +38,15 @@ test("the quickstart works as written, with only the packed packages", () => {
     assert.equal(run(process.execPath, ["quickstart.mjs"]), second);
     const types = run(join(project, "node_modules/.bin/abide-types"), ["--db", "types.db"]);
     assert.match(types, /export interface Schema/);
-    writeFileSync(join(project, "check.mts"), `
+    writeFileSync(
+      join(project, "check.mts"),
+      `
       import { Abide, type BuiltinTables } from "@abide/client";
       const client = await Abide.open("agents.db");
       const { rows } = await client.sql<BuiltinTables["sessions"]>("SELECT * FROM sessions");
       export const status: "created" | "active" | "suspended" | "handed_off" | "completed" | "failed" | undefined = rows[0]?.status;
-    `);
+    `,
+    );
     const tsc = join(root, "node_modules/.bin/tsc");
     run(tsc, ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "check.mts"]);
   } finally {

@@ -48,11 +48,15 @@ function Sessions({ client, sql, agent, options }: Props) {
 async function rendered(isDone: (last: LiveQuery<Session>) => boolean): Promise<LiveQuery<Session>> {
   const last = () => shown.at(-1) as LiveQuery<Session>;
   await act(async () => {
-    await until("a render", () => shown.length > 0 && isDone(last()), (changed) => {
-      onRender = changed;
-      const timer = setInterval(() => void act(async () => {}), 5);
-      return () => clearInterval(timer);
-    });
+    await until(
+      "a render",
+      () => shown.length > 0 && isDone(last()),
+      (changed) => {
+        onRender = changed;
+        const timer = setInterval(() => void act(async () => {}), 5);
+        return () => clearInterval(timer);
+      },
+    );
   });
   return last();
 }
@@ -76,7 +80,10 @@ test("a component shows the result, its changes, and the result of other paramet
   const root = await render({ client, sql: SQL, agent: "r" });
   assert.deepEqual([shown[0]?.isLoading, shown[0]?.rows], [true, []]);
   const first = await rendered(({ isLoading }) => !isLoading);
-  assert.deepEqual(first.rows.map(({ id }) => id), ["r1", "r2"]);
+  assert.deepEqual(
+    first.rows.map(({ id }) => id),
+    ["r1", "r2"],
+  );
   await client.call.append_message({ session_id: "r2", role: "user", content: "x" });
   const second = await rendered(({ rows }) => rows[1]?.status === "active");
   assert.equal(second.rows[0], first.rows[0], "an unchanged row keeps its identity");
@@ -84,7 +91,7 @@ test("a component shows the result, its changes, and the result of other paramet
   await render({ client, sql: SQL, agent: "r" }, root);
   assert.equal(shown.length, renders + 1, "equal parameters start no new subscription");
   assert.equal(client.subscriptionCount, 1);
-  await render({ client, sql: SQL, agent: "nobody" }, root);
+  await render({ client, sql: SQL, agent: "unused" }, root);
   await rendered(({ isLoading, rows }) => !isLoading && rows.length === 0);
   assert.equal(client.subscriptionCount, 1);
   await render({ client, sql: SQL, agent: "r", options: { enabled: false } }, root);
@@ -94,7 +101,11 @@ test("a component shows the result, its changes, and the result of other paramet
 
 test("a query that is refused shows its error", async () => {
   shown = [];
-  const root = await render({ client, sql: "SELECT random() FROM sessions WHERE agent = :agent", agent: "r" });
+  const root = await render({
+    client,
+    sql: "SELECT random() FROM sessions WHERE agent = :agent",
+    agent: "r",
+  });
   const { error } = await rendered((query) => query.error !== undefined);
   assert.equal(error?.code, "unsupported_sql");
   await act(async () => root.unmount());

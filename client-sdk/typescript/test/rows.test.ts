@@ -29,13 +29,39 @@ test("checksums match the definition to the byte", () => {
 
 test("values sort in the order of SQLite", () => {
   const ascending: Cell[] = [
-    null, -Infinity, new Real(-1e19), -(2n ** 63n), new Real(-9223372036854774784), -0.5, 0, 0.5, 9007199254740991,
-    new Real(9007199254740992), 9007199254740993n, 2n ** 63n - 1n, new Real(9223372036854775808), Infinity,
-    "", "B", "a", "a ", "é", "\uffff", "😀", new Uint8Array([]), new Uint8Array([0]), new Uint8Array([0, 0]), new Uint8Array([1]),
+    null,
+    -Infinity,
+    new Real(-1e19),
+    -(2n ** 63n),
+    new Real(-9223372036854774784),
+    -0.5,
+    0,
+    0.5,
+    9007199254740991,
+    new Real(9007199254740992),
+    9007199254740993n,
+    2n ** 63n - 1n,
+    new Real(9223372036854775808),
+    Infinity,
+    "",
+    "B",
+    "a",
+    "a ",
+    "é",
+    "\uffff",
+    "😀",
+    new Uint8Array([]),
+    new Uint8Array([0]),
+    new Uint8Array([0, 0]),
+    new Uint8Array([1]),
   ];
   ascending.forEach((left, i) =>
     ascending.forEach((right, j) => {
-      assert.equal(Math.sign(compareCells(left, right)), Math.sign(i - j), `${String(left)} ${String(right)}`);
+      assert.equal(
+        Math.sign(compareCells(left, right)),
+        Math.sign(i - j),
+        `${String(left)} ${String(right)}`,
+      );
     }),
   );
   assert.equal(compareCells("Straße\0a", "STRAßE\0b", "NOCASE"), 0);
@@ -46,7 +72,11 @@ test("values sort in the order of SQLite", () => {
 });
 
 const KEYED: Shape = {
-  columns: [{ name: "id", type: "INTEGER" }, { name: "v", type: "TEXT" }, { name: "o", type: "", hidden: true }],
+  columns: [
+    { name: "id", type: "INTEGER" },
+    { name: "v", type: "TEXT" },
+    { name: "o", type: "", hidden: true },
+  ],
   key: ["id"],
   order: [{ column: "o", index: 2, desc: true, nulls: "last", collation: "BINARY" }],
   topN: false,
@@ -89,8 +119,11 @@ test("a change that does not fit changes nothing", () => {
   const rows = new Rows(KEYED, [[1, "a", 1]], undefined);
   const none = { deletes: [], inserts: [], updates: [] };
   const wrong = [
-    { ...none, deletes: [[2]] }, { ...none, inserts: [[1, "b", 1]] }, { ...none, updates: [[2, "b", 1]] },
-    { ...none, inserts: [[2, "b"]] }, { ...none, inserts: [[2, "b", 0]], deletes: [[3]] },
+    { ...none, deletes: [[2]] },
+    { ...none, inserts: [[1, "b", 1]] },
+    { ...none, updates: [[2, "b", 1]] },
+    { ...none, inserts: [[2, "b"]] },
+    { ...none, inserts: [[2, "b", 0]], deletes: [[3]] },
   ];
   for (const changes of wrong) assert.throws(() => rows.apply(changes, undefined), Mismatch);
   const checked = new Rows(KEYED, [[1, "a", 1]], Checksum.of([[1, "a", 1]]).toString());
@@ -99,16 +132,59 @@ test("a change that does not fit changes nothing", () => {
 });
 
 test("a newer snapshot becomes a difference, and unchanged rows keep their identity", () => {
-  const earlier = new Rows(KEYED, [[1, "a", 3], [2, "b", 2], [3, "c", 1]], undefined);
-  const now = new Rows(KEYED, [[4, "d", 4], [1, "a", 3], [2, "B", 2]], undefined);
+  const earlier = new Rows(
+    KEYED,
+    [
+      [1, "a", 3],
+      [2, "b", 2],
+      [3, "c", 1],
+    ],
+    undefined,
+  );
+  const now = new Rows(
+    KEYED,
+    [
+      [4, "d", 4],
+      [1, "a", 3],
+      [2, "B", 2],
+    ],
+    undefined,
+  );
   const difference = now.differenceFrom(earlier.all, true);
   assert.deepEqual(difference.deletes, [[3]]);
-  assert.deepEqual(difference.inserts.map((row) => row.cells), [[4, "d", 4]]);
-  assert.deepEqual(difference.updates.map((row) => row.cells), [[2, "B", 2]]);
+  assert.deepEqual(
+    difference.inserts.map((row) => row.cells),
+    [[4, "d", 4]],
+  );
+  assert.deepEqual(
+    difference.updates.map((row) => row.cells),
+    [[2, "B", 2]],
+  );
   assert.equal(now.all[1], earlier.all[0]);
   const bag: Shape = { ...KEYED, key: [], order: [] };
-  const bags = new Rows(bag, [[1, "a", 1], [1, "a", 1], [new Real(1), "a", 1]], undefined);
-  const next = new Rows(bag, [[1, "a", 1], [2, "a", 1]], undefined).differenceFrom(bags.all, true);
-  assert.deepEqual(next.deletes, [[1, "a", 1], [new Real(1), "a", 1]]);
-  assert.deepEqual(next.inserts.map((row) => row.cells), [[2, "a", 1]]);
+  const bags = new Rows(
+    bag,
+    [
+      [1, "a", 1],
+      [1, "a", 1],
+      [new Real(1), "a", 1],
+    ],
+    undefined,
+  );
+  const next = new Rows(
+    bag,
+    [
+      [1, "a", 1],
+      [2, "a", 1],
+    ],
+    undefined,
+  ).differenceFrom(bags.all, true);
+  assert.deepEqual(next.deletes, [
+    [1, "a", 1],
+    [new Real(1), "a", 1],
+  ]);
+  assert.deepEqual(
+    next.inserts.map((row) => row.cells),
+    [[2, "a", 1]],
+  );
 });

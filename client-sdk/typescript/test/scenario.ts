@@ -96,7 +96,9 @@ async function scriptPeer(): Promise<Peer> {
 
 async function hear(peer: ScriptPeer, step: Fields, variables: Map<string, unknown>): Promise<void> {
   const { op } = step["hear"];
-  const message = await peer.hear((one) => one["op"] === op || !["ping", "unsubscribe"].includes(String(one["op"])));
+  const message = await peer.hear(
+    (one) => one["op"] === op || !["ping", "unsubscribe"].includes(String(one["op"])),
+  );
   for (const [key, value] of Object.entries(step["hear"])) {
     assert.deepEqual(message[key] ?? null, value, `${key} of ${JSON.stringify(plain(message))}`);
   }
@@ -216,7 +218,11 @@ class Runner {
 
   async #ended(step: Fields): Promise<void> {
     const { subscription } = this.#get(step["ended"]);
-    await until("the end", () => subscription.isEnded, (changed) => subscription.on("end", changed));
+    await until(
+      "the end",
+      () => subscription.isEnded,
+      (changed) => subscription.on("end", changed),
+    );
     const outcome: Outcome = subscription.error ? { error: subscription.error } : {};
     check(outcome, step, this.variables);
   }
@@ -230,7 +236,11 @@ class Runner {
   #client(name: string, token?: string): Promise<Abide> {
     let client = this.#clients.get(name);
     if (!client) {
-      const options = { integers: "bigint" as const, onMismatch: () => {}, ...(token !== undefined && { token }) };
+      const options = {
+        integers: "bigint" as const,
+        onMismatch: () => {},
+        ...(token !== undefined && { token }),
+      };
       client = Abide.connect(this.peer.url, options);
       this.#clients.set(name, client);
     }
@@ -267,12 +277,20 @@ function match(actual: unknown, expected: unknown, path: string): void {
   if ((expected as Fields)["$any"]) return assert.ok(actual !== null && actual !== undefined, path);
   assert.ok(typeof actual === "object" && actual !== null, `${path} is an object`);
   if (Array.isArray(expected)) assert.equal((actual as unknown[]).length, expected.length, `${path}: length`);
-  for (const [key, value] of Object.entries(expected)) match((actual as Fields)[key], value, `${path}/${key}`);
+  for (const [key, value] of Object.entries(expected))
+    match((actual as Fields)[key], value, `${path}/${key}`);
 }
 
-function save(saves: Record<string, string> | undefined, from: Fields, variables: Map<string, unknown>): void {
+function save(
+  saves: Record<string, string> | undefined,
+  from: Fields,
+  variables: Map<string, unknown>,
+): void {
   for (const [name, pointer] of Object.entries(saves ?? {})) {
-    const value = pointer.split("/").slice(1).reduce((at: any, key) => at?.[key], from);
+    const value = pointer
+      .split("/")
+      .slice(1)
+      .reduce((at: any, key) => at?.[key], from);
     variables.set(name, value);
   }
 }

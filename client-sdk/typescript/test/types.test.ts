@@ -39,7 +39,13 @@ test("schemas of own modules become types that compile", async () => {
         {
           name: "odd table",
           columns: [
-            { name: "id", type: "INTEGER", nullable: false, json: false, description: "ends a comment */ here" },
+            {
+              name: "id",
+              type: "INTEGER",
+              nullable: false,
+              json: false,
+              description: "ends a comment */ here",
+            },
             { name: "a-b", type: "BLOB", nullable: true, json: false },
             { name: "x", type: "", nullable: false, json: false },
           ],
@@ -51,7 +57,12 @@ test("schemas of own modules become types that compile", async () => {
           name: "make",
           arguments: {
             type: "object",
-            properties: { n: { type: "integer" }, tree: { $ref: "#/$defs/Tree" }, any: true, list: { type: "array", items: { enum: ["a", 1] } } },
+            properties: {
+              n: { type: "integer" },
+              tree: { $ref: "#/$defs/Tree" },
+              any: true,
+              list: { type: "array", items: { enum: ["a", 1] } },
+            },
             required: ["n"],
             $defs: { Tree: { type: "object", properties: { child: { $ref: "#/$defs/Tree" } } } },
           },
@@ -71,9 +82,19 @@ test("schemas of own modules become types that compile", async () => {
   const { writeFile } = await import("node:fs/promises");
   await writeFile(file, text.replace("@abide/client", join(root, "dist/index.js")) + use);
   const tsc = join(root, "node_modules/.bin/tsc");
-  const { stdout } = await run(tsc, ["--ignoreConfig", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022", "--typeRoots", join(root, "node_modules/@types"), file]).catch(
-    (error: { stdout: string }) => error,
-  );
+  const { stdout } = await run(tsc, [
+    "--ignoreConfig",
+    "--noEmit",
+    "--strict",
+    "--skipLibCheck",
+    "--module",
+    "nodenext",
+    "--target",
+    "es2022",
+    "--typeRoots",
+    join(root, "node_modules/@types"),
+    file,
+  ]).catch((error: { stdout: string }) => error);
   assert.equal(stdout, "");
   await folder.remove();
 });

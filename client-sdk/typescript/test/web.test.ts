@@ -1,6 +1,6 @@
 /**
- * The platform of browsers: the same client over the global WebSocket. Node 20 has one behind a flag, and the condition `browser` selects the
- * files that a bundler would take.
+ * The platform of browsers: the same client over the global WebSocket. Node 20 has one behind a flag, and the
+ * condition `browser` selects the files that a bundler would take.
  */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";

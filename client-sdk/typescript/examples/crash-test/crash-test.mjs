@@ -1,6 +1,6 @@
 /**
- * A crash test: an agent, a worker and a supervisor are killed with SIGKILL in the middle of their work, and started again. Run it with
- * `node crash-test.mjs`.
+ * A crash test: an agent, a worker and a supervisor are killed with SIGKILL in the middle of their work, and
+ * started again. Run it with `node crash-test.mjs`.
  */
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -48,10 +48,12 @@ async function stop({ child }) {
 }
 
 function effects(name) {
-  return readFileSync(`${file}-effects`, "utf8").split("\n").filter((line) => line === name).length;
+  return readFileSync(`${file}-effects`, "utf8")
+    .split("\n")
+    .filter((line) => line === name).length;
 }
 
-// 1. The refund of the agent must not run twice: its outcome is unknown until somebody settles it.
+// 1. The refund of the agent must not run twice: its outcome is unknown until a person settles it.
 const agent = await crash("agent", "refund");
 assert.match(await next(agent), /must not run twice/);
 await client.call.settle_tool_call({
@@ -74,7 +76,9 @@ await client.call.request_tool_call({
   arguments: { order: 8813 },
 });
 const worker = await crash("worker", "lookup");
-const call = await client.subscribe("SELECT status, attempt FROM tool_calls WHERE call_id = 'order-8813/lookup'");
+const call = await client.subscribe(
+  "SELECT status, attempt FROM tool_calls WHERE call_id = 'order-8813/lookup'",
+);
 for await (const _ of call) if (call.rows[0].status === "succeeded") break;
 assert.deepEqual(call.rows, [{ status: "succeeded", attempt: 2 }]);
 assert.equal(effects("lookup"), 2);

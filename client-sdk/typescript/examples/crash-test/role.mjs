@@ -1,6 +1,6 @@
 /**
- * One program of the crash test: `node role.mjs FILE agent|worker|supervisor`. With the environment variable HANG it never finishes its work, so
- * that the test can kill it in the middle.
+ * One program of the crash test: `node role.mjs FILE agent|worker|supervisor`. With the environment variable
+ * HANG it never finishes its work, so that the test can kill it in the middle.
  */
 import { appendFileSync } from "node:fs";
 
@@ -24,12 +24,16 @@ const roles = {
     const session = await client.session({ id: "order-8812", agent: "support" });
     await session.message("user", "The parcel is lost.", { key: "question" });
     try {
-      const result = await session.tool("refund", { order: 8812 }, {
-        key: "refund",
-        effect: "at_most_once",
-        leaseMs,
-        run: () => effect("refund"),
-      });
+      const result = await session.tool(
+        "refund",
+        { order: 8812 },
+        {
+          key: "refund",
+          effect: "at_most_once",
+          leaseMs,
+          run: () => effect("refund"),
+        },
+      );
       console.log(`refund: ${JSON.stringify(result)}`);
     } catch (error) {
       if (!isAbideError(error, "unknown_outcome")) throw error;

@@ -13,7 +13,9 @@ export function locateEngine(_file: string): Locate {
   };
 }
 
-/** Calls back when the network is back, or when the tab is visible again. Returns a function that stops that. */
+/**
+ * Calls back when the network is back, or when the tab is visible again. Returns a function that stops that.
+ */
 export function onWake(wake: () => void): () => void {
   const visible = () => {
     if (document.visibilityState === "visible") wake();

@@ -1,6 +1,6 @@
 /**
- * The engine of `Abide.open`: a child process that serves one database file on a Unix socket. All processes that open the same file
- * share it. It ends when its last connection has closed, so it is not stopped here.
+ * The engine of `Abide.open`: a child process that serves one database file on a Unix socket. All processes
+ * that open the same file share it. It ends when its last connection has closed, so it is not stopped here.
  */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";

@@ -4,8 +4,8 @@ import { randomFillSync } from "node:crypto";
 export const Opcode = { Continuation: 0, Text: 1, Binary: 2, Close: 8, Ping: 9, Pong: 10 } as const;
 
 /**
- * The most bytes of one message. A change of a large result is one message; the server reads at most 64 MB for one,
- * which JSON may expand several times.
+ * The most bytes of one message. A change of a large result is one message; the server reads at most 64 MB
+ * for one, which JSON may expand several times.
  */
 const MOST_BYTES = 512 << 20;
 

@@ -24,7 +24,9 @@ export async function handshake(stream: Duplex, target: Target): Promise<Buffer>
     const rest = answer.push(bytes);
     if (rest === undefined) continue;
     if (answer.status !== 101) throw rejected(target, answer, rest);
-    const accept = createHash("sha1").update(key + GUID).digest("base64");
+    const accept = createHash("sha1")
+      .update(key + GUID)
+      .digest("base64");
     if (answer.headers.get("sec-websocket-accept") !== accept) {
       throw unreachable(target, "its handshake is not that of a WebSocket");
     }

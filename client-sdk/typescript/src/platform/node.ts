@@ -12,9 +12,7 @@ const hasOwnWebSocket = Bun !== undefined || Deno !== undefined;
 
 export const openSocket: OpenSocket = (target, events) => {
   const needsNode = target.socketPath !== undefined || target.scope !== undefined;
-  return hasOwnWebSocket && !needsNode
-    ? openWebSocket(target, events)
-    : openNodeSocket(target, events);
+  return hasOwnWebSocket && !needsNode ? openWebSocket(target, events) : openNodeSocket(target, events);
 };
 
 /** Calls back when the machine wakes up. Node does not report that; the heartbeat notices. */

@@ -1,4 +1,7 @@
-/** Abide as the message store of the Vercel AI SDK: the messages of chats, and streams that a browser resumes after a reload. */
+/**
+ * Abide as the message store of the Vercel AI SDK: the messages of chats, and streams that a browser resumes
+ * after a reload.
+ */
 import type { Abide } from "@abide/client";
 import type { UIMessage } from "ai";
 
@@ -27,8 +30,8 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
   }
 
   /**
-   * Saves all messages of a chat. Only what differs from the stored messages is written, in one transaction, so the storage grows with the number
-   * of messages and not with their square.
+   * Saves all messages of a chat. Only what differs from the stored messages is written, in one transaction,
+   * so the storage grows with the number of messages and not with their square.
    */
   async saveChat({ chatId, messages }: { chatId: string; messages: readonly Message[] }): Promise<void> {
     await this.#client.session({ id: chatId, agent: this.#agent });
@@ -36,8 +39,8 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
   }
 
   /**
-   * Records a stream while it runs, for `resumeStream`: pass it to `consumeSseStream`. It resolves when the stream has ended and every part is
-   * durable.
+   * Records a stream while it runs, for `resumeStream`: pass it to `consumeSseStream`. It resolves when the
+   * stream has ended and every part is durable.
    */
   async recordStream(chatId: string, stream: ReadableStream<string>): Promise<void> {
     await this.#client.session({ id: chatId, agent: this.#agent });
@@ -45,8 +48,8 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
   }
 
   /**
-   * The stream that is running for a chat, from its beginning; `null` if there is none. If the program that produces it is killed, it ends
-   * with an error.
+   * The stream that is running for a chat, from its beginning; `null` if there is none. If the program that
+   * produces it is killed, it ends with an error.
    */
   async resumeStream(chatId: string): Promise<ReadableStream<string> | null> {
     return await resumeStream(this.#client, chatId);

@@ -1,6 +1,6 @@
 /**
- * The messages of a chat as entries of its session. A later entry with the same id replaces the message, and an entry `ui_remove` removes messages:
- * entries are never changed.
+ * The messages of a chat as entries of its session. A later entry with the same id replaces the message, and
+ * an entry `ui_remove` removes messages: entries are never changed.
  */
 import { type Abide, readJson, writeJson } from "@abide/client";
 import type { UIMessage } from "ai";
@@ -11,7 +11,10 @@ const REMOVE = "ui_remove";
 const ENTRIES = `SELECT kind, data FROM agent_state
 WHERE session_id = :id AND kind IN ('${MESSAGE}', '${REMOVE}') ORDER BY id`;
 
-export async function loadMessages<Message extends UIMessage>(client: Abide, chatId: string): Promise<Message[]> {
+export async function loadMessages<Message extends UIMessage>(
+  client: Abide,
+  chatId: string,
+): Promise<Message[]> {
   const { rows } = await client.sql<{ kind: string; data: string }>(ENTRIES, { id: chatId });
   const messages = new Map<string, Message>();
   for (const { kind, data } of rows) {
@@ -26,7 +29,11 @@ export async function loadMessages<Message extends UIMessage>(client: Abide, cha
   return Array.from(messages.values());
 }
 
-export async function saveMessages(client: Abide, chatId: string, messages: readonly UIMessage[]): Promise<void> {
+export async function saveMessages(
+  client: Abide,
+  chatId: string,
+  messages: readonly UIMessage[],
+): Promise<void> {
   const stored = await loadMessages(client, chatId);
   // Up to here the order is the same; a message that has changed is replaced in its place.
   const same = stored.findIndex(({ id }, at) => messages[at]?.id !== id);

@@ -1,6 +1,6 @@
 /**
- * Streams that can be resumed. Each stream has a session of its own, a child of the chat, with the text in its entries. The producer holds a tool call
- * under a lease, so a reader notices when the producer is killed.
+ * Streams that can be resumed. Each stream has a session of its own, a child of the chat, with the text in
+ * its entries. The producer holds a tool call under a lease, so a reader notices when the producer is killed.
  */
 import { type Abide, AbideError, type Session } from "@abide/client";
 
@@ -12,7 +12,11 @@ WHERE s.parent_id = :chat AND c.tool_name = '${TOOL}' AND c.status = 'claimed' O
 const TEXTS = `SELECT id, content FROM agent_state WHERE session_id = :id AND kind = '${TOOL}' ORDER BY id`;
 const STATUS = "SELECT status FROM tool_calls WHERE call_id = :id";
 
-export async function recordStream(client: Abide, chatId: string, stream: ReadableStream<string>): Promise<void> {
+export async function recordStream(
+  client: Abide,
+  chatId: string,
+  stream: ReadableStream<string>,
+): Promise<void> {
   const session = await client.session({ agent: TOOL, parentId: chatId });
   await session.tool(TOOL, {}, { key: KEY, effect: "at_most_once", run: () => write(session, stream) });
   await session.complete();
@@ -66,7 +70,8 @@ export async function resumeStream(client: Abide, chatId: string): Promise<Reada
         const status = call.rows[0]?.status;
         // The text is written before the status, so all of it has arrived.
         if (status === "succeeded") end();
-        else if (status !== "claimed") end(new AbideError("unknown_outcome", "the producer of the stream has disappeared"));
+        else if (status !== "claimed")
+          end(new AbideError("unknown_outcome", "the producer of the stream has disappeared"));
       };
       const show = (rows: readonly { content: string }[]) => {
         for (const { content } of rows) controller.enqueue(content);

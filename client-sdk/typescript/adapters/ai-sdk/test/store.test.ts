@@ -34,11 +34,16 @@ after(async () => {
 });
 
 const text = (id: string, role: "user" | "assistant", content: string): UIMessage => ({
-  id, role, parts: [{ type: "text", text: content }],
+  id,
+  role,
+  parts: [{ type: "text", text: content }],
 });
 
 async function entries(chatId: string): Promise<number> {
-  const { rows } = await client.sql<{ n: number }>("SELECT count(*) AS n FROM agent_state WHERE session_id = :id", { id: chatId });
+  const { rows } = await client.sql<{ n: number }>(
+    "SELECT count(*) AS n FROM agent_state WHERE session_id = :id",
+    { id: chatId },
+  );
   return rows[0]?.n ?? 0;
 }
 
@@ -46,15 +51,32 @@ test("saved messages are loaded in order, whatever changed since", async () => {
   assert.deepEqual(await store.loadChat("chat"), []);
   const [a, b, c] = [text("a", "user", "1"), text("b", "assistant", "2"), text("c", "user", "3")];
   const tool: UIMessage = {
-    id: "d", role: "assistant", metadata: { cost: 0.5, tokens: 12, at: "now" },
+    id: "d",
+    role: "assistant",
+    metadata: { cost: 0.5, tokens: 12, at: "now" },
     parts: [
       { type: "step-start" },
-      { type: "tool-weather", toolCallId: "t1", state: "output-available", input: { city: "Bonn" }, output: { celsius: 21.5 } },
+      {
+        type: "tool-weather",
+        toolCallId: "t1",
+        state: "output-available",
+        input: { city: "Bonn" },
+        output: { celsius: 21.5 },
+      },
       { type: "text", text: "21.5 °C", state: "done" },
     ],
   };
   const edited = text("b", "assistant", "2, edited");
-  const histories = [[a], [a, b], [a, b, c, tool], [a, edited, c, tool], [a, edited], [a, edited, text("e", "user", "4")], [c, a], []];
+  const histories = [
+    [a],
+    [a, b],
+    [a, b, c, tool],
+    [a, edited, c, tool],
+    [a, edited],
+    [a, edited, text("e", "user", "4")],
+    [c, a],
+    [],
+  ];
   for (const messages of histories) {
     await store.saveChat({ chatId: "chat", messages });
     assert.deepEqual(await store.loadChat("chat"), messages);
@@ -73,7 +95,11 @@ test("the storage grows with the number of messages", async () => {
 });
 
 /** What the route handler of the README does. */
-async function post(id: string, message: UIMessage, chunkDelayInMs: number): Promise<{ response: Response; recorded: Promise<void> }> {
+async function post(
+  id: string,
+  message: UIMessage,
+  chunkDelayInMs: number,
+): Promise<{ response: Response; recorded: Promise<void> }> {
   const messages = [...(await store.loadChat(id)), message];
   await store.saveChat({ chatId: id, messages });
   const words = ["The ", "refund ", "is ", "done."];
@@ -108,7 +134,13 @@ async function post(id: string, message: UIMessage, chunkDelayInMs: number): Pro
       recorded = store.recordStream(id, stream);
     },
   });
-  return { response, recorded: Promise.resolve().then(async () => { await recorded; await saved; }) };
+  return {
+    response,
+    recorded: Promise.resolve().then(async () => {
+      await recorded;
+      await saved;
+    }),
+  };
 }
 
 test("a stream of the AI SDK is saved, and a browser that reloads the page gets all of it", async () => {
@@ -118,14 +150,19 @@ test("a stream of the AI SDK is saved, and a browser that reloads the page gets 
   for await (const _ of starts) if (starts.size > 0) break;
   const resumed = await store.resumeStream("route");
   assert.ok(resumed, "a stream is running");
-  const second = new Response(resumed.pipeThrough(new TextEncoderStream()), { headers: UI_MESSAGE_STREAM_HEADERS }).text();
+  const second = new Response(resumed.pipeThrough(new TextEncoderStream()), {
+    headers: UI_MESSAGE_STREAM_HEADERS,
+  }).text();
   assert.equal(await second, await first);
   assert.match(await first, /"delta":"refund "/);
   await recorded;
   assert.equal(await store.resumeStream("route"), null);
   const [, answer] = await store.loadChat("route");
   assert.equal(answer?.role, "assistant");
-  assert.equal(answer?.parts.map((part) => (part.type === "text" ? part.text : "")).join(""), "The refund is done.");
+  assert.equal(
+    answer?.parts.map((part) => (part.type === "text" ? part.text : "")).join(""),
+    "The refund is done.",
+  );
   const { messages } = { messages: await store.loadChat("route") };
   assert.equal((await convertToModelMessages(messages)).length, 2);
 });
@@ -135,11 +172,18 @@ test("a reader of a stream whose producer was killed gets an error", async () =>
   const child = await client.session({ agent: "ui_stream", parentId: chat.id });
   const call_id = `${child.id}/stream`;
   await client.call.register_tool({ name: "ui_stream", effect: "at_most_once" });
-  await client.call.request_tool_call({ call_id, session_id: child.id, tool_name: "ui_stream", arguments: {} });
+  await client.call.request_tool_call({
+    call_id,
+    session_id: child.id,
+    tool_name: "ui_stream",
+    arguments: {},
+  });
   await client.call.claim_tool_call({ call_id, lease_ms: 300 });
   await child.message("assistant", "data: half\n\n", { kind: "ui_stream" });
   const stream = await store.resumeStream("killed");
   const reader = stream?.getReader();
   assert.equal((await reader?.read())?.value, "data: half\n\n");
-  await assert.rejects(reader?.read() ?? Promise.resolve(), (error) => isAbideError(error, "unknown_outcome"));
+  await assert.rejects(reader?.read() ?? Promise.resolve(), (error) =>
+    isAbideError(error, "unknown_outcome"),
+  );
 });

@@ -1,8 +1,9 @@
 /**
  * Abide as the `Session` of the OpenAI Agents SDK.
  *
- * Each item of the history is one entry of the session's state, so that SQL and live queries see it. Entries are never changed: removing items is an
- * entry too, and the history is what all entries in order lead to. So the storage grows with the number of items.
+ * Each item of the history is one entry of the session's state, so that SQL and live queries see it. Entries
+ * are never changed: removing items is an entry too, and the history is what all entries in order lead to. So
+ * the storage grows with the number of items.
  */
 import { type Abide, readJson, type Session as Steps } from "@abide/client";
 import {
@@ -29,17 +30,26 @@ const ITEM = "openai_item";
 const CHANGE = "openai_change";
 
 /**
- * A change of the history. `after` is the last entry that its writer had read: if another writer was faster, the change does not count, and
- * its writer tries again.
+ * A change of the history. `after` is the last entry that its writer had read: if another writer was faster,
+ * the change does not count, and its writer tries again.
  */
 type Change =
   | { op: "clear" }
   | { op: "mutate"; mutations: SessionHistoryMutation[] }
   | { op: "pop"; after: number }
-  | { op: "suffix"; after: number; count: number; items: AgentInputItem[]; operation: string; expected: AgentInputItem[] };
+  | {
+      op: "suffix";
+      after: number;
+      count: number;
+      items: AgentInputItem[];
+      operation: string;
+      expected: AgentInputItem[];
+    };
 
 /** What the runner's history operations do to a session of Abide. */
-export class AbideSession implements SessionHistoryRewriteAwareSession, SessionHistoryTransactionAwareSession {
+export class AbideSession
+  implements SessionHistoryRewriteAwareSession, SessionHistoryTransactionAwareSession
+{
   readonly #client: Abide;
   readonly #options: AbideSessionOptions;
   #steps: Promise<Steps> | undefined;
@@ -107,7 +117,14 @@ export class AbideSession implements SessionHistoryRewriteAwareSession, SessionH
         const suffix = this.#items.slice(Math.max(this.#items.length - expected.length, 0));
         if (!isSame(suffix, expected)) throw new Error("the end of the history is not the expected one");
         const count = expected.length;
-        const change: Change = { op: "suffix", after: this.#last, count, items, operation: operationId, expected };
+        const change: Change = {
+          op: "suffix",
+          after: this.#last,
+          count,
+          items,
+          operation: operationId,
+          expected,
+        };
         if (await this.#change(change)) return;
       }
     });
@@ -131,7 +148,10 @@ export class AbideSession implements SessionHistoryRewriteAwareSession, SessionH
       args: { session_id, role: roleOf(item), kind: ITEM, content: contentOf(item), data: item },
     }));
     // With the same request id the batch takes effect once, and with other items it is refused.
-    await this.#client.batch(calls, operationId === undefined ? {} : { requestId: `${session_id}/${operationId}` });
+    await this.#client.batch(
+      calls,
+      operationId === undefined ? {} : { requestId: `${session_id}/${operationId}` },
+    );
   }
 
   /** Writes a change; returns whether it counts. */

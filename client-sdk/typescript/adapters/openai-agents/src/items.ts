@@ -2,7 +2,10 @@
 import type { Json } from "@abide/client";
 import type { AgentInputItem } from "@openai/agents";
 
-/** The author of an item: its role, or `tool` for results and `assistant` for everything else that a model produced. */
+/**
+ * The author of an item: its role, or `tool` for results and `assistant` for everything else that a model
+ * produced.
+ */
 export function roleOf(item: AgentInputItem): string {
   if ("role" in item && typeof item.role === "string") return item.role;
   return item.type?.endsWith("_result") || item.type?.endsWith("_output") ? "tool" : "assistant";
@@ -13,7 +16,9 @@ export function contentOf(item: AgentInputItem): string | null {
   if (!("content" in item)) return null;
   if (typeof item.content === "string") return item.content;
   if (!Array.isArray(item.content)) return null;
-  const texts = item.content.map((part) => ("text" in part && typeof part.text === "string" ? part.text : ""));
+  const texts = item.content.map((part) =>
+    "text" in part && typeof part.text === "string" ? part.text : "",
+  );
   return texts.join("");
 }
 
@@ -22,7 +27,8 @@ export function revived(value: Json): unknown {
   if (Array.isArray(value)) return value.map(revived);
   if (typeof value !== "object" || value === null) return value;
   const { $blob: blob, ...others } = value as { $blob?: Json };
-  if (typeof blob === "string" && Object.keys(others).length === 0) return new Uint8Array(Buffer.from(blob, "base64"));
+  if (typeof blob === "string" && Object.keys(others).length === 0)
+    return new Uint8Array(Buffer.from(blob, "base64"));
   return Object.fromEntries(Object.entries(value).map(([key, field]) => [key, revived(field)]));
 }
 

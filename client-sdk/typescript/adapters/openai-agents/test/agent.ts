@@ -1,4 +1,7 @@
-/** An agent with one tool. Its model answers from a script: a call of the tool, then a sentence with the tool's result. */
+/**
+ * An agent with one tool. Its model answers from a script: a call of the tool, then a sentence with the
+ * tool's result.
+ */
 import { Agent, type Model, type ModelRequest, type ModelResponse, tool, Usage } from "@openai/agents";
 
 class ScriptedModel implements Model {
@@ -6,8 +9,23 @@ class ScriptedModel implements Model {
     const last = typeof input === "string" ? undefined : input.at(-1);
     const output: ModelResponse["output"] =
       last?.type === "function_call_result"
-        ? [{ type: "message", role: "assistant", status: "completed", content: [{ type: "output_text", text: `The refund is done: ${textOf(last.output)}` }] }]
-        : [{ type: "function_call", callId: `c${Array.isArray(input) ? input.length : 0}`, name: "refund", status: "completed", arguments: "{}" }];
+        ? [
+            {
+              type: "message",
+              role: "assistant",
+              status: "completed",
+              content: [{ type: "output_text", text: `The refund is done: ${textOf(last.output)}` }],
+            },
+          ]
+        : [
+            {
+              type: "function_call",
+              callId: `c${Array.isArray(input) ? input.length : 0}`,
+              name: "refund",
+              status: "completed",
+              arguments: "{}",
+            },
+          ];
     return { usage: new Usage(), output };
   }
 
@@ -22,7 +40,14 @@ function textOf(output: unknown): string {
 }
 
 export function refundAgent(refund: () => Promise<string>): Agent {
-  const parameters = { type: "object" as const, properties: {}, required: [], additionalProperties: false as const };
-  const tools = [tool({ name: "refund", description: "Refunds an order.", parameters, strict: true, execute: refund })];
+  const parameters = {
+    type: "object" as const,
+    properties: {},
+    required: [],
+    additionalProperties: false as const,
+  };
+  const tools = [
+    tool({ name: "refund", description: "Refunds an order.", parameters, strict: true, execute: refund }),
+  ];
   return new Agent({ name: "support", instructions: "Refund orders.", model: new ScriptedModel(), tools });
 }

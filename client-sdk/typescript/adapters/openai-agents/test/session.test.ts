@@ -28,36 +28,65 @@ after(async () => {
 
 const user = (content: string): AgentInputItem => ({ type: "message", role: "user", content });
 const call = (callId: string, args = "{}"): AgentInputItem & { type: "function_call" } => ({
-  type: "function_call", callId, name: "lookup", status: "completed", arguments: args,
+  type: "function_call",
+  callId,
+  name: "lookup",
+  status: "completed",
+  arguments: args,
 });
 
 test("every operation leads to the same history as the framework's own session", async () => {
   const [ours, theirs] = [new AbideSession(client, { sessionId: "same" }), new MemorySession()];
   const both = async (step: (session: AbideSession | MemorySession) => Promise<unknown>) => {
     const outcomes = await Promise.all(
-      [ours, theirs].map((session) => step(session).then((value) => ({ value }), () => "an error")),
+      [ours, theirs].map((session) =>
+        step(session).then(
+          (value) => ({ value }),
+          () => "an error",
+        ),
+      ),
     );
     assert.deepEqual(outcomes[0], outcomes[1]);
     for (const limit of [undefined, 0, 2, 100]) {
       assert.deepEqual(await ours.getItems(limit), await theirs.getItems(limit));
     }
-    assert.deepEqual(await new AbideSession(client, { sessionId: "same" }).getItems(), await theirs.getItems());
+    assert.deepEqual(
+      await new AbideSession(client, { sessionId: "same" }).getItems(),
+      await theirs.getItems(),
+    );
   };
   const image = new Uint8Array([0, 255, 7]);
   const file: AgentInputItem = {
-    type: "message", role: "user",
-    content: [{ type: "input_text", text: "see" }, { type: "input_image", image: "data:image/png;base64,AA==" }],
+    type: "message",
+    role: "user",
+    content: [
+      { type: "input_text", text: "see" },
+      { type: "input_image", image: "data:image/png;base64,AA==" },
+    ],
     providerData: { bytes: image, big: 12345678901, half: 0.5, none: null },
   };
   await both((session) => session.addItems([]));
   await both((session) => session.addItems([user("a"), call("c1"), call("c2"), file]));
   await both((session) => session.popItem());
-  await both((session) => session.applyHistoryMutations({ mutations: [{ type: "replace_function_call", callId: "c1", replacement: call("c1", '{"a":1}') }] }));
+  await both((session) =>
+    session.applyHistoryMutations({
+      mutations: [{ type: "replace_function_call", callId: "c1", replacement: call("c1", '{"a":1}') }],
+    }),
+  );
   const append = { operationId: "o1", transaction: { type: "append_items" as const, items: [user("b")] } };
   await both((session) => session.applyHistoryTransaction(append));
   await both((session) => session.applyHistoryTransaction(append));
-  await both((session) => session.applyHistoryTransaction({ ...append, transaction: { type: "append_items", items: [user("x")] } }));
-  const replace = { operationId: "o2", transaction: { type: "replace_suffix" as const, expectedSuffix: [call("c2"), user("b")], replacement: [user("c")] } };
+  await both((session) =>
+    session.applyHistoryTransaction({ ...append, transaction: { type: "append_items", items: [user("x")] } }),
+  );
+  const replace = {
+    operationId: "o2",
+    transaction: {
+      type: "replace_suffix" as const,
+      expectedSuffix: [call("c2"), user("b")],
+      replacement: [user("c")],
+    },
+  };
   await both((session) => session.applyHistoryTransaction(replace));
   await both((session) => session.applyHistoryTransaction(replace));
   await both((session) => session.applyHistoryTransaction({ ...replace, operationId: "o3" }));
@@ -69,9 +98,15 @@ test("every operation leads to the same history as the framework's own session",
 test("writers in several processes take each item once", async () => {
   const sessionId = "shared";
   const sessions = [0, 1, 2].map(() => new AbideSession(client, { sessionId }));
-  await Promise.all(sessions.map((session, at) => session.addItems([0, 1, 2, 3].map((n) => user(`${at}.${n}`)))));
-  const popped = await Promise.all(sessions.flatMap((session) => [0, 1, 2, 3, 4].map(() => session.popItem())));
-  const taken = popped.filter((item) => item !== undefined).map((item) => ("content" in item ? item.content : ""));
+  await Promise.all(
+    sessions.map((session, at) => session.addItems([0, 1, 2, 3].map((n) => user(`${at}.${n}`)))),
+  );
+  const popped = await Promise.all(
+    sessions.flatMap((session) => [0, 1, 2, 3, 4].map(() => session.popItem())),
+  );
+  const taken = popped
+    .filter((item) => item !== undefined)
+    .map((item) => ("content" in item ? item.content : ""));
   assert.equal(taken.length, 12);
   assert.equal(new Set(taken).size, 12);
   assert.deepEqual(await sessions[0]?.getItems(), []);
@@ -87,7 +122,8 @@ test("a run of an agent with a tool stores its turn, and the next run has it", a
   const second = await run(agent, "Refund order 8813.", { session });
   assert.equal(second.finalOutput, "The refund is done: refunded");
   assert.equal((await session.getItems()).length, 8);
-  const sql = "SELECT role, content FROM agent_state WHERE session_id = :id AND kind = 'openai_item' ORDER BY id LIMIT 4";
+  const sql =
+    "SELECT role, content FROM agent_state WHERE session_id = :id AND kind = 'openai_item' ORDER BY id LIMIT 4";
   const { rows } = await client.sql(sql, { id: await session.getSessionId() });
   assert.deepEqual(rows, [
     { role: "user", content: "Refund order 8812." },
@@ -101,7 +137,8 @@ test("an agent that is killed in the middle of a tool continues, and the effect 
   const program = join(import.meta.dirname, "program.js");
   const start = (env: Record<string, string>) => {
     const child = spawn(process.execPath, [program, join(folder, "agents.db")], {
-      env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "inherit"],
+      env: { ...process.env, ...env },
+      stdio: ["ignore", "pipe", "inherit"],
     });
     const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
     return { child, line: async () => String((await lines.next()).value) };
