@@ -159,6 +159,9 @@ export interface AbideEvents {
 
 const DEADLINE_MS = 60_000;
 
+/** How often `Abide.open` starts an engine that ends before the connection is made. */
+const OPEN_ATTEMPTS = 10;
+
 /**
  * A client of a database. It reconnects by itself until it is closed.
  *
@@ -204,7 +207,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     file: string,
     options: OpenOptions = {},
   ): Promise<Abide<S>> {
-    return await new Abide<S>(locateEngine(file), options).#connect();
+    return await new Abide<S>(locateEngine(file), options).#connect(OPEN_ATTEMPTS);
   }
 
   /** Connects to a server, such as `http://127.0.0.1:7341`. */
@@ -213,7 +216,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     options: ConnectOptions = {},
   ): Promise<Abide<S>> {
     const target = targetOf(url, options);
-    return await new Abide<S>(async () => target, options).#connect();
+    return await new Abide<S>(async () => target, options).#connect(1);
   }
 
   /** Whether there is a connection at the moment. */
@@ -356,9 +359,9 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     await this.close();
   }
 
-  async #connect(): Promise<this> {
+  async #connect(attempts: number): Promise<this> {
     try {
-      await this.#link.connect();
+      await this.#link.connect(attempts);
       return this;
     } catch (error) {
       this.#link.close();

@@ -74,9 +74,16 @@ export class Link extends Emitter<LinkEvents> {
     return this.#closed !== undefined;
   }
 
-  /** Makes the first connection. */
-  async connect(): Promise<void> {
-    await this.#dial();
+  /** Makes the first connection. An engine can end between its start and the connection; then it is started again. */
+  async connect(attempts: number): Promise<void> {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await this.#dial();
+      } catch (error) {
+        if (attempt >= attempts || this.#closed || !isAbideError(error, "unreachable")) throw error;
+        await this.#pause(this.#backoff.next());
+      }
+    }
   }
 
   /**

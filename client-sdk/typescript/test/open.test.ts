@@ -91,6 +91,26 @@ test("when the engine is killed, its clients start it again and miss nothing", a
   await client.close();
 });
 
+/** The last user of an engine closes it just when another program has found it. */
+test("an engine that ends before the connection is made is started again", async () => {
+  const [fake, count] = [folder.file("ending"), folder.file("count")];
+  const gone = `{"protocol":"abide.v1","version":"0","pid":1,"socket":"${folder.file("gone.sock")}","started":false}`;
+  await writeFile(
+    fake,
+    `#!/bin/sh\necho x >> ${count}\nif [ $(wc -l < ${count}) -lt 3 ]; then echo '${gone}'; else exec ${binary} "$@"; fi\n`,
+  );
+  await chmod(fake, 0o755);
+  const named = process.env["ABIDE_BINARY"] ?? "";
+  process.env["ABIDE_BINARY"] = fake;
+  try {
+    const client = await Abide.open(folder.file("ending.db"));
+    await client.call.create_session({ agent: "a" });
+    await client.close();
+  } finally {
+    process.env["ABIDE_BINARY"] = named;
+  }
+});
+
 test("a program that closes its client ends by itself", async () => {
   const program = run(
     USER.replace("setInterval(() => {}, 1 << 30)", "await client.close()"),

@@ -14,7 +14,10 @@ import { Server } from "./server.js";
 
 const PROGRAM = `
   import assert from "node:assert/strict";
-  import { Abide, isAbideError } from "@abide/client";
+  const events = new EventTarget();
+  globalThis.addEventListener = events.addEventListener.bind(events);
+  globalThis.removeEventListener = events.removeEventListener.bind(events);
+  const { Abide, isAbideError } = await import("@abide/client");
   const [url, token] = process.argv.slice(1);
   for (const options of [{}, { token: "abide_aaaaaaaaaaaa_b" }]) {
     await assert.rejects(Abide.connect(url, options), (error) => isAbideError(error, "unauthenticated"));
@@ -30,7 +33,18 @@ const PROGRAM = `
   for await (const _ of sub) if (sub.size === 3) break;
   assert.deepEqual(sub.rows, [{ id: "s1" }, { id: "s2" }, { id: "s3" }]);
   await client.close();
-  process.stdout.write("done\\n");
+  // The network is back after an hour: the connection is checked at once, without waiting for the heartbeat.
+  const slept = await Abide.connect(url, { token, heartbeat: { pingMs: 3_600_000, pongMs: 50 } });
+  const lost = new Promise((resolve) => slept.on("lost", resolve));
+  const connected = new Promise((resolve) => slept.on("connected", resolve));
+  process.stdout.write("silence\\n");
+  process.stdin.once("data", () => events.dispatchEvent(new Event("online")));
+  await lost;
+  await connected;
+  await slept.call.create_session({ agent: "a" });
+  await slept.close();
+  // The dead WebSocket of the platform would keep the process alive for a minute.
+  process.stdout.write("done\\n", () => process.exit());
 `;
 
 test("the client works over the WebSocket of the platform, with a token and over lost connections", async () => {
@@ -41,10 +55,13 @@ test("the client works over the WebSocket of the platform, with a token and over
   const args = [...flags, "-e", PROGRAM, proxy.url, tokens.get("root") ?? ""];
   const program = promisify(execFile)(process.execPath, args, { cwd: import.meta.dirname });
   program.child.stdout?.on("data", (text: string) => {
-    if (String(text).includes("cut")) proxy.cut();
+    if (text.includes("cut")) proxy.cut();
+    if (!text.includes("silence")) return;
+    proxy.silence();
+    program.child.stdin?.write("online\n");
   });
   const { stdout } = await program;
-  assert.equal(stdout, "cut\ndone\n");
+  assert.equal(stdout, "cut\nsilence\ndone\n");
   proxy.close();
   await server.stop();
 });
