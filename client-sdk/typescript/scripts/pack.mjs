@@ -1,0 +1,91 @@
+/**
+ * Packs the client and the engine of one platform as npm packages:
+ *
+ *   node scripts/pack.mjs --binary ../../target/release/abide --out packages
+ *
+ * The package of the engine has nothing but the program `abide`. The client depends on the packages of all
+ * platforms optionally, and npm installs the one that fits. `npm run build` must have run.
+ */
+import { execFileSync } from "node:child_process";
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { parseArgs } from "node:util";
+
+/** The platforms for which there is an engine. */
+const PLATFORMS = ["linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64", "win32-x64"];
+
+const { values } = parseArgs({
+  options: {
+    binary: { type: "string" },
+    platform: { type: "string", default: `${process.platform}-${process.arch}` },
+    out: { type: "string", default: "packages" },
+  },
+});
+const root = resolve(import.meta.dirname, "..");
+const manifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+const { version, license } = manifest;
+const out = resolve(values.out);
+const staging = mkdtempSync(join(tmpdir(), "abide-pack-"));
+mkdirSync(out, { recursive: true });
+try {
+  if (values.binary !== undefined) pack(engine(values.platform, resolve(values.binary)));
+  pack(client());
+} finally {
+  rmSync(staging, { recursive: true });
+}
+
+/** The package of the engine of one platform. */
+function engine(platform, binary) {
+  const folder = join(staging, "engine");
+  const [os, cpu] = platform.split("-");
+  const program = join(folder, "bin", os === "win32" ? "abide.exe" : "abide");
+  mkdirSync(join(folder, "bin"), { recursive: true });
+  copyFileSync(binary, program);
+  chmodSync(program, 0o755);
+  writeManifest(folder, {
+    name: `@abide/engine-${platform}`,
+    version,
+    description: `The engine of Abide for ${platform}`,
+    license,
+    os: [os],
+    cpu: [cpu],
+    ...(os === "linux" && { libc: ["glibc"] }),
+    files: ["bin"],
+  });
+  writeFileSync(join(folder, "README.md"), "The program `abide`, for `@abide/client`.\n");
+  return folder;
+}
+
+/** The client, without what only its development needs. */
+function client() {
+  const folder = join(staging, "client");
+  cpSync(join(root, "dist"), join(folder, "dist"), { recursive: true });
+  copyFileSync(join(root, "README.md"), join(folder, "README.md"));
+  const { scripts: _scripts, devDependencies: _dev, ...published } = manifest;
+  delete published.imports["#dist/*"];
+  published.optionalDependencies = Object.fromEntries(
+    PLATFORMS.map((platform) => [`@abide/engine-${platform}`, version]),
+  );
+  writeManifest(folder, published);
+  return folder;
+}
+
+function writeManifest(folder, content) {
+  writeFileSync(join(folder, "package.json"), `${JSON.stringify(content, null, 2)}\n`);
+}
+
+function pack(folder) {
+  const args = ["pack", folder, "--pack-destination", out, "--silent"];
+  const file = execFileSync("npm", args, { encoding: "utf8", shell: process.platform === "win32" });
+  console.log(join(out, file.trim()));
+}

@@ -1,0 +1,1343 @@
+// Written by abide-types from the schema of a database. Do not edit it.
+
+import type { SqlValue } from "./values.js";
+
+/** The rows of the tables and views by name. Integers beyond 2^53 - 1 arrive as `bigint`. */
+export interface BuiltinTables {
+  /** A session: a durable, addressable unit of an agent's work. */
+  sessions: {
+    /** Its id, chosen by the caller, or `s_` and a ULID. */
+    id: string;
+    /** The agent that owns it. */
+    agent: string;
+    /** Its status. */
+    status: "created" | "active" | "suspended" | "handed_off" | "completed" | "failed";
+    /** The parent session. */
+    parent_id: string | null;
+    /** A title for people. */
+    title: string | null;
+    /** Application-defined keys, such as a tenant, that decide who can see the session. JSON text. */
+    scope: string;
+    /** Other data of the application. JSON text. */
+    metadata: string;
+    /** Its result. JSON text. */
+    result: string | null;
+    /** Why it failed, for programs; `cancelled` if it was cancelled. */
+    error_code: string | null;
+    /** Why it failed, for people. */
+    error_message: string | null;
+    /** The reason for its status, if given. */
+    reason: string | null;
+    /** When its cancellation was requested. It ends when its workers have stopped. */
+    cancel_requested_at: number | null;
+    /** Why it was cancelled. */
+    cancel_reason: string | null;
+    /** When it was created. */
+    created_at: number;
+    /** When it last changed, including its messages. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** One message or state entry of a session. */
+  agent_state: {
+    /** Its number; later entries have larger ones. */
+    id: number;
+    /** The session. */
+    session_id: string;
+    /** The author's role: system, user, assistant, tool, or any other name that a framework uses. */
+    role: string;
+    /** The kind of entry: `message`, or another kind. */
+    kind: string;
+    /** The text. */
+    content: string | null;
+    /** Other data: tool calls, names, usage. JSON text. */
+    data: string | null;
+    /** When it was written. */
+    created_at: number;
+    /** The event that wrote it. */
+    seq: number;
+  };
+  /** A registered tool, in its newest version. */
+  tools: {
+    /** Its name. */
+    name: string;
+    /** Starts at 1; every change increments it. */
+    version: number;
+    /** What it does, for the model. */
+    description: string | null;
+    /** The JSON Schema of its arguments. JSON text. */
+    input_schema: string | null;
+    /** Whether it can safely run twice. */
+    effect: "read_only" | "idempotent" | "at_most_once";
+    /** Its MCP annotations. JSON text. */
+    annotations: string | null;
+    /** Whether each call needs an approval. */
+    needs_approval: number;
+    /** Approval settings: `{"prompt", "defaults", "expires_after_ms", "required_capability"}`. JSON text. */
+    approval: string | null;
+    /** Time limit of one attempt; no lease extends beyond it. */
+    timeout_ms: number | null;
+    /** Retry policy: `{"max_attempts", "backoff_ms", "backoff_max_ms"}`. JSON text. */
+    retry: string | null;
+    /** The capability that a worker needs. */
+    required_capability: string | null;
+    /** Limits: `{"calls_per_session", "concurrency", "rate"}`. JSON text. */
+    limits: string | null;
+    /** When it was first registered. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** One version of a tool, kept for the calls that were requested with it. */
+  tool_versions: {
+    /** The tool. */
+    name: string;
+    /** The version. */
+    version: number;
+    /** The tool's row at that time. JSON text. */
+    manifest: string;
+    /** When it was registered. */
+    created_at: number;
+    /** The event that registered it. */
+    seq: number;
+  };
+  /** A call of a tool by a session. */
+  tool_calls: {
+    /** The key that identifies the call across repeated requests. */
+    call_id: string;
+    /** The session. */
+    session_id: string;
+    /** The tool. */
+    tool_name: string;
+    /** The tool's version when the call was requested; its rules apply. */
+    tool_version: number;
+    /** The arguments to run with. JSON text. */
+    arguments: string;
+    /** The model provider's id of the call: an attribute, never a key. */
+    provider_call_id: string | null;
+    /** Its status. */
+    status: "pending" | "awaiting_approval" | "claimed" | "succeeded" | "failed" | "rejected" | "cancelled" | "unknown";
+    /** Number of claims. */
+    attempt: number;
+    /** Identifies the claim, also among claims of one identity. It is the claim's seq, so it only increases. The caller of that event holds the lease; only it can end the call. */
+    fencing_token: number | null;
+    /** The current or last holder. */
+    claimed_by: string | null;
+    /** When the last attempt began. */
+    claimed_at: number | null;
+    /** When the lease expires. */
+    lease_expires_at: number | null;
+    /** The time of the next attempt of a pending call; it cannot be claimed before. */
+    retry_at: number | null;
+    /** When its cancellation was requested: its worker is asked to stop. */
+    cancel_requested_at: number | null;
+    /** Its result. JSON text. */
+    result: string | null;
+    /** Its error. */
+    error: string | null;
+    /** The evidence of a settlement. JSON text. */
+    evidence: string | null;
+    /** The caller that settled the unknown outcome. */
+    settled_by: string | null;
+    /** When it was requested. */
+    created_at: number;
+    /** The event that requested it. */
+    created_seq: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** An expired lease, and what its holder reported afterwards: too late, but kept for the settlement. */
+  lost_leases: {
+    /** The call. */
+    call_id: string;
+    /** The claim's fencing token. */
+    fencing_token: number;
+    /** The call's session. */
+    session_id: string;
+    /** The attempt. */
+    attempt: number;
+    /** The former holder. */
+    claimed_by: string | null;
+    /** When it expired. */
+    lost_at: number;
+    /** The outcome that the holder reported too late. */
+    outcome: string | null;
+    /** The reported result. JSON text. */
+    result: string | null;
+    /** The reported error. */
+    error: string | null;
+    /** When it was reported. */
+    reported_at: number | null;
+    /** The event that last changed it. */
+    seq: number;
+  };
+  /** A claim of a rate-limited tool; deleted after the rate period. */
+  tool_claims: {
+    /** The tool. */
+    tool_name: string;
+    /** The claim. */
+    seq: number;
+    /** When it was claimed. */
+    at: number;
+  };
+  /** A waiting entry, under one key of its session's scope. */
+  waiting: {
+    /** Its queue: `r`, or `t` and the name of a tool. */
+    queue: string;
+    /** One key of the scope and its value, as JSON. */
+    part: string;
+    /** Since when it waits: a seq, or a time in microseconds. */
+    since: number;
+    /** The call or the run. */
+    id: string;
+  };
+  /** An approval of a tool call. */
+  approvals: {
+    /** Its id. */
+    id: string;
+    /** The call. */
+    call_id: string;
+    /** The call's session. */
+    session_id: string;
+    /** The call's tool. */
+    tool_name: string;
+    /** Its status. */
+    status: "pending" | "approved" | "rejected" | "expired" | "cancelled";
+    /** The requested arguments. JSON text. */
+    arguments: string;
+    /** A salted digest of the arguments, in hexadecimal: a decision is bound to it. It is read from this column and cannot be computed from the arguments. */
+    arguments_hash: string;
+    /** The approved arguments, if the approver changed them. JSON text. */
+    approved_arguments: string | null;
+    /** The question for the approver. */
+    prompt: string | null;
+    /** Initial values of the approver's form. JSON text. */
+    defaults: string | null;
+    /** The capability that an approver needs. */
+    required_capability: string | null;
+    /** The approver. */
+    decided_by: string | null;
+    /** The approver's comment. */
+    comment: string | null;
+    /** When it expires. */
+    expires_at: number | null;
+    /** When it was requested. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A session's request for a supervisor. */
+  handoff_requests: {
+    /** Its id. */
+    id: string;
+    /** The session. */
+    session_id: string;
+    /** Why it was requested. */
+    reason: string;
+    /** The capability that a supervisor needs. */
+    required_capability: string;
+    /** Other data for the supervisor. JSON text. */
+    data: string | null;
+    /** Its status. */
+    status: "pending" | "claimed" | "resolved" | "rejected" | "expired" | "cancelled";
+    /** The supervisor that claimed it. */
+    claimed_by: string | null;
+    /** The claim's fencing token: its seq, so it only increases. */
+    fencing_token: number | null;
+    /** When the lease expires. */
+    lease_expires_at: number | null;
+    /** When it is escalated if still unclaimed. */
+    escalate_at: number | null;
+    /** The capability that a supervisor needs after the escalation. */
+    escalate_to: string | null;
+    /** When it was escalated. */
+    escalated_at: number | null;
+    /** When it expires if still unclaimed. */
+    expires_at: number | null;
+    /** The supervisor's resolution, or the reason for the rejection. */
+    resolution: string | null;
+    /** When it was requested. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** An agent, in its newest revision. */
+  agents: {
+    /** Its name. */
+    name: string;
+    /** Starts at 1; every change increments it. */
+    revision: number;
+    /** A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be computed from the definition. */
+    digest: string;
+    /** How it can be used. */
+    mode: "primary" | "subagent" | "all";
+    /** Its purpose. */
+    description: string | null;
+    /** Whether lists omit it. */
+    hidden: number;
+    /** Whether it comes with the runtime, as opposed to a user's file. */
+    native: number;
+    /** When it was retired: it starts no more runs. */
+    retired_at: number | null;
+    /** When it was first registered. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** One revision of an agent, kept for the runs that started with it. */
+  agent_revisions: {
+    /** The agent. */
+    agent: string;
+    /** The revision. */
+    revision: number;
+    /** A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be computed from the definition. */
+    digest: string;
+    /** The complete definition. JSON text. */
+    definition: string;
+    /** When it was registered. */
+    created_at: number;
+    /** The event that registered it. */
+    seq: number;
+  };
+  /** An agent's run in a session. */
+  runs: {
+    /** Its id, chosen by the caller, or `run_` and a ULID. */
+    id: string;
+    /** The session. */
+    session_id: string;
+    /** The agent. */
+    agent: string;
+    /** The agent's revision at the start, which applies until the end. */
+    revision: number;
+    /** The run that delegated to it. */
+    parent_id: string | null;
+    /** Its status. */
+    status: "running" | "waiting" | "done" | "failed" | "aborted";
+    /** What it waits for, or why it was aborted. */
+    reason: string | null;
+    /** Its driver. */
+    driver: string | null;
+    /** The claim's fencing token: calls with another one are refused. It is the claim's seq, so it only increases. */
+    fencing_token: number | null;
+    /** When the lease expires. */
+    lease_expires_at: number | null;
+    /** The current turn, from 1. A turn ends when the run waits. */
+    turn: number;
+    /** Answers of the model so far. */
+    iterations: number;
+    /** Tool calls requested by the model so far. */
+    tool_calls: number;
+    /** Input tokens, as far as reported by providers. */
+    input_tokens: number;
+    /** Output tokens, as far as reported by providers. */
+    output_tokens: number;
+    /** Answers whose usage the provider reported incompletely or not at all. */
+    usage_missing: number;
+    /** Its cost so far, in millionths of a dollar, if prices are known. */
+    cost_micros: number | null;
+    /** Number of events so far. */
+    events: number;
+    /** When it must have ended. */
+    deadline_at: number | null;
+    /** When its abort was requested: its driver is asked to stop. */
+    abort_requested_at: number | null;
+    /** Its answer. JSON text. */
+    output: string | null;
+    /** Why it failed, for programs. */
+    error_code: string | null;
+    /** Why it failed, for people. */
+    error_message: string | null;
+    /** When it began. */
+    created_at: number;
+    /** When it ended. */
+    ended_at: number | null;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** One event of a run. */
+  run_events: {
+    /** Its number among all run events; later ones are larger. */
+    id: number;
+    /** The run. */
+    run_id: string;
+    /** The run's session. */
+    session_id: string;
+    /** Its number in the run: 1, 2, 3 … */
+    number: number;
+    /** The turn. */
+    turn: number;
+    /** Its kind. */
+    kind: string;
+    /** Its data. JSON text. */
+    data: string;
+    /** When it happened. */
+    created_at: number;
+    /** The event of the log that wrote it. */
+    seq: number;
+  };
+  /** A run that another run has delegated a task to. */
+  delegations: {
+    /** The session of the child run. */
+    session_id: string;
+    /** The child run. */
+    run_id: string;
+    /** The run that it was started for. */
+    parent_id: string;
+    /** The root run, which has no parent. */
+    root_id: string;
+    /** The tool call that it was started for, if any. */
+    call_id: string | null;
+    /** The number of its ancestors. */
+    depth: number;
+    /** When it was started. */
+    created_at: number;
+    /** The event that started it. */
+    seq: number;
+  };
+  /** A timer. */
+  timers: {
+    /** Its id, chosen by the caller, or `tm_` and a ULID. */
+    id: string;
+    /** The session that it belongs to. */
+    session_id: string | null;
+    /** Its purpose. */
+    name: string | null;
+    /** Its status. */
+    status: "pending" | "fired" | "cancelled";
+    /** When it is due. */
+    due_at: number;
+    /** The message appended to the session when it fires. */
+    message: string | null;
+    /** Whether it resumes the session if it is suspended. */
+    resume: number;
+    /** Other data. JSON text. */
+    data: string | null;
+    /** When it fired: at the due time or later. */
+    fired_at: number | null;
+    /** When it was set. */
+    created_at: number;
+    /** The event that set it. */
+    created_seq: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** What callers of a role may see of a table. The engine reads this table as the module declares. */
+  policies: {
+    /** The table. */
+    table_name: string;
+    /** The role; `*` means every role. */
+    role: string;
+    /** Its name, unique for a table and role. */
+    name: string;
+    /** The visible rows: SQL over the row's columns and `:caller_id`, `:caller_role`, `:caller_scope`, `:caller_capabilities` and `:scope_<key>`. NULL: all rows. */
+    condition: string | null;
+    /** The hidden columns, a JSON array. JSON text. */
+    hidden: string;
+    /** The caller that set it. */
+    set_by: string;
+    /** When it was first set. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A custom role. */
+  roles: {
+    /** Its name. */
+    name: string;
+    /** A description for people. */
+    description: string | null;
+    /** The reducers that it may call, a JSON array; `*` means all except those that manage identities. JSON text. */
+    reducers: string;
+    /** Capabilities of every identity with this role, a JSON array of texts. JSON text. */
+    capabilities: string;
+    /** Limits of an identity that does not set its own. JSON text. */
+    limits: string | null;
+    /** When it was created. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** An identity that can call reducers: a person, a program, an agent. */
+  identities: {
+    /** Its id, as it appears in the log. */
+    id: string;
+    /** Its role, which determines the reducers it may call: `app`, `agent`, `worker`, `supervisor`, `auditor`, `admin`, or a row of `roles`. */
+    role: string;
+    /** Its capabilities, a JSON array of texts; `*` means all. Those of its role are added. JSON text. */
+    capabilities: string;
+    /** Its scope, a JSON object of texts: it can access sessions whose scope has all of these entries. JSON text. */
+    scope: string;
+    /** Its limits: `{"rate": {"calls", "per_ms"}, "quota": {"calls", "per_ms"}}`. JSON text. */
+    limits: string | null;
+    /** When it was disabled. */
+    disabled_at: number | null;
+    /** Why it was disabled. */
+    disabled_reason: string | null;
+    /** The caller that created it. */
+    created_by: string;
+    /** When it was created. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A token of an identity. */
+  tokens: {
+    /** Its id, the part of it that is not secret. */
+    id: string;
+    /** The identity. */
+    identity_id: string;
+    /** SHA-256 of the whole token, in hexadecimal. */
+    hash: string;
+    /** Its last four letters, to recognise it. */
+    last_four: string;
+    /** A description for people. */
+    label: string | null;
+    /** When it expires. */
+    expires_at: number | null;
+    /** When it was revoked. */
+    revoked_at: number | null;
+    /** The caller that created it. */
+    created_by: string;
+    /** When it was created. */
+    created_at: number;
+    /** The event that last changed it. */
+    seq: number;
+  };
+  /** A denied attempt. */
+  denied_attempts: {
+    /** Its number. */
+    id: number;
+    /** The caller. */
+    caller: string;
+    /** The reducer, or the other kind of request. */
+    what: string;
+    /** The reason. */
+    why: string;
+    /** Number of this caller's unrecorded attempts since the previous record. */
+    missed: number;
+    /** When it happened. */
+    at: number;
+    /** The event. */
+    seq: number;
+  };
+  /** An unfinished cleanup. */
+  cleanups: {
+    /** Its id. Each step has a new one, so that no two deadline calls have the same key. */
+    id: string;
+    /** What it ends. */
+    kind: string;
+    /** The session. */
+    session_id: string;
+    /** The reason, for its child sessions. */
+    reason: string | null;
+    /** The last processed child, in the order of ids. */
+    after: string | null;
+    /** Calls created up to this event are ended. A run that starts after an abort keeps its own calls. */
+    up_to: number;
+    /** When the next step is due: immediately. */
+    due_at: number;
+    /** The event that wrote it. */
+    seq: number;
+    /** The run that the steps have reached, for a cleanup of delegated runs. */
+    run_id: string | null;
+    /** The session or run where the cleanup started, if the steps are below it. */
+    top: string | null;
+  };
+  /** The append-only log: one row for every call with an effect, chained by hash. */
+  events: {
+    /** Its position: 1, 2, 3 … without gaps. */
+    seq: number;
+    /** The time of the call. */
+    at: number;
+    /** The session of the call. */
+    session_id: string | null;
+    /** The reducer. */
+    reducer: string;
+    /** The caller's id. */
+    caller: string;
+    /** The caller's request id of the call. */
+    request_id: string | null;
+    /** The arguments, canonical JSON. */
+    arguments: string;
+    /** The result as returned, JSON; a long argument that it repeats is only marked. */
+    outcome: string;
+    /** The hash of the previous event. */
+    prev_hash: Uint8Array;
+    /** The hash of this event. */
+    hash: Uint8Array;
+    /** The caller's restrictions: role, capabilities and scope, canonical JSON. NULL if there were none. */
+    authority: string | null;
+    /** Random bytes that blind the hash. NULL in events of format 1, which are hashed without a salt. */
+    salt: Uint8Array | null;
+  };
+  /** A view. */
+  unknown_tool_calls: {
+    call_id: SqlValue;
+    session_id: SqlValue;
+    tool_name: SqlValue;
+    arguments: SqlValue;
+    attempt: SqlValue;
+    claimed_by: SqlValue;
+    claimed_at: SqlValue;
+    lost_at: SqlValue;
+    late_outcome: SqlValue;
+    late_result: SqlValue;
+    late_error: SqlValue;
+    reported_at: SqlValue;
+    seq: SqlValue;
+  };
+  /** A view. */
+  undelivered_results: {
+    call_id: SqlValue;
+    session_id: SqlValue;
+    tool_name: SqlValue;
+    status: SqlValue;
+    result: SqlValue;
+    error: SqlValue;
+    updated_at: SqlValue;
+    seq: SqlValue;
+  };
+}
+
+/** The arguments and results of the reducers by name. */
+export interface BuiltinReducers {
+  /** Aborts a run. Without a driver it ends immediately; otherwise its driver is asked to stop. Unclaimed tool calls are cancelled, workers of claimed ones are asked to stop. */
+  abort_run: {
+    args: {
+      id: string;
+      reason?: string | null | undefined;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Confirms that a call was stopped as requested: the tool did not run, or its effects were undone. Otherwise the holder completes or fails the call as usual. */
+  acknowledge_cancel: {
+    args: {
+      call_id: string;
+      fencing_token: number | bigint;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Appends a message, or another entry, to a session. The first one activates a new session. A session that is being cancelled accepts no more entries with the role `user`. */
+  append_message: {
+    args: {
+      content: string | null;
+      data?: unknown | undefined;
+      kind?: string | null | undefined;
+      role: string;
+      session_id: string;
+    };
+    result: {
+      /** The id of the `agent_state` row. */
+      id: number;
+    };
+  };
+  /** Cancels a session and its child sessions. Without running workers it ends immediately: `failed`, with the code `cancelled`. Otherwise its workers are asked to stop, and it ends when the last of them has. If it has more rows than one transaction should end, the rest follows in steps; no new work starts for it or its child sessions from now on. */
+  cancel_session: {
+    args: {
+      reason?: string | null | undefined;
+      session_id: string;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Cancels a timer before it fires. */
+  cancel_timer: {
+    args: {
+      id: string;
+    };
+    result: {
+      /** When it was set. */
+      created_at: number;
+      /** The event that set it. */
+      created_seq: number;
+      /** Other data. */
+      data: string | null;
+      /** When it is due. */
+      due_at: number;
+      /** When it fired: at the due time or later. */
+      fired_at: number | null;
+      /** Its id, chosen by the caller, or `tm_` and a ULID. */
+      id: string;
+      /** The message appended to the session when it fires. */
+      message: string | null;
+      /** Its purpose. */
+      name: string | null;
+      /** Whether it resumes the session if it is suspended. */
+      resume: boolean;
+      /** The event of the last change. */
+      seq: number;
+      /** The session that it belongs to. */
+      session_id: string | null;
+      /** Its status. */
+      status: "pending" | "fired" | "cancelled";
+      /** When it last changed. */
+      updated_at: number;
+    };
+  };
+  /** Cancels a call. A worker that runs it is asked to stop. */
+  cancel_tool_call: {
+    args: {
+      call_id: string;
+      reason?: string | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Changes an identity: given attributes replace the current ones, the others stay. Connections with its credentials are closed, and can reconnect with the new attributes. */
+  change_identity: {
+    args: {
+      capabilities?: (string)[] | null | undefined;
+      id: string;
+      limits?: {
+        /** The quota: at most `calls` in each period of `per_ms`, counted from its start. */
+        quota?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+        /** The rate limit: a burst of `calls`, refilled at the rate of `calls` per `per_ms`. */
+        rate?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+      } | null | undefined;
+      role?: string | null | undefined;
+      scope?: Record<string, string> | null | undefined;
+    };
+    result: BuiltinTables["identities"];
+  };
+  /** Claims a pending handoff. Exactly one supervisor wins. Requires the capability that the handoff requires. */
+  claim_handoff: {
+    args: {
+      id: string;
+      lease_ms?: number | bigint | null | undefined;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Claims the run that has waited longest for a driver. `not_found` if there is none. */
+  claim_next_run: {
+    args: {
+      driver: string;
+      lease_ms: number | bigint;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Claims the oldest pending call of any of these tools, within their limits. Refused with `not_found` if there is none, with `overloaded` if the limits hold back all of them, and with `denied` if the caller lacks the capability. */
+  claim_next_tool_call: {
+    args: {
+      lease_ms?: number | bigint | null | undefined;
+      tools: (string)[];
+      worker?: string | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Claims a run without a driver, or claims it again after a restart of the same identity with the same driver name. The previous fencing token is no longer accepted. */
+  claim_run: {
+    args: {
+      driver: string;
+      id: string;
+      lease_ms: number | bigint;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Claims a pending call to run it. Exactly one claimant wins, and only its identity can end the call. `worker` is a display name, not an identity. */
+  claim_tool_call: {
+    args: {
+      call_id: string;
+      lease_ms?: number | bigint | null | undefined;
+      worker?: string | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Completes a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop. */
+  complete_session: {
+    args: {
+      result?: unknown | undefined;
+      session_id: string;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Completes a call. Only the identity that claimed it can, with the capability that the tool requires. If the session has ended meanwhile, the result is stored but not delivered. */
+  complete_tool_call: {
+    args: {
+      call_id: string;
+      fencing_token: number | bigint;
+      result: unknown;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Creates an identity. It gets the scope of its creator, which `scope` can narrow, and cannot have more permissions than its creator. An identical request changes nothing. */
+  create_identity: {
+    args: {
+      capabilities?: (string)[] | null | undefined;
+      id: string;
+      limits?: {
+        /** The quota: at most `calls` in each period of `per_ms`, counted from its start. */
+        quota?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+        /** The rate limit: a burst of `calls`, refilled at the rate of `calls` per `per_ms`. */
+        rate?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+      } | null | undefined;
+      role: string;
+      scope?: Record<string, string> | null | undefined;
+    };
+    result: BuiltinTables["identities"];
+  };
+  /** Creates a session. It gets the scope of the caller and of its parent session; `scope` can add keys, but not remove these. */
+  create_session: {
+    args: {
+      agent: string;
+      id?: string | null | undefined;
+      metadata?: Record<string, unknown> | null | undefined;
+      parent_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Registers a token by its hash: SHA-256 of `abide_<id>_<secret>`, in hexadecimal. The token itself stays with its creator. `abide token create` does all of that. */
+  create_token: {
+    args: {
+      expires_in_ms?: number | bigint | null | undefined;
+      hash: string;
+      id: string;
+      identity_id: string;
+      label?: string | null | undefined;
+      last_four: string;
+    };
+    result: BuiltinTables["tokens"];
+  };
+  /** Approves or rejects a call. The first decision wins; an identical one changes nothing. With `approved_arguments` the call runs with these instead: they are validated against the tool's schema as well, and both are kept. With `arguments_hash` the decision is valid only for arguments with that hash. */
+  decide_approval: {
+    args: {
+      approved_arguments?: unknown | undefined;
+      arguments_hash?: string | null | undefined;
+      call_id?: string | null | undefined;
+      comment?: string | null | undefined;
+      decision: "approve" | "reject";
+      id?: string | null | undefined;
+    };
+    result: BuiltinTables["approvals"];
+  };
+  /** Disables an identity immediately, including open connections, until it is enabled again. */
+  disable_identity: {
+    args: {
+      id: string;
+      reason?: string | null | undefined;
+    };
+    result: BuiltinTables["identities"];
+  };
+  /** Deletes a policy. */
+  drop_policy: {
+    args: {
+      name?: string | null | undefined;
+      role: string;
+      table: string;
+    };
+    result: BuiltinTables["policies"];
+  };
+  /** Enables a disabled identity again. */
+  enable_identity: {
+    args: {
+      id: string;
+    };
+    result: BuiltinTables["identities"];
+  };
+  /** Fails a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop. */
+  fail_session: {
+    args: {
+      code: string;
+      message: string;
+      session_id: string;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Fails a call; if the holder declares it retryable, the call becomes pending again. Only the identity that claimed it can, with the capability that the tool requires. */
+  fail_tool_call: {
+    args: {
+      call_id: string;
+      error: string;
+      fencing_token: number | bigint;
+      retryable?: boolean | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Ends a run. `output` is the answer; `code` and `message` say why there is none. */
+  finish_run: {
+    args: {
+      code?: string | null | undefined;
+      end: "done" | "failed" | "aborted";
+      events?: ({
+        /** Its data. */
+        data: Record<string, unknown>;
+        /** Its kind. */
+        kind: "token" | "tool_call" | "tool_result" | "planning" | "step_complete" | "delegation" | "interrupt" | "status" | "usage" | "done" | "error" | "reasoning" | "restart" | "line";
+      })[] | null | undefined;
+      fencing_token: number | bigint;
+      id: string;
+      message?: string | null | undefined;
+      output?: Record<string, unknown> | null | undefined;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Extends the lease on a claimed handoff. */
+  heartbeat_handoff: {
+    args: {
+      fencing_token?: number | bigint | null | undefined;
+      id: string;
+      lease_ms?: number | bigint | null | undefined;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Extends the lease on a run. The result shows whether an abort was requested. */
+  heartbeat_run: {
+    args: {
+      fencing_token: number | bigint;
+      id: string;
+      lease_ms: number | bigint;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Extends the lease on a claimed call. In the result, `cancel_requested_at` shows whether the call was cancelled. */
+  heartbeat_tool_call: {
+    args: {
+      call_id: string;
+      fencing_token: number | bigint;
+      lease_ms?: number | bigint | null | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
+  record_run: {
+    args: {
+      events?: ({
+        /** Its data. */
+        data: Record<string, unknown>;
+        /** Its kind. */
+        kind: "token" | "tool_call" | "tool_result" | "planning" | "step_complete" | "delegation" | "interrupt" | "status" | "usage" | "done" | "error" | "reasoning" | "restart" | "line";
+      })[] | null | undefined;
+      fencing_token: number | bigint;
+      id: string;
+      lease_ms?: number | bigint | null | undefined;
+      spent?: {
+        /** Its cost in millionths of a dollar, if known. */
+        cost_micros?: number | bigint | null | undefined;
+        /** Input tokens, if the provider reported them. */
+        input_tokens?: number | bigint | null | undefined;
+        /** Whether this is an answer of the model. */
+        iteration?: boolean | undefined;
+        /** Output tokens, if the provider reported them. */
+        output_tokens?: number | bigint | null | undefined;
+        /** Tool calls requested in it. */
+        tool_calls?: number | bigint | undefined;
+      } | null | undefined;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. */
+  register_agent: {
+    args: {
+      definition: Record<string, unknown>;
+      description?: string | null | undefined;
+      expected_revision?: number | bigint | null | undefined;
+      hidden?: boolean | null | undefined;
+      mode?: "primary" | "subagent" | "all" | null | undefined;
+      name: string;
+      native?: boolean | null | undefined;
+    };
+    result: {
+      /** When it was first registered. */
+      created_at: number;
+      /** Its purpose. */
+      description: string | null;
+      /** A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be computed from the definition. */
+      digest: string;
+      /** Whether lists omit it. */
+      hidden: boolean;
+      /** How it can be used. */
+      mode: "primary" | "subagent" | "all";
+      /** Its name. */
+      name: string;
+      /** Whether it comes with the runtime, as opposed to a user's file. */
+      native: boolean;
+      /** When it was retired: it starts no more runs. */
+      retired_at: number | null;
+      /** Starts at 1; every change increments it. */
+      revision: number;
+      /** The event of the last change. */
+      seq: number;
+      /** When it last changed. */
+      updated_at: number;
+    };
+  };
+  /** Registers a tool, or a new version of one. Registering an identical tool changes nothing. */
+  register_tool: {
+    args: {
+      annotations?: Record<string, unknown> | null | undefined;
+      approval?: {
+        /** Initial values of the approver's form: any JSON. */
+        defaults?: unknown | undefined;
+        /** Milliseconds after which an undecided call is rejected. Default: never. */
+        expires_after_ms?: number | bigint | null | undefined;
+        /** The question for the approver. */
+        prompt?: string | null | undefined;
+        /** The capability that an approver needs. */
+        required_capability?: string | null | undefined;
+      } | null | undefined;
+      description?: string | null | undefined;
+      effect?: "read_only" | "idempotent" | "at_most_once" | null | undefined;
+      input_schema?: unknown | undefined;
+      limits?: {
+        /** Maximum number of calls per session. */
+        calls_per_session?: number | bigint | null | undefined;
+        /** Maximum number of concurrent calls. */
+        concurrency?: number | bigint | null | undefined;
+        /** Maximum rate of attempts. */
+        rate?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+      } | null | undefined;
+      name: string;
+      needs_approval?: boolean | null | undefined;
+      required_capability?: string | null | undefined;
+      retry?: {
+        /** Maximum delay in milliseconds. Default 60,000. */
+        backoff_max_ms?: number | bigint | null | undefined;
+        /** The second attempt follows immediately, the third after this many milliseconds, each further one after twice the previous delay. Default 1,000. */
+        backoff_ms?: number | bigint | null | undefined;
+        /** Maximum number of attempts, including the first. Default 3. */
+        max_attempts?: number | bigint | null | undefined;
+      } | null | undefined;
+      timeout_ms?: number | bigint | null | undefined;
+    };
+    result: {
+      /** Its MCP annotations. */
+      annotations: string | null;
+      /** Approval settings: `{"prompt", "defaults", "expires_after_ms", "required_capability"}`. */
+      approval: string | null;
+      /** When it was first registered. */
+      created_at: number;
+      /** What it does, for the model. */
+      description: string | null;
+      /** Whether it can safely run twice. */
+      effect: "read_only" | "idempotent" | "at_most_once";
+      /** The JSON Schema of its arguments. */
+      input_schema: string | null;
+      /** Limits: `{"calls_per_session", "concurrency", "rate"}`. */
+      limits: string | null;
+      /** Its name. */
+      name: string;
+      /** Whether each call needs an approval. */
+      needs_approval: boolean;
+      /** The capability that a worker needs. */
+      required_capability: string | null;
+      /** Retry policy: `{"max_attempts", "backoff_ms", "backoff_max_ms"}`. */
+      retry: string | null;
+      /** The event of the last change. */
+      seq: number;
+      /** Time limit of one attempt; no lease extends beyond it. */
+      timeout_ms: number | null;
+      /** When it last changed. */
+      updated_at: number;
+      /** Starts at 1; every change increments it. */
+      version: number;
+    };
+  };
+  /** Rejects a claimed handoff. The reason becomes a message of the session, which is active again. */
+  reject_handoff: {
+    args: {
+      fencing_token?: number | bigint | null | undefined;
+      id: string;
+      reason: string;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Releases a claimed handoff to other supervisors. (The `fencing_token` of the claim, here and in the answers, distinguishes supervisors that share a name.) */
+  release_handoff: {
+    args: {
+      fencing_token?: number | bigint | null | undefined;
+      id: string;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Deletes a role. Identities with this role can no longer call any reducer. Requires an admin. */
+  remove_role: {
+    args: {
+      name: string;
+    };
+    result: BuiltinTables["roles"];
+  };
+  /** Hands a session off to a supervisor. It is `handed_off` until there is an answer. If the handoff is unclaimed after `escalate_after_ms`, it requires the capability `escalate_to` instead; if it is unclaimed after `expires_after_ms`, the session continues without an answer. */
+  request_supervisor_handoff: {
+    args: {
+      data?: unknown | undefined;
+      escalate_after_ms?: number | bigint | null | undefined;
+      escalate_to?: string | null | undefined;
+      expires_after_ms?: number | bigint | null | undefined;
+      reason: string;
+      required_capability: string;
+      session_id: string;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Requests a tool call. The same `call_id` with the same session, tool and arguments is the same call and returns the stored row; any difference is a conflict. With `claim_lease_ms` the caller also claims it in the same transaction, if possible: for agents that run their own tools. `needs_approval` requires an approval even if the tool does not. With `run_id` and `run_fencing_token` it is a call of the run that the caller holds: its id is `<run>~<rest>`, which no other row can have. */
+  request_tool_call: {
+    args: {
+      arguments: unknown;
+      call_id: string;
+      claim_lease_ms?: number | bigint | null | undefined;
+      needs_approval?: boolean | null | undefined;
+      provider_call_id?: string | null | undefined;
+      run_fencing_token?: number | bigint | null | undefined;
+      run_id?: string | null | undefined;
+      session_id: string;
+      tool_name: string;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Resolves a claimed handoff. The resolution becomes a message of the session, which is active again. */
+  resolve_handoff: {
+    args: {
+      fencing_token?: number | bigint | null | undefined;
+      id: string;
+      resolution: string;
+    };
+    result: BuiltinTables["handoff_requests"];
+  };
+  /** Resumes a suspended session. */
+  resume_session: {
+    args: {
+      reason?: string | null | undefined;
+      session_id: string;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Retires an agent: it starts no more runs. Active runs continue; registering it again reactivates it. */
+  retire_agent: {
+    args: {
+      name: string;
+    };
+    result: {
+      /** When it was first registered. */
+      created_at: number;
+      /** Its purpose. */
+      description: string | null;
+      /** A salted digest of the definition, in hexadecimal: it changes with every revision, and cannot be computed from the definition. */
+      digest: string;
+      /** Whether lists omit it. */
+      hidden: boolean;
+      /** How it can be used. */
+      mode: "primary" | "subagent" | "all";
+      /** Its name. */
+      name: string;
+      /** Whether it comes with the runtime, as opposed to a user's file. */
+      native: boolean;
+      /** When it was retired: it starts no more runs. */
+      retired_at: number | null;
+      /** Starts at 1; every change increments it. */
+      revision: number;
+      /** The event of the last change. */
+      seq: number;
+      /** When it last changed. */
+      updated_at: number;
+    };
+  };
+  /** Revokes a token immediately, including open connections. */
+  revoke_token: {
+    args: {
+      id: string;
+    };
+    result: BuiltinTables["tokens"];
+  };
+  /** Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing. */
+  set_policy: {
+    args: {
+      condition?: string | null | undefined;
+      hidden?: (string)[] | null | undefined;
+      name?: string | null | undefined;
+      role: string;
+      table: string;
+    };
+    result: BuiltinTables["policies"];
+  };
+  /** Creates or changes a role: the reducers that its callers may call, and their capabilities. Requires an admin. `reducers` are names; `*` means all except those that manage identities. */
+  set_role: {
+    args: {
+      capabilities?: (string)[] | null | undefined;
+      description?: string | null | undefined;
+      limits?: {
+        /** The quota: at most `calls` in each period of `per_ms`, counted from its start. */
+        quota?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+        /** The rate limit: a burst of `calls`, refilled at the rate of `calls` per `per_ms`. */
+        rate?: {
+          /** The number. */
+          calls: number | bigint;
+          /** The period in milliseconds. */
+          per_ms: number | bigint;
+        } | null | undefined;
+      } | null | undefined;
+      name: string;
+      reducers: (string)[];
+    };
+    result: BuiltinTables["roles"];
+  };
+  /** Sets a timer, for a time or for a delay from now. When it fires, its row becomes `fired`; with a session and a `message`, the message is appended to the session; with `resume` a suspended session is resumed. Setting an identical timer with the same `id` changes nothing. */
+  set_timer: {
+    args: {
+      data?: unknown | undefined;
+      due_at?: number | bigint | null | undefined;
+      id?: string | null | undefined;
+      in_ms?: number | bigint | null | undefined;
+      message?: string | null | undefined;
+      name?: string | null | undefined;
+      resume?: boolean | null | undefined;
+      session_id?: string | null | undefined;
+    };
+    result: {
+      /** When it was set. */
+      created_at: number;
+      /** The event that set it. */
+      created_seq: number;
+      /** Other data. */
+      data: string | null;
+      /** When it is due. */
+      due_at: number;
+      /** When it fired: at the due time or later. */
+      fired_at: number | null;
+      /** Its id, chosen by the caller, or `tm_` and a ULID. */
+      id: string;
+      /** The message appended to the session when it fires. */
+      message: string | null;
+      /** Its purpose. */
+      name: string | null;
+      /** Whether it resumes the session if it is suspended. */
+      resume: boolean;
+      /** The event of the last change. */
+      seq: number;
+      /** The session that it belongs to. */
+      session_id: string | null;
+      /** Its status. */
+      status: "pending" | "fired" | "cancelled";
+      /** When it last changed. */
+      updated_at: number;
+    };
+  };
+  /** Settles the outcome of a call whose worker vanished. The first settlement counts; an identical one changes nothing. Requires the capability that the tool requires. */
+  settle_tool_call: {
+    args: {
+      call_id: string;
+      error?: string | null | undefined;
+      evidence?: unknown | undefined;
+      outcome: "succeeded" | "failed";
+      result?: unknown | undefined;
+    };
+    result: BuiltinTables["tool_calls"];
+  };
+  /** Starts a run of another agent for a tool call that the caller holds and that a run requested. The child has its own session under the session of the call, with the same scope. The same call again returns the same run. Depth and number of the descendants of one run are limited. */
+  start_child_run: {
+    args: {
+      agent: string;
+      call_id: string;
+      fencing_token: number | bigint;
+      input: string;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Starts a run of a session's agent, or of the named one. `input` is the user's message. A run for a delegation is started by `start_child_run` instead. A session has one run at a time. The same `id` for the same session is the same run. */
+  start_run: {
+    args: {
+      agent?: string | null | undefined;
+      deadline_ms?: number | bigint | null | undefined;
+      id?: string | null | undefined;
+      input?: string | null | undefined;
+      session_id: string;
+    };
+    result: BuiltinTables["runs"];
+  };
+  /** Suspends a session until something arrives for it. */
+  suspend_session: {
+    args: {
+      reason?: string | null | undefined;
+      session_id: string;
+    };
+    result: BuiltinTables["sessions"];
+  };
+  /** Suspends a run until a decision is made. If it was made meanwhile, the run continues immediately; otherwise it waits without a driver. `interrupt` is the event for consumers. */
+  wait_run: {
+    args: {
+      fencing_token: number | bigint;
+      id: string;
+      interrupt: Record<string, unknown>;
+    };
+    result: BuiltinTables["runs"];
+  };
+}
+
+/** The codes with which the server refuses. */
+export type BuiltinErrorCode =
+  | "bad_request"
+  | "bad_arguments"
+  | "bad_sql"
+  | "unsupported_sql"
+  | "unauthenticated"
+  | "denied"
+  | "not_found"
+  | "unknown_reducer"
+  | "conflict"
+  | "file_locked"
+  | "bad_transition"
+  | "call_id_conflict"
+  | "request_id_conflict"
+  | "lease_lost"
+  | "limit_exceeded"
+  | "overloaded"
+  | "resync_required"
+  | "history_expired"
+  | "disk_full"
+  | "engine_failed"
+  | "internal";
+
+/** The type parameter of `Abide`. */
+export interface BuiltinSchema {
+  tables: BuiltinTables;
+  reducers: BuiltinReducers;
+}

@@ -1,0 +1,101 @@
+/**
+ * Errors: each has a stable code, one plain sentence, and a hint if there is something to do.
+ */
+import type { BuiltinErrorCode } from "./builtin.js";
+
+/** A code of the server; `docs/protocol.md` lists them. */
+export type ServerErrorCode = BuiltinErrorCode;
+
+/**
+ * A code of this SDK.
+ *
+ * - `bad_address`: the URL is not the address of a server.
+ * - `unreachable`: no server answers at the address. Nothing was sent.
+ * - `timed_out`: there was no answer within the deadline. It is unknown whether a call took effect.
+ * - `protocol`: the server sent a message that violates `abide.v1`.
+ * - `incompatible_version`: the engine speaks another protocol than this SDK.
+ * - `closed`: the client was closed.
+ * - `engine_not_found`, `engine_start`: `Abide.open` did not find the program, or it did not start.
+ * - `unknown_outcome`, `tool_failed`, `tool_rejected`, `tool_cancelled`: see `Session.tool`.
+ */
+export type ClientErrorCode =
+  | "bad_address"
+  | "unreachable"
+  | "timed_out"
+  | "protocol"
+  | "incompatible_version"
+  | "closed"
+  | "engine_not_found"
+  | "engine_start"
+  | "unknown_outcome"
+  | "tool_failed"
+  | "tool_rejected"
+  | "tool_cancelled";
+
+/** All codes. A newer server may send others, so it is open for any text. */
+export type ErrorCode = ServerErrorCode | ClientErrorCode | (string & {});
+
+/** What an error has besides its code and its sentence. */
+export interface ErrorDetails {
+  /** How to fix it. */
+  hint?: string | undefined;
+  /** How long to wait before a retry, if the caller's own rate limit or quota refused the request. */
+  retryAfterMs?: number | undefined;
+  /** The request id of a call that timed out: a retry with it has at most one effect. */
+  requestId?: string | undefined;
+  /** The error that led to this one. */
+  cause?: unknown;
+}
+
+/** An error of Abide. Programs branch on `code`. */
+export class AbideError extends Error {
+  /** The stable code. */
+  readonly code: ErrorCode;
+  /** How to fix it. */
+  readonly hint: string | undefined;
+  /** How long to wait before a retry, in milliseconds. */
+  readonly retryAfterMs: number | undefined;
+  /** The request id of a call that timed out. */
+  readonly requestId: string | undefined;
+
+  constructor(code: ErrorCode, detail: string, details: ErrorDetails = {}) {
+    super(detail, details.cause === undefined ? undefined : { cause: details.cause });
+    this.name = "AbideError";
+    this.code = code;
+    this.hint = details.hint;
+    this.retryAfterMs = details.retryAfterMs;
+    this.requestId = details.requestId;
+  }
+}
+
+/** The fields of a refusal, in a message of the WebSocket and in a problem document. */
+export interface Refusal {
+  code?: string;
+  detail?: string;
+  hint?: string;
+  retry_after_ms?: number;
+}
+
+/** The error of a refusal. */
+export function refusalError(refusal: Refusal): AbideError {
+  const detail = refusal.detail ?? "the server gives no reason";
+  return new AbideError(refusal.code ?? "internal", detail, {
+    hint: refusal.hint,
+    retryAfterMs: refusal.retry_after_ms,
+  });
+}
+
+/** Whether a value is an error of Abide, with this code if one is given. */
+export function isAbideError(error: unknown, code?: ErrorCode): error is AbideError {
+  return error instanceof AbideError && (code === undefined || error.code === code);
+}
+
+/** The error of a closed client. */
+export function closedError(): AbideError {
+  return new AbideError("closed", "the client is closed", { hint: "open or connect a new client" });
+}
+
+/** The sentence of any thrown value. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,56 @@
+/** Work under a lease: heartbeats while it runs, and a signal when the work is not wanted any more. */
+import { isAbideError } from "./errors.js";
+
+/** The default lease in milliseconds. A heartbeat extends it while the work runs. */
+export const LEASE_MS = 30_000;
+
+/** What the work and its heartbeat need. */
+export interface LeasedWork<Result> {
+  leaseMs: number;
+  /** Does the work. It should stop when the signal aborts. */
+  run(signal: AbortSignal): Result | PromiseLike<Result>;
+  /** Extends the lease. Returns whether the work is still wanted; throws if the lease is lost. */
+  heartbeat(): Promise<boolean>;
+}
+
+/** How leased work ended. */
+export type LeasedEnd<Result> = { result: Result } | { error: unknown } | { cancelled: true };
+
+/**
+ * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was
+ * cancelled: JavaScript cannot stop it.
+ */
+export async function underLease<Result>(work: LeasedWork<Result>): Promise<LeasedEnd<Result>> {
+  const controller = new AbortController();
+  let isCancelled = false;
+  let lost: { error: unknown } | undefined;
+  let isRunning = true;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const beat = async () => {
+    try {
+      if (await work.heartbeat()) return schedule();
+      isCancelled = true;
+      controller.abort(new Error("the call was cancelled"));
+    } catch (error) {
+      // Without an answer the lease may still hold when the server is reachable again.
+      if (isAbideError(error, "timed_out")) return schedule();
+      lost = { error };
+      controller.abort(error);
+    }
+  };
+  const schedule = () => {
+    if (!isRunning) return;
+    timer = setTimeout(() => void beat(), work.leaseMs / 3);
+  };
+  schedule();
+  let end: LeasedEnd<Result>;
+  try {
+    end = { result: await work.run(controller.signal) };
+  } catch (error) {
+    end = { error };
+  } finally {
+    isRunning = false;
+    clearTimeout(timer);
+  }
+  return lost ?? (isCancelled ? { cancelled: true } : end);
+}

@@ -1,0 +1,82 @@
+/** `useLiveQuery`: a query result in a React component, which renders again when the result changes. */
+import { useCallback, useMemo, useRef, useSyncExternalStore } from "react";
+
+import type { Abide, SubscribeOptions } from "./abide.js";
+import { AbideError, messageOf } from "./errors.js";
+import { writeJson } from "./json.js";
+import type { Schema } from "./schema.js";
+import type { Subscription } from "./subscription.js";
+import { type Params, type SqlRow, wireParams } from "./values.js";
+
+/** The state of a live query. */
+export interface LiveQuery<R extends object> {
+  /** The rows; empty until the first result. Rows that did not change keep their identity. */
+  rows: readonly R[];
+  /** There is no result yet. */
+  isLoading: boolean;
+  /** The seq up to which all changes are applied. */
+  seq: number;
+  /** Why the query failed or ended. */
+  error: AbideError | undefined;
+}
+
+/** Options of the hook. */
+export interface LiveQueryOptions extends Pick<SubscribeOptions, "checksum" | "deadlineMs"> {
+  /** While it is `false` there is no subscription. Default: `true`. */
+  enabled?: boolean;
+}
+
+const LOADING: LiveQuery<never> = { rows: [], isLoading: true, seq: 0, error: undefined };
+
+/**
+ * Subscribes to a query as long as the component is mounted. A new client, statement or parameter starts a
+ * new subscription; the object of the parameters can be a new one in each render.
+ */
+export function useLiveQuery<R extends object = SqlRow>(
+  client: Pick<Abide<Schema>, "subscribe">,
+  sql: string,
+  params: Params = {},
+  { enabled = true, checksum, deadlineMs }: LiveQueryOptions = {},
+): LiveQuery<R> {
+  const state = useRef<LiveQuery<R>>(LOADING);
+  const identity = writeJson(wireParams(params));
+  // The parameters are compared by value.
+  const stableParams = useMemo(() => params, [identity]);
+  const subscribe = useCallback(
+    (onChange: () => void) => {
+      const set = (next: LiveQuery<R>) => {
+        state.current = next;
+        onChange();
+      };
+      state.current = LOADING;
+      if (!enabled) return () => {};
+      const controller = new AbortController();
+      const options: SubscribeOptions = { signal: controller.signal };
+      if (checksum !== undefined) options.checksum = checksum;
+      if (deadlineMs !== undefined) options.deadlineMs = deadlineMs;
+      client.subscribe<R>(sql, stableParams, options).then(
+        (subscription) => {
+          const show = () => set(stateOf(subscription));
+          subscription.on("update", show);
+          subscription.on("end", show);
+          show();
+        },
+        (error: unknown) => {
+          if (!controller.signal.aborted) set({ ...LOADING, isLoading: false, error: asAbideError(error) });
+        },
+      );
+      return () => controller.abort();
+    },
+    [client, sql, stableParams, enabled, checksum, deadlineMs],
+  );
+  const snapshot = () => state.current;
+  return useSyncExternalStore(subscribe, snapshot, () => LOADING);
+}
+
+function stateOf<R extends object>({ rows, seq, error }: Subscription<R>): LiveQuery<R> {
+  return { rows, isLoading: false, seq, error };
+}
+
+function asAbideError(error: unknown): AbideError {
+  return error instanceof AbideError ? error : new AbideError("internal", messageOf(error), { cause: error });
+}

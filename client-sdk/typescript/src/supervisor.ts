@@ -1,0 +1,162 @@
+/** Supervisors: take over the sessions that agents hand off. */
+import type { Abide } from "./abide.js";
+import { AbideError, isAbideError, messageOf } from "./errors.js";
+import { readJson } from "./json.js";
+import { LEASE_MS, underLease } from "./lease.js";
+import type { Json } from "./values.js";
+import type { ServeOptions, WorkerOptions } from "./worker.js";
+
+/** Options of a supervisor. */
+export type SupervisorOptions = Omit<WorkerOptions, "name">;
+
+/** A session that was handed off. */
+export interface Handoff {
+  id: string;
+  sessionId: string;
+  reason: string;
+  data: Json;
+  /** Aborts when another supervisor has the handoff. */
+  signal: AbortSignal;
+}
+
+/** Returns the resolution, a text that becomes a message of the session. */
+export type SupervisorFunction = (handoff: Handoff) => string | PromiseLike<string>;
+
+/** Thrown by a supervisor's function to reject the handoff. The message is the reason. */
+export class Rejected extends Error {
+  constructor(reason: string) {
+    super(reason);
+    this.name = "Rejected";
+  }
+}
+
+const PENDING = `SELECT id FROM handoff_requests
+WHERE status = 'pending' AND required_capability = :capability ORDER BY created_at, id`;
+
+/**
+ * How long a supervisor leaves a handoff that it released to others. Without this, it would take it again at
+ * once.
+ */
+const REST_MS = 5_000;
+
+/** Takes over sessions. `client.supervisor` makes it. */
+export class Supervisor {
+  readonly #client: Abide;
+  readonly #leaseMs: number;
+  readonly #onProblem: (problem: string, error: unknown) => void;
+  readonly #running = new Set<Promise<void>>();
+  /** Handoffs that were released after an error, until they can be taken again. */
+  readonly #resting = new Map<string, ReturnType<typeof setTimeout>>();
+  #isStopping = false;
+  #wake: () => void = () => {};
+
+  constructor(client: Abide, { leaseMs, onProblem }: SupervisorOptions = {}) {
+    this.#client = client;
+    this.#leaseMs = leaseMs ?? LEASE_MS;
+    this.#onProblem = onProblem ?? ((problem) => console.warn(`abide: ${problem}`));
+  }
+
+  /** Lets `serve` return after the handoffs that it works on. */
+  stop(): void {
+    this.#isStopping = true;
+    this.#wake();
+  }
+
+  /**
+   * Claims handoffs that require this capability, until `stop` is called. The function returns the
+   * resolution, or throws `Rejected`; after another error the handoff is released to other supervisors.
+   *
+   * @throws AbideError if the client is closed or its token is revoked.
+   */
+  async serve(
+    capability: string,
+    run: SupervisorFunction,
+    { concurrency = 8 }: ServeOptions = {},
+  ): Promise<void> {
+    const pending = await this.#client.subscribe<{ id: string }>(PENDING, { capability });
+    // Until the claim is visible, a handoff is still pending.
+    const taken = new Set<string>();
+    try {
+      pending.on("update", () => this.#wake());
+      pending.on("end", () => this.#wake());
+      while (!this.#isStopping && !pending.isEnded) {
+        const ids = new Set(pending.rows.map(({ id }) => id));
+        for (const id of taken) if (!ids.has(id)) taken.delete(id);
+        const next = Array.from(ids).find((id) => !taken.has(id) && !this.#resting.has(id));
+        if (next === undefined || this.#running.size >= concurrency) {
+          await new Promise<void>((resolve) => (this.#wake = resolve));
+          continue;
+        }
+        taken.add(next);
+        this.#start(next, run);
+      }
+    } finally {
+      pending.close();
+      await Promise.all(this.#running);
+      for (const timer of this.#resting.values()) clearTimeout(timer);
+    }
+    if (pending.error) throw pending.error;
+  }
+
+  #start(id: string, run: SupervisorFunction): void {
+    const running = this.#take(id, run)
+      .catch((error: unknown) => this.#onProblem(`handoff ${id}: ${messageOf(error)}`, error))
+      .finally(() => {
+        this.#running.delete(running);
+        this.#wake();
+      });
+    this.#running.add(running);
+  }
+
+  async #take(id: string, run: SupervisorFunction): Promise<void> {
+    const claimed = await this.#claim(id);
+    if (!claimed) return;
+    const holder = { id, fencing_token: claimed.fencing_token };
+    const { session_id: sessionId, reason } = claimed;
+    const data = readJson(claimed.data ?? "null");
+    const end = await underLease<string>({
+      leaseMs: this.#leaseMs,
+      run: (signal) => run({ id, sessionId, reason, data, signal }),
+      heartbeat: async () => {
+        const beat = { ...holder, lease_ms: this.#leaseMs };
+        await this.#client.call.heartbeat_handoff(beat, { deadlineMs: this.#leaseMs });
+        return true;
+      },
+    });
+    if ("result" in end) {
+      await this.#client.call.resolve_handoff({ ...holder, resolution: end.result });
+    } else if ("error" in end) {
+      await this.#giveUp(holder, end.error);
+    }
+  }
+
+  /** Claims a handoff; `undefined` if another supervisor was first. */
+  async #claim(id: string) {
+    try {
+      return await this.#client.call.claim_handoff({ id, lease_ms: this.#leaseMs });
+    } catch (error) {
+      if (isAbideError(error, "conflict")) return undefined;
+      throw error;
+    }
+  }
+
+  async #giveUp(holder: { id: string; fencing_token: number | null }, error: unknown): Promise<void> {
+    if (error instanceof Rejected) {
+      await this.#client.call.reject_handoff({ ...holder, reason: error.message });
+      return;
+    }
+    if (!(error instanceof AbideError && error.code === "lease_lost")) {
+      this.#rest(holder.id);
+      await this.#client.call.release_handoff(holder);
+    }
+    throw error;
+  }
+
+  #rest(id: string): void {
+    const wake = () => {
+      this.#resting.delete(id);
+      this.#wake();
+    };
+    this.#resting.set(id, setTimeout(wake, REST_MS));
+  }
+}

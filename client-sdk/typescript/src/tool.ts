@@ -1,0 +1,118 @@
+/** One attempt at a claimed tool call, and the errors of calls that have no result. */
+import type { Abide } from "./abide.js";
+import type { BuiltinTables } from "./builtin.js";
+import { AbideError, messageOf } from "./errors.js";
+import { readJson } from "./json.js";
+import { underLease } from "./lease.js";
+
+/** What a tool gets besides its arguments. */
+export interface ToolContext {
+  /** The id of the call: the same for each attempt, so it can be an idempotency key elsewhere. */
+  callId: string;
+  sessionId: string;
+  /** 1 for the first attempt. */
+  attempt: number;
+  /** Aborts when the call is cancelled, or when another worker has it. */
+  signal: AbortSignal;
+}
+
+/**
+ * A tool. What it returns or throws is recorded as the outcome. Each tool knows the type of its own
+ * arguments.
+ */
+export type ToolFunction<Args = any, Result = unknown> = (
+  args: Args,
+  context: ToolContext,
+) => Result | PromiseLike<Result>;
+
+/** Thrown by a tool: the call failed, has had no effect, and can be tried again. */
+export class Retryable extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = "Retryable";
+  }
+}
+
+/**
+ * A tool call may have run: its worker disappeared, and its tool must not run twice. Find out whether it ran,
+ * and record that with `client.call.settle_tool_call`. The step then returns the settled outcome.
+ */
+export class UnknownOutcome extends AbideError {
+  constructor(
+    readonly callId: string,
+    readonly toolName: string,
+  ) {
+    super(
+      "unknown_outcome",
+      `the worker of call ${callId} of ${toolName} disappeared, and the tool must not run twice`,
+      { hint: "find out whether it ran, then record that with settle_tool_call" },
+    );
+    this.name = "UnknownOutcome";
+  }
+}
+
+/** A tool call ended without a result: it failed, was rejected, or was cancelled. */
+export class ToolFailed extends AbideError {
+  constructor(
+    readonly callId: string,
+    /** How it ended. */
+    readonly status: "failed" | "rejected" | "cancelled",
+    /** The recorded error. */
+    readonly error: string | null,
+  ) {
+    const codes = { failed: "tool_failed", rejected: "tool_rejected", cancelled: "tool_cancelled" };
+    super(codes[status], `call ${callId} is ${status}: ${error ?? "no reason was given"}`);
+    this.name = "ToolFailed";
+  }
+}
+
+/** A row of a tool call. */
+export type ToolCallRow = BuiltinTables["tool_calls"];
+
+/** A name for one claim: of this process, and unique. */
+export function workerName(): string {
+  const { process } = globalThis as { process?: { pid?: number; title?: string } };
+  const random = Math.random().toString(36).slice(2, 10);
+  return `${process?.title ?? "browser"}:${process?.pid ?? 0}:${random}`;
+}
+
+/**
+ * Runs the function once, with heartbeats, and records its result or its error.
+ *
+ * @throws what the function threw; AbideError `lease_lost` if another worker has the call now; ToolFailed if
+ *   the call was
+ *   cancelled.
+ */
+export async function runTool<Result>(
+  client: Abide,
+  call: ToolCallRow,
+  run: ToolFunction<never, Result>,
+  leaseMs: number,
+): Promise<Result> {
+  const holder = { call_id: call.call_id, fencing_token: call.fencing_token as number };
+  const args = readJson(call.arguments) as never;
+  const context = { callId: call.call_id, sessionId: call.session_id, attempt: call.attempt };
+  const end = await underLease<Result>({
+    leaseMs,
+    run: (signal) => run(args, { ...context, signal }),
+    heartbeat: async () => {
+      const beat = { ...holder, lease_ms: leaseMs };
+      const row = await client.call.heartbeat_tool_call(beat, { deadlineMs: leaseMs });
+      return row.cancel_requested_at === null;
+    },
+  });
+  if ("result" in end) {
+    await client.call.complete_tool_call({ ...holder, result: end.result ?? null });
+    return end.result;
+  }
+  if ("cancelled" in end) {
+    await client.call.acknowledge_cancel(holder);
+    throw new ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran");
+  }
+  const { error } = end;
+  if (!(error instanceof AbideError && error.code === "lease_lost")) {
+    const retryable = error instanceof Retryable;
+    await client.call.fail_tool_call({ ...holder, error: messageOf(error), retryable });
+  }
+  throw error;
+}

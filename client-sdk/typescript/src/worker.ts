@@ -1,0 +1,146 @@
+/** Workers: run the tool calls that other programs request. */
+import type { Abide } from "./abide.js";
+import { isAbideError, messageOf } from "./errors.js";
+import { LEASE_MS } from "./lease.js";
+import type { Subscription } from "./subscription.js";
+import { runTool, type ToolCallRow, type ToolFunction, workerName } from "./tool.js";
+
+/** Tools by name. */
+export type ToolFunctions = Record<string, ToolFunction>;
+
+/** Options of a worker. */
+export interface WorkerOptions {
+  /** A display name, in `tool_calls.claimed_by`. */
+  name?: string;
+  /** The lease. A heartbeat extends it while a tool runs. Default: 30,000 ms. */
+  leaseMs?: number;
+  /** Called with problems that have no caller to throw to. Default: `console.warn`. */
+  onProblem?: (problem: string, error: unknown) => void;
+}
+
+/** Options of one run of a worker. */
+export interface ServeOptions {
+  /** How many calls run at the same time. Default: 8. */
+  concurrency?: number;
+}
+
+const PENDING =
+  "SELECT call_id FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool";
+
+/**
+ * How soon to claim again when a limit of a tool holds its calls back: no change of a row shows when that
+ * ends.
+ */
+const RETRY_MS = 1_000;
+
+/** Runs tool calls. `client.worker` makes it. */
+export class Worker {
+  readonly name: string;
+  readonly #client: Abide;
+  readonly #leaseMs: number;
+  readonly #onProblem: (problem: string, error: unknown) => void;
+  readonly #running = new Set<Promise<void>>();
+  readonly #watched = new Map<string, Subscription>();
+  #isStopping = false;
+  /** Calls may be pending that were not claimed. */
+  #mayClaim = false;
+  #wake: () => void = () => {};
+  #failure: unknown;
+
+  constructor(client: Abide, { name, leaseMs, onProblem }: WorkerOptions = {}) {
+    this.#client = client;
+    this.name = name ?? workerName();
+    this.#leaseMs = leaseMs ?? LEASE_MS;
+    this.#onProblem = onProblem ?? ((problem) => console.warn(`abide: ${problem}`));
+  }
+
+  /** Lets `serve` return: it claims no more calls, and finishes those that run. */
+  stop(): void {
+    this.#isStopping = true;
+    this.#wake();
+  }
+
+  /**
+   * Runs calls of these tools until `stop` is called. What a tool returns or throws is recorded as the
+   * outcome; after `Retryable` the call is pending again.
+   *
+   * @throws AbideError if the client is closed or its token is revoked.
+   */
+  async serve(tools: ToolFunctions, { concurrency = 8 }: ServeOptions = {}): Promise<void> {
+    const names = Object.keys(tools);
+    let retry: ReturnType<typeof setTimeout> | undefined;
+    try {
+      for (const name of names) await this.#watch(name);
+      while (!this.#isStopping && this.#failure === undefined) {
+        if (!this.#mayClaim || this.#running.size >= concurrency) {
+          await new Promise<void>((resolve) => (this.#wake = resolve));
+          continue;
+        }
+        this.#mayClaim = false;
+        const call = await this.#claim(names);
+        if (call === "later") {
+          clearTimeout(retry);
+          retry = setTimeout(() => this.#notice(), RETRY_MS);
+        } else if (call !== "none") {
+          this.#mayClaim = true;
+          this.#start(call, tools[call.tool_name] as ToolFunction);
+        }
+      }
+    } finally {
+      clearTimeout(retry);
+      for (const subscription of this.#watched.values()) subscription.close();
+      this.#watched.clear();
+      await Promise.all(this.#running);
+    }
+    if (this.#failure !== undefined) throw this.#failure;
+  }
+
+  /** Notices when calls of a tool are pending. */
+  async #watch(tool: string): Promise<void> {
+    const subscription = await this.#client.subscribe(PENDING, { tool });
+    this.#watched.set(tool, subscription);
+    if (subscription.size > 0) this.#notice();
+    subscription.on("update", () => {
+      if (subscription.size > 0) this.#notice();
+    });
+    subscription.on("end", (error) => {
+      if (!error) return;
+      this.#failure = error;
+      this.#wake();
+    });
+  }
+
+  #notice(): void {
+    this.#mayClaim = true;
+    this.#wake();
+  }
+
+  async #claim(tools: string[]): Promise<ToolCallRow | "none" | "later"> {
+    try {
+      const args = { tools, lease_ms: this.#leaseMs, worker: this.name };
+      return await this.#client.call.claim_next_tool_call(args);
+    } catch (error) {
+      if (isAbideError(error, "not_found")) return "none";
+      // A limit of a tool, or a server that is not reachable.
+      const isTemporary = isAbideError(error, "overloaded") || isAbideError(error, "timed_out");
+      if (isTemporary) return "later";
+      throw error;
+    }
+  }
+
+  #start(call: ToolCallRow, run: ToolFunction): void {
+    const running = this.#run(call, run).finally(() => {
+      this.#running.delete(running);
+      this.#wake();
+    });
+    this.#running.add(running);
+  }
+
+  async #run(call: ToolCallRow, run: ToolFunction): Promise<void> {
+    try {
+      await runTool(this.#client, call, run, this.#leaseMs);
+    } catch (error) {
+      this.#onProblem(`call ${call.call_id} of ${call.tool_name}: ${messageOf(error)}`, error);
+    }
+  }
+}

@@ -1,0 +1,158 @@
+/** `Abide.open`: an engine that starts with its first user and ends with its last. */
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { chmod, writeFile } from "node:fs/promises";
+import { after, before, test } from "node:test";
+
+import { Abide, isAbideError } from "@abide/client";
+import { locateEngine } from "#dist/platform/engine.js";
+
+import { binary, firstLine, Folder, kill, Server } from "./server.js";
+import { within } from "./within.js";
+
+let folder: Folder;
+before(async () => {
+  folder = await Folder.make();
+});
+after(() => folder.remove());
+
+/** Runs a module that prints lines. */
+function run(source: string, ...args: string[]) {
+  const options = {
+    stdio: ["ignore", "pipe", "inherit"] as ["ignore", "pipe", "inherit"],
+    cwd: import.meta.dirname,
+  };
+  return spawn(process.execPath, ["--input-type=module", "-e", source, ...args], options);
+}
+
+const USER = `
+  import { Abide } from "@abide/client";
+  const client = await Abide.open(process.argv[1]);
+  const { id } = await client.call.create_session({ agent: "a" });
+  console.log(id);
+  setInterval(() => {}, 1 << 30);
+`;
+
+/** Another open with the same protocol finds the pid of the engine. */
+async function enginePid(file: string): Promise<number> {
+  const child = spawn(binary, ["open", file, "--json"], { stdio: ["ignore", "pipe", "ignore"] });
+  const { pid, started } = JSON.parse(await firstLine(child)) as { pid: number; started: boolean };
+  assert.equal(started, false, "the engine runs already");
+  return pid;
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}
+
+test("two clients of a file share its engine, and see each other's changes", async () => {
+  const file = folder.file("shared.db");
+  const [one, two] = await Promise.all([Abide.open(file), Abide.open(file)]);
+  const sub = await two.subscribe("SELECT id FROM sessions");
+  const changed = new Promise((resolve) => sub.on("update", resolve));
+  const { id } = await one.call.create_session({ agent: "a" });
+  await within("the change", changed);
+  assert.deepEqual(sub.rows, [{ id }]);
+  await Promise.all([one.close(), two.close()]);
+});
+
+test("a killed program leaves its data, and no process behind", async () => {
+  const file = folder.file("killed.db");
+  const program = run(USER, file);
+  const id = await firstLine(program);
+  const pid = await enginePid(file);
+  await kill(program);
+  // It ends without its last user.
+  const ended = (async () => {
+    while (isRunning(pid)) await new Promise((resolve) => setTimeout(resolve, 50));
+  })();
+  await within("the end of the engine", ended);
+  const client = await Abide.open(file);
+  assert.deepEqual((await client.sql("SELECT id FROM sessions")).rows, [{ id }]);
+  await client.close();
+});
+
+test("when the engine is killed, its clients start it again and miss nothing", async () => {
+  const file = folder.file("engine.db");
+  const client = await Abide.open(file);
+  const sub = await client.subscribe("SELECT id FROM sessions ORDER BY id");
+  await client.call.create_session({ agent: "a", id: "s1" });
+  process.kill(await enginePid(file), "SIGKILL");
+  await client.call.create_session({ agent: "a", id: "s2" });
+  while (sub.size < 2)
+    await within("an update", new Promise<unknown>((resolve) => sub.on("update", resolve)));
+  assert.deepEqual(sub.rows, [{ id: "s1" }, { id: "s2" }]);
+  assert.equal(sub.mismatches, 0);
+  await client.close();
+});
+
+/** The last user of an engine closes it just when another program has found it. */
+test("an engine that ends before the connection is made is started again", async () => {
+  const [fake, count] = [folder.file("ending"), folder.file("count")];
+  const gone = `{"protocol":"abide.v1","version":"0","pid":1,"socket":"${folder.file("gone.sock")}","started":false}`;
+  await writeFile(
+    fake,
+    `#!/bin/sh\necho x >> ${count}\nif [ $(wc -l < ${count}) -lt 3 ]; then echo '${gone}'; else exec ${binary} "$@"; fi\n`,
+  );
+  await chmod(fake, 0o755);
+  const named = process.env["ABIDE_BINARY"] ?? "";
+  process.env["ABIDE_BINARY"] = fake;
+  try {
+    const client = await Abide.open(folder.file("ending.db"));
+    await client.call.create_session({ agent: "a" });
+    await client.close();
+  } finally {
+    process.env["ABIDE_BINARY"] = named;
+  }
+});
+
+test("a program that closes its client ends by itself", async () => {
+  const program = run(
+    USER.replace("setInterval(() => {}, 1 << 30)", "await client.close()"),
+    folder.file("ends.db"),
+  );
+  const [code] = (await within("its end", once(program, "exit"))) as [number];
+  assert.equal(code, 0);
+});
+
+test("a file that a server has open is reported with its address", async () => {
+  const server = await Server.start();
+  const error: unknown = await Abide.open(server.db).catch((reason: unknown) => reason);
+  assert.ok(isAbideError(error, "file_locked"), String(error));
+  assert.ok(error.hint !== undefined);
+  await server.stop();
+});
+
+test("a missing or incompatible engine is reported", async () => {
+  const named = process.env["ABIDE_BINARY"];
+  const fake = folder.file("fake");
+  const answer = async (text: string) => {
+    await writeFile(fake, `#!/bin/sh\necho '${text}'\n`);
+    await chmod(fake, 0o755);
+    process.env["ABIDE_BINARY"] = fake;
+    return await locateEngine("x.db")().catch((error: unknown) => error);
+  };
+  try {
+    const other = await answer('{"protocol":"abide.v9","version":"9.0.0","socket":"/x"}');
+    assert.ok(isAbideError(other, "incompatible_version"));
+    assert.ok(other.message.includes("abide.v9") && other.message.includes("abide.v1"), other.message);
+    const problem = await answer('{"error":{"code":"disk_full","detail":"no space","hint":"free some"}}');
+    assert.ok(isAbideError(problem, "disk_full") && problem.hint === "free some");
+    assert.ok(isAbideError(await answer("hello"), "engine_start"));
+    assert.ok(isAbideError(await answer(""), "engine_start"));
+    process.env["ABIDE_BINARY"] = folder.file("none");
+    await assert.rejects(Abide.open("x.db"), (error) => isAbideError(error, "engine_start"));
+    const path = process.env["PATH"];
+    delete process.env["ABIDE_BINARY"];
+    process.env["PATH"] = folder.path;
+    await assert.rejects(Abide.open("x.db"), (error) => isAbideError(error, "engine_not_found"));
+    process.env["PATH"] = path;
+  } finally {
+    if (named !== undefined) process.env["ABIDE_BINARY"] = named;
+  }
+});

@@ -1,0 +1,35 @@
+/** Waits with a limit: a test that waits in vain says for what. */
+
+const LIMIT_MS = 20_000;
+
+export async function within<T>(what: string, promise: Promise<T>, limitMs = LIMIT_MS): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`waited in vain for ${what}`)), limitMs);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Waits until a condition is true; `changed` calls back whenever it can have changed. */
+export async function until(
+  what: string,
+  isDone: () => boolean,
+  onChange: (changed: () => void) => () => void,
+): Promise<void> {
+  if (isDone()) return;
+  let stop = () => {};
+  const done = new Promise<void>((resolve) => {
+    stop = onChange(() => {
+      if (isDone()) resolve();
+    });
+  });
+  try {
+    await within(what, done);
+  } finally {
+    stop();
+  }
+}
