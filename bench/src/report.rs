@@ -1,6 +1,7 @@
 //! `report`: writes the tables and plots of pages from the records of one run, so that no figure is typed by hand.
 
 mod contenders;
+mod disks;
 mod goals;
 mod plots;
 mod tables;
@@ -40,6 +41,8 @@ const OURS: &str = "report ";
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let records = record::read(&options.from)?;
     contenders::check(&records)?;
+    // Figures of several runs do not compare.
+    machine(&records)?;
     if options.page.is_empty() {
         for part in ["machine", "goals", "turns", "peers", "reads", "delta", "open"] {
             println!("{}\n", part_text(part, &records)?);
@@ -63,6 +66,7 @@ fn write(page: &Path, records: &[Record]) -> Result<(), String> {
     if names.is_empty() {
         return Err(format!("{}: no part is marked", page.display()));
     }
+    let mut plots = Vec::new();
     for name in names {
         let part = name.trim_start_matches(OURS);
         let replaced = match figure(part, records) {
@@ -70,11 +74,11 @@ fn write(page: &Path, records: &[Record]) -> Result<(), String> {
             None => format!("\n{}\n", part_text(part, records)?),
         };
         text = marks::replace(&text, &name, &replaced)?;
-        for (file, plot) in plots_of(part, records) {
-            let path = page.with_file_name(file);
-            std::fs::write(&path, plot.svg())
-                .map_err(|why| format!("{}: {why}", path.display()))?;
-        }
+        plots.extend(plots_of(part, records));
+    }
+    for (file, plot) in plots {
+        let path = page.with_file_name(file);
+        std::fs::write(&path, plot.svg()).map_err(|why| format!("{}: {why}", path.display()))?;
     }
     std::fs::write(page, text).map_err(failed)
 }

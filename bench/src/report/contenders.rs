@@ -58,6 +58,12 @@ pub(super) const CONTENDERS: [Contender; 9] = [
     in_four("openai-agents-calls", "OpenAI Agents SDK, SQLiteSession", "four `add_items`", 3),
 ];
 
+impl Contender {
+    pub(super) fn is_ours(&self) -> bool {
+        self.label.starts_with("Abide")
+    }
+}
+
 /// Checks that the contenders of all records are known.
 ///
 /// # Errors

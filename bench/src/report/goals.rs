@@ -1,5 +1,6 @@
 //! The goals, with the figures of the run.
 
+use super::disks::Disk;
 use super::tables::{deltas, loss, opens, ratio, reads_at, rounded_mib, turns_of};
 use crate::live::report;
 use crate::record::{EngineFigures, Record};
@@ -23,31 +24,46 @@ struct Goal {
     sync_us: f64,
 }
 
-/// The table.
+/// The table, with the figures of each disk.
 pub(super) fn table(records: &[Record]) -> String {
-    let rows = goals(records).into_iter().map(|goal| {
-        let (sign, bound, met) = match goal.bound {
-            Bound::AtLeast(bound) => ("≥", bound, goal.measured >= bound),
-            Bound::AtMost(bound) => ("≤", bound, goal.measured <= bound),
+    let disks = Disk::found(records);
+    let mut header = vec![String::new(), "goal".to_owned()];
+    let mut rows: Vec<Vec<String>> =
+        goals(records).iter().map(|goal| vec![goal.what.to_owned(), goal.text()]).collect();
+    for disk in disks {
+        header.extend([disk.name().to_owned(), String::new(), "fdatasync µs".to_owned()]);
+        for (row, goal) in rows.iter_mut().zip(goals(&disk.records(records))) {
+            row.extend(goal.cells());
+        }
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    report::table(&header, rows)
+}
+
+impl Goal {
+    fn text(&self) -> String {
+        match self.bound {
+            Bound::AtLeast(bound) => format!("≥ {}", self.with_unit(bound)),
+            Bound::AtMost(bound) => format!("≤ {}", self.with_unit(bound)),
+        }
+    }
+
+    /// What was measured, whether that is enough, and the time of a sync.
+    fn cells(&self) -> [String; 3] {
+        if !self.measured.is_finite() {
+            return ["–".to_owned(), "not measured".to_owned(), "–".to_owned()];
+        }
+        let met = match self.bound {
+            Bound::AtLeast(bound) => self.measured >= bound,
+            Bound::AtMost(bound) => self.measured <= bound,
         };
-        let is_measured = goal.measured.is_finite();
-        let text = |number| format!("{}{}", report::figure(number, goal.digits), goal.unit);
-        let measured = if is_measured { text(goal.measured) } else { "–".to_owned() };
-        let met = match (is_measured, met) {
-            (false, _) => "not measured",
-            (true, true) => "met",
-            (true, false) => "missed",
-        };
-        let sync = if is_measured { report::figure(goal.sync_us, 0) } else { "–".to_owned() };
-        vec![
-            goal.what.to_owned(),
-            format!("{sign} {}", text(bound)),
-            measured,
-            met.to_owned(),
-            sync,
-        ]
-    });
-    report::table(&["", "goal", "measured", "", "fdatasync µs"], rows)
+        let met = if met { "met" } else { "missed" };
+        [self.with_unit(self.measured), met.to_owned(), report::figure(self.sync_us, 0)]
+    }
+
+    fn with_unit(&self, number: f64) -> String {
+        format!("{}{}", report::figure(number, self.digits), self.unit)
+    }
 }
 
 const SESSIONS: usize = 64;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::contenders::{CONTENDERS, ours};
+use super::disks::Disk;
 use crate::live::report::{figure, table};
 use crate::record::{DeltaRecord, EngineFigures, OpenRecord, ReadsRecord, Record, TurnsRecord};
 use crate::statistics::{median, thousands};
@@ -143,41 +144,40 @@ pub(crate) fn turns(records: &[Record]) -> String {
     table(&header, rows)
 }
 
-/// Other programs beside Abide.
+/// Other programs beside Abide, and what makes their answers durable.
 pub(super) fn peers(records: &[Record]) -> String {
-    let mut rows = Vec::new();
+    let disks = Disk::found(records);
+    let of_disks: Vec<Vec<Record>> = disks.iter().map(|disk| disk.records(records)).collect();
+    let (mut rows, mut durable) = (Vec::new(), Vec::new());
     for contender in &CONTENDERS {
         for sessions in sessions(records) {
             let runs = turns_of(records, contender.name, sessions);
             let Some(first) = runs.clone().next() else { continue };
-            let rates = || runs.clone().map(|run| run.turns_per_second);
-            let (least, most) = rates().fold((f64::INFINITY, 0.0_f64), |(least, most), rate| {
-                (least.min(rate), most.max(rate))
-            });
-            let ratio = ratio(records, ours(contender.at_once), contender.name, sessions);
-            rows.push(vec![
-                format!("{} {}", contender.label, first.version),
-                contender.turn.to_owned(),
-                sessions.to_string(),
-                cell(median(rates()), 0),
-                format!("{}–{}", cell(least, 0), cell(most, 0)),
-                cell(ratio, 2),
-                cell(median(runs.clone().map(|run| run.probe_us)), 0),
-                first.durability.clone(),
-            ]);
+            let name = format!("{} {}", contender.label, first.version);
+            let line = format!("- {name}: {}", first.durability);
+            if !durable.contains(&line) {
+                durable.push(line);
+            }
+            let mut row = vec![name, contender.turn.to_owned(), sessions.to_string()];
+            for of_disk in &of_disks {
+                let runs = || turns_of(of_disk, contender.name, sessions);
+                let ratio = ratio(of_disk, ours(contender.at_once), contender.name, sessions);
+                row.extend([
+                    cell(median(runs().map(|run| run.turns_per_second)), 0),
+                    cell(median(runs().map(|run| run.probe_us)), 0),
+                    if contender.is_ours() { String::new() } else { cell(ratio, 2) },
+                ]);
+            }
+            rows.push(row);
         }
     }
-    let header = [
-        "",
-        "a turn is",
-        "sessions",
-        "turns/s",
-        "range",
-        "Abide / this",
-        "fdatasync µs",
-        "durable by",
-    ];
-    table(&header, rows)
+    let mut header = vec![String::new(), "a turn is".to_owned(), "sessions".to_owned()];
+    for disk in disks {
+        let rate = format!("turns/s, {}", disk.name());
+        header.extend([rate, "fdatasync µs".to_owned(), "Abide / this".to_owned()]);
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    format!("{}\n\nAn answer is durable by:\n\n{}", table(&header, rows), durable.join("\n"))
 }
 
 /// Turns beside queries.
