@@ -73,7 +73,7 @@ def main():
         connection = sqlite3.connect(path, check_same_thread=False)
         app = compiled(connection)
         app.checkpointer.setup()
-        with ThreadPoolExecutor(args.sessions) as threads:
+        with turn.Probe(args.bench, args.dir) as probe, ThreadPoolExecutor(args.sessions) as threads:
             clock = turn.Clock()
             runs = [
                 threads.submit(take_turns, app, number, args.turns, clock)
@@ -81,11 +81,10 @@ def main():
             ]
             for run in runs:
                 run.result()
-            name = version("langgraph-checkpoint-sqlite")
-            record = clock.record(args.contender, args.sessions, name, turn.durability(path), 0)
+        record = clock.record(args, version("langgraph-checkpoint-sqlite"), path, probe)
         connection.close()
         verify(path, args.sessions, args.turns)
-        record["stored_per_payload_byte"] = turn.file_bytes(path) / (record["turns"] * turn.TURN_BYTES)
+        record["stored_per_payload_byte"] = turn.stored_per_payload_byte(path, record["turns"])
         print(json.dumps(record))
 
 

@@ -44,17 +44,16 @@ async def main():
         path = os.path.join(folder, "sessions.db")
         sessions = [SQLiteSession(f"s_{number}", path) for number in range(args.sessions)]
         at_once = args.contender == "openai-agents"
-        clock = turn.Clock()
-        await asyncio.gather(
-            *(take_turns(it, number, args.turns, at_once, clock) for number, it in enumerate(sessions))
-        )
-        record = clock.record(
-            args.contender, args.sessions, version("openai-agents"), turn.durability(path), 0
-        )
+        with turn.Probe(args.bench, args.dir) as probe:
+            clock = turn.Clock()
+            await asyncio.gather(
+                *(take_turns(it, number, args.turns, at_once, clock) for number, it in enumerate(sessions))
+            )
+        record = clock.record(args, version("openai-agents"), path, probe)
         for session in sessions:
             session.close()
         await verify(path, args.sessions, args.turns)
-        record["stored_per_payload_byte"] = turn.file_bytes(path) / (record["turns"] * turn.TURN_BYTES)
+        record["stored_per_payload_byte"] = turn.stored_per_payload_byte(path, record["turns"])
         print(json.dumps(record))
 
 

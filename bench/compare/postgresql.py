@@ -140,8 +140,8 @@ class Cluster:
             "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", "bench", "-d", database, *commands
         ).splitlines()
 
-    def run(self, contender, sessions, turns):
-        """Takes turns in a new database. Returns the record."""
+    def run(self, contender, sessions, turns, probe):
+        """Takes turns in a new database, beside a probe. Returns the record."""
         for name, value in DURABLE.items():
             assert self.sql("postgres", f"SHOW {name}") == [value], name
         self.sql("postgres", "DROP DATABASE IF EXISTS bench", "CREATE DATABASE bench")
@@ -153,7 +153,8 @@ class Cluster:
         defined = [word for name, value in variables.items() for word in ("-D", f"{name}={value}")]
         arguments = ["-n", "-M", "prepared", "-c", str(sessions), "-j", str(min(2, sessions)), "-t", str(turns)]
         server = ["-h", self.folder, "-U", "bench", "bench"]
-        output = self.call("pgbench", *arguments, "-f", script, *defined, *server)
+        with probe:
+            output = self.call("pgbench", *arguments, "-f", script, *defined, *server)
         rate = re.search(r"tps = ([0-9.]+) \(without initial connection time\)", output)
         assert rate, output
         self.verify(sessions * turns)
@@ -166,6 +167,7 @@ class Cluster:
             "turns": sessions * turns,
             "turns_per_second": float(rate[1]),
             "stored_per_payload_byte": int(stored) / (sessions * turns * turn.TURN_BYTES),
+            "probe_during_us": probe.during_us,
             "durability": ", ".join(f"{name}={value}" for name, value in DURABLE.items()),
             "version": version.split()[0],
         }
@@ -182,7 +184,7 @@ class Cluster:
 def main():
     args = turn.options(__doc__, CONTENDERS)
     with Cluster(args.dir) as cluster:
-        print(json.dumps(cluster.run(args.contender, args.sessions, args.turns)))
+        print(json.dumps(cluster.run(args.contender, args.sessions, args.turns, turn.Probe(args.bench, args.dir))))
 
 
 if __name__ == "__main__":

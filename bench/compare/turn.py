@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import sqlite3
+import subprocess
 import time
 from itertools import cycle, islice
 
@@ -47,7 +48,26 @@ def options(description, contenders):
     parser.add_argument("--sessions", type=int, default=64, help="sessions that take turns concurrently")
     parser.add_argument("--turns", type=int, default=10, help="turns of each session")
     parser.add_argument("--dir", default=".", help="the folder for the file; on a disk, not in memory")
+    parser.add_argument("--bench", help="abide-bench, which measures the time of a sync during the run")
     return parser.parse_args()
+
+
+class Probe:
+    """Measures the time of a sync during a run, in another process."""
+
+    def __init__(self, bench, dir):
+        self.bench, self.dir, self.during_us = bench, dir, None
+
+    def __enter__(self):
+        if self.bench:
+            command = [self.bench, "sync", "--during", "--dir", self.dir]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_):
+        if self.bench:
+            output, _ = self.process.communicate()
+            self.during_us = float(output)
 
 
 _connect = sqlite3.connect
@@ -79,32 +99,35 @@ class Clock:
 
     def __init__(self):
         self.turn_s = []
-        self.started = time.perf_counter()
+        self.started = self.ended = time.perf_counter()
 
     def timed(self, since):
-        self.turn_s.append(time.perf_counter() - since)
+        """A turn has ended."""
+        self.ended = time.perf_counter()
+        self.turn_s.append(self.ended - since)
 
-    def record(self, contender, sessions, version, durable_by, stored_bytes):
-        seconds = time.perf_counter() - self.started
+    def record(self, args, version, path, probe):
+        """The record of a run that has just ended, without the size of the file."""
+        seconds = self.ended - self.started
         turns, ordered = len(self.turn_s), sorted(self.turn_s)
         at = lambda share: ordered[min(turns - 1, int(share * turns))] * 1e6
         return {
             "measurement": "turns",
-            "contender": contender,
-            "sessions": sessions,
+            "contender": args.contender,
+            "sessions": args.sessions,
             "turns": turns,
             "turns_per_second": turns / seconds,
             "request_p50_us": at(0.5),
             "request_p99_us": at(0.99),
-            "stored_per_payload_byte": stored_bytes / (turns * TURN_BYTES),
-            "durability": durable_by,
+            "probe_during_us": probe.during_us,
+            "durability": durability(path),
             "version": version,
         }
 
 
-def file_bytes(path):
-    """The size of a SQLite file, after a checkpoint."""
+def stored_per_payload_byte(path, turns):
+    """The size of a SQLite file, after a checkpoint, for each byte of payload."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
-    return os.path.getsize(path)
+    return os.path.getsize(path) / (turns * TURN_BYTES)

@@ -1,9 +1,12 @@
-//! The disk: the time of one sync, and the bytes that this process writes.
+//! The disk: the time of one sync, alone and during a run, and the bytes that are written.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -15,6 +18,9 @@ pub(crate) struct Options {
     /// The folder on the disk.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
+    /// Probe until the standard input ends, beside a run of another program.
+    #[arg(long)]
+    during: bool,
 }
 
 /// Number of syncs of a probe.
@@ -22,31 +28,78 @@ const SYNCS: usize = 200;
 const BLOCK: usize = 4 << 10;
 /// Size of the file, whose blocks exist before the measurement.
 const FILE_BLOCKS: usize = 256;
+/// Time between two syncs during a run: they must not slow it.
+const BETWEEN: Duration = Duration::from_millis(50);
 
-/// Prints the time of one sync in microseconds.
+/// Prints the median time of one sync in microseconds.
 pub(crate) fn run(options: &Options) {
-    println!("{:.1}", sync_us(&options.dir));
+    if !options.during {
+        return println!("{:.1}", sync_us(&options.dir));
+    }
+    let probe = Probe::start(&options.dir);
+    let mut ignored = String::new();
+    std::io::stdin().read_to_string(&mut ignored).expect("the standard input can be read");
+    println!("{:.1}", probe.stop());
 }
 
 /// Median time of an `fdatasync` after one block of a file was overwritten, in microseconds.
 pub(crate) fn sync_us(dir: &Path) -> f64 {
-    let file = tempfile::tempfile_in(dir).expect("a file in the folder");
-    for block in 0..FILE_BLOCKS {
-        write(&file, block);
-    }
-    file.sync_all().expect("the disk takes the file");
-    let syncs = (0..SYNCS).map(|number| {
-        write(&file, number % FILE_BLOCKS);
-        let started = Instant::now();
-        file.sync_data().expect("the disk takes the block");
-        started.elapsed().as_secs_f64() * 1e6
-    });
-    median(syncs.collect::<Vec<_>>())
+    let file = ProbeFile::new(dir);
+    median((0..SYNCS).map(|number| file.sync_us(number)).collect::<Vec<_>>())
 }
 
-fn write(file: &File, block: usize) {
-    let content = [block as u8; BLOCK];
-    file.write_all_at(&content, (block * BLOCK) as u64).expect("the disk takes the block");
+/// A file whose blocks exist.
+struct ProbeFile(File);
+
+impl ProbeFile {
+    fn new(dir: &Path) -> ProbeFile {
+        let file = ProbeFile(tempfile::tempfile_in(dir).expect("a file in the folder"));
+        (0..FILE_BLOCKS).for_each(|block| file.write(block));
+        file.0.sync_all().expect("the disk takes the file");
+        file
+    }
+
+    fn sync_us(&self, number: usize) -> f64 {
+        self.write(number);
+        let started = Instant::now();
+        self.0.sync_data().expect("the disk takes the block");
+        started.elapsed().as_secs_f64() * 1e6
+    }
+
+    fn write(&self, number: usize) {
+        let content = [number as u8; BLOCK];
+        let at = (number % FILE_BLOCKS * BLOCK) as u64;
+        self.0.write_all_at(&content, at).expect("the disk takes the block");
+    }
+}
+
+/// A thread that syncs a file of its own from time to time, during a run.
+pub(crate) struct Probe {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<Vec<f64>>,
+}
+
+impl Probe {
+    pub(crate) fn start(dir: &Path) -> Probe {
+        let file = ProbeFile::new(dir);
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            loop {
+                found.push(file.sync_us(found.len()));
+                if stopped.recv_timeout(BETWEEN) != Err(RecvTimeoutError::Timeout) {
+                    return found;
+                }
+            }
+        });
+        Probe { stop, thread }
+    }
+
+    /// Median time of one sync in microseconds.
+    pub(crate) fn stop(self) -> f64 {
+        drop(self.stop);
+        median(self.thread.join().expect("the probe's thread"))
+    }
 }
 
 /// Counters of written bytes. Each exceeds what this process writes, for another reason.
@@ -101,6 +154,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let before = Written::read(folder.path());
         assert!(sync_us(folder.path()) > 0.0);
+        assert!(Probe::start(folder.path()).stop() > 0.0);
         assert!(Written::read(folder.path()).since(before).is_none_or(|bytes| bytes >= 0.0));
     }
 }

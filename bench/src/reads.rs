@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use crate::disk::Probe;
 use crate::record::{ReadsRecord, Record};
 use crate::statistics::percentile;
 use crate::turns::fixture::{Fixture, Way, id_of};
@@ -68,16 +69,18 @@ fn measure(runtime: &Runtime, options: &Options, round: usize, rate: u32) -> Rea
     let dir = TempDir::new_in(&options.dir).expect("a folder for the files");
     let probe_us = disk::sync_us(dir.path());
     let (sessions, turns) = (options.sessions, turns_of_each(options.turns, options.sessions));
-    let (path, events, seconds, read_us) = runtime.block_on(async {
+    let (path, events, seconds, read_us, probe_during_us) = runtime.block_on(async {
         let fixture = Fixture::open(dir.path(), Way::Embedded, sessions).await;
         let stop = Arc::new(AtomicBool::new(false));
         let reader = tokio::spawn(read(fixture.engine.clone(), sessions, rate, Arc::clone(&stop)));
+        let probe = Probe::start(dir.path());
         let (_, seconds) = fixture.take_turns(turns).await;
+        let probe_during_us = probe.stop();
         stop.store(true, Ordering::Relaxed);
         let read_us = reader.await.expect("the reader");
         let (path, events) = (fixture.path.clone(), fixture.events_after(turns));
         fixture.close().await;
-        (path, events, seconds, read_us)
+        (path, events, seconds, read_us, probe_during_us)
     });
     verify(&path, events, sessions * turns);
     let us = |share| (!read_us.is_empty()).then(|| percentile(read_us.iter().copied(), share));
@@ -88,6 +91,7 @@ fn measure(runtime: &Runtime, options: &Options, round: usize, rate: u32) -> Rea
         reads_per_second: read_us.len() as f64 / seconds,
         turns_per_second: (sessions * turns) as f64 / seconds,
         probe_us,
+        probe_during_us: Some(probe_during_us),
         read_p50_us: us(0.5),
         read_p99_us: us(0.99),
     }

@@ -38,6 +38,9 @@ pub(crate) struct TurnsRecord {
     pub(crate) turns_per_second: f64,
     /// Median time of one `fdatasync` of a 4 KiB overwrite immediately before the run, in microseconds.
     pub(crate) probe_us: f64,
+    /// The same during the run. It includes the wait for a processor and for the syncs of the run.
+    #[serde(default)]
+    pub(crate) probe_during_us: Option<f64>,
     /// The settings that make an answer durable, as the contender reports them.
     pub(crate) durability: String,
     /// Its version.
@@ -85,6 +88,8 @@ pub(crate) struct ReadsRecord {
     pub(crate) reads_per_second: f64,
     pub(crate) turns_per_second: f64,
     pub(crate) probe_us: f64,
+    #[serde(default)]
+    pub(crate) probe_during_us: Option<f64>,
     #[serde(default)]
     pub(crate) read_p50_us: Option<f64>,
     #[serde(default)]

@@ -10,7 +10,7 @@ use clap::Args;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::disk::Written;
+use crate::disk::{Probe, Written};
 use crate::payload::Payload;
 use crate::record::{EngineFigures, Record, TurnsRecord};
 use crate::statistics::percentile;
@@ -109,6 +109,7 @@ impl Run {
             turns,
             turns_per_second: turns as f64 / measured.seconds,
             probe_us,
+            probe_during_us: Some(measured.probe_us),
             durability: DURABILITY.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             request_p50_us: Some(us(0.5)),
@@ -131,12 +132,14 @@ impl Run {
         let fixture = Fixture::open(dir, self.way, self.sessions).await;
         let before = Counted::read(&fixture.engine);
         let writer_before = cpu::of_threads("abide-writer");
+        let probe = Probe::start(dir);
         let (requests, seconds) = fixture.take_turns(self.turns).await;
+        let probe_us = probe.stop();
         let writer_s = cpu::of_threads("abide-writer") - writer_before;
         let counted = Counted::read(&fixture.engine).since(&before);
         let (path, events) = (fixture.path.clone(), fixture.events_after(self.turns));
         fixture.close().await;
-        Measured { requests, seconds, counted, writer_s, path, events }
+        Measured { requests, seconds, probe_us, counted, writer_s, path, events }
     }
 }
 
@@ -144,6 +147,7 @@ impl Run {
 struct Measured {
     requests: Vec<Request>,
     seconds: f64,
+    probe_us: f64,
     counted: Counted,
     /// Processor time of the writer thread. It is comparable even if other processes load the machine.
     writer_s: f64,

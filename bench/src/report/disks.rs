@@ -10,8 +10,10 @@ pub(super) enum Disk {
     Busy,
 }
 
-/// The time of a sync in microseconds from which a disk is busy.
+/// The time of a sync in microseconds from which a disk is busy, before a run.
 const BUSY_US: f64 = 500.0;
+/// During a run, when a probe waits for a processor and for other syncs, too.
+const BUSY_DURING_US: f64 = 1_500.0;
 
 impl Disk {
     /// The states of the runs.
@@ -33,13 +35,14 @@ impl Disk {
     }
 
     fn of(record: &Record) -> Option<Disk> {
-        let probe_us = match record {
+        let (before, during) = match record {
             Record::Machine { .. } => return None,
-            Record::Turns(run) => run.probe_us,
-            Record::Reads(run) => run.probe_us,
-            Record::Delta(run) => run.probe_us,
-            Record::Open(run) => run.probe_us,
+            Record::Turns(run) => (run.probe_us, run.probe_during_us),
+            Record::Reads(run) => (run.probe_us, run.probe_during_us),
+            Record::Delta(run) => (run.probe_us, None),
+            Record::Open(run) => (run.probe_us, None),
         };
-        Some(if probe_us < BUSY_US { Disk::Quiet } else { Disk::Busy })
+        let is_busy = before >= BUSY_US || during.is_some_and(|during| during >= BUSY_DURING_US);
+        Some(if is_busy { Disk::Busy } else { Disk::Quiet })
     }
 }

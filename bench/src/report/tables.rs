@@ -164,7 +164,7 @@ pub(super) fn peers(records: &[Record]) -> String {
                 let ratio = ratio(of_disk, ours(contender.at_once), contender.name, sessions);
                 row.extend([
                     cell(median(runs().map(|run| run.turns_per_second)), 0),
-                    cell(median(runs().map(|run| run.probe_us)), 0),
+                    probes(runs()),
                     if contender.is_ours() { String::new() } else { cell(ratio, 2) },
                 ]);
             }
@@ -174,10 +174,22 @@ pub(super) fn peers(records: &[Record]) -> String {
     let mut header = vec![String::new(), "a turn is".to_owned(), "sessions".to_owned()];
     for disk in disks {
         let rate = format!("turns/s, {}", disk.name());
-        header.extend([rate, "fdatasync µs".to_owned(), "Abide / this".to_owned()]);
+        let sync = "fdatasync µs before · during".to_owned();
+        header.extend([rate, sync, "Abide / this".to_owned()]);
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     format!("{}\n\nAn answer is durable by:\n\n{}", table(&header, rows), durable.join("\n"))
+}
+
+/// The time of a sync before and during runs.
+fn probes<'a>(runs: impl Iterator<Item = &'a TurnsRecord> + Clone) -> String {
+    let before = median(runs.clone().map(|run| run.probe_us));
+    let during = median(runs.filter_map(|run| run.probe_during_us));
+    if before.is_finite() {
+        format!("{} · {}", cell(before, 0), cell(during, 0))
+    } else {
+        "–".to_owned()
+    }
 }
 
 /// Turns beside queries.
