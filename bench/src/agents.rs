@@ -9,11 +9,8 @@ mod steps;
 mod tokens;
 
 use crate::live::report::Machine;
+use crate::marks;
 pub(crate) use options::Options;
-
-/// The marks around the table in the document.
-const BEGINS: &str = "<!-- abide-bench agents: begin -->";
-const ENDS: &str = "<!-- abide-bench agents: end -->";
 
 pub(crate) fn run(options: &Options) {
     let machine = Machine::read();
@@ -32,28 +29,9 @@ pub(crate) fn run(options: &Options) {
     println!("{text}");
     if let Some(out) = &options.out {
         let document = std::fs::read_to_string(out).expect("the document can be read");
-        let written = between_marks(&document, &text);
+        let written = marks::replace(&document, "agents", &format!("\n{text}"));
+        let written = written.expect("the document has the marks");
         std::fs::write(out, written).expect("the document can be written");
         eprintln!("written to {}", out.display());
-    }
-}
-
-/// Replaces the text between the marks.
-fn between_marks(document: &str, text: &str) -> String {
-    let (before, rest) = document.split_once(BEGINS).expect("the document has the first mark");
-    let (_, after) = rest.split_once(ENDS).expect("the document has the second mark");
-    format!("{before}{BEGINS}\n{text}{ENDS}{after}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_text_between_the_marks_changes() {
-        let document = format!("before\n{BEGINS}\nold\n{ENDS}\nafter\n");
-        let expected = format!("before\n{BEGINS}\nnew\n{ENDS}\nafter\n");
-        assert_eq!(between_marks(&document, "new\n"), expected);
-        assert_eq!(between_marks(&expected, "new\n"), expected);
     }
 }

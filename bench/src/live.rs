@@ -2,7 +2,7 @@
 
 pub(crate) mod child;
 mod database;
-mod delivery;
+pub(crate) mod delivery;
 mod help_desk;
 pub(crate) mod listener;
 mod memory;

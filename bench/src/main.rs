@@ -4,17 +4,29 @@
 mod agents;
 mod authority;
 mod cpu;
+mod delta;
+mod disk;
 mod floor;
 mod live;
+mod marks;
+mod open;
 mod pages;
 mod payload;
 mod plot;
 mod policies;
+mod reads;
+mod record;
+mod report;
 mod statistics;
 mod turns;
 mod writer;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+
+use live::report::Machine;
+use record::Record;
 
 /// Measures Abide against a baseline in the same run.
 #[derive(Debug, Parser)]
@@ -28,6 +40,18 @@ struct Options {
 enum Bench {
     /// Durable turns per second. A turn has four events: user message, tool call, its result, assistant message.
     Turns(turns::Options),
+    /// Durable turns beside one-shot queries.
+    Reads(reads::Options),
+    /// The time from a call to its delta, with one subscriber.
+    Delta(delta::Options),
+    /// The time to open a file after SIGKILL under load.
+    Open(open::Options),
+    /// Writes the tables and plots of pages from the records of a run.
+    Report(report::Options),
+    /// The machine, as a record.
+    Machine,
+    /// The time of one `fdatasync`, in microseconds.
+    Sync(disk::Options),
     /// Page sizes: the measurement for the store's default.
     Pages(pages::Options),
     /// Live queries: the cost of subscriptions for a commit, and the delivery rate of deltas.
@@ -40,6 +64,9 @@ enum Bench {
     Writer(writer::Options),
     /// Agents: the overhead of a step, many concurrent runs, and the latency of a token to a subscriber.
     Agents(agents::Options),
+    /// A child process of `open`.
+    #[command(hide = true)]
+    OpenLoad(open::LoadOptions),
     /// A child process of `agents`.
     #[command(hide = true)]
     AgentsCrowd(agents::concurrent_runs::Options),
@@ -54,9 +81,21 @@ enum Bench {
     LiveListen(live::listener::Options),
 }
 
-fn main() {
+fn main() -> ExitCode {
     match Options::parse().bench {
         Bench::Turns(options) => turns::run(&options),
+        Bench::Reads(options) => reads::run(&options),
+        Bench::Delta(options) => delta::run(&options),
+        Bench::Open(options) => open::run(&options),
+        Bench::OpenLoad(options) => open::load(&options),
+        Bench::Report(options) => {
+            if let Err(why) = report::run(&options) {
+                eprintln!("{why}");
+                return ExitCode::FAILURE;
+            }
+        }
+        Bench::Machine => Record::Machine { text: Machine::read().text().to_owned() }.print(),
+        Bench::Sync(options) => disk::run(&options),
         Bench::Pages(options) => pages::run(&options),
         Bench::Live(options) => live::run(&options),
         Bench::Policies(options) => policies::run(&options),
@@ -68,4 +107,5 @@ fn main() {
         Bench::LiveWhole(options) => live::whole::measure(&options),
         Bench::LiveListen(options) => live::listener::run(&options),
     }
+    ExitCode::SUCCESS
 }

@@ -50,3 +50,18 @@ impl Payload {
         format!("{turn:012}-{session:08}-{step:014}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turns::TURN_BYTES;
+
+    /// `bench/compare/turn.py` has the same sizes.
+    #[test]
+    fn the_texts_have_the_sizes_of_a_turn() {
+        let Payload { user, arguments, result, assistant, .. } = Payload::new();
+        let sizes = [user, arguments, result, assistant].map(|text| text.len());
+        assert_eq!(sizes, [300, 200, 500, 400]);
+        assert_eq!(sizes.iter().sum::<usize>(), TURN_BYTES);
+    }
+}

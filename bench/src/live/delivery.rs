@@ -2,6 +2,7 @@
 //! server on loopback; callers and listeners are in a separate process.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use abide_engine::{Config, Engine};
 use abide_server::AccessConfig;
@@ -101,6 +102,23 @@ struct Server {
     served: JoinHandle<std::io::Result<()>>,
     runtime: Runtime,
     _dir: TempDir,
+}
+
+/// A call, and when its caller received what followed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) answer_ms: f64,
+    pub(crate) delta_ms: f64,
+}
+
+/// Makes calls one after the other on a WebSocket that subscribes to the row that they change.
+pub(crate) fn to_one_listener(dir: &Path, calls: usize) -> Vec<Delivered> {
+    let server = Server::start(&Scope { quick: false, dir: dir.to_owned() });
+    let mut listener = Latency { listeners: 1, answer_ms: vec![], last_ms: vec![] };
+    listener.measure(&server, calls);
+    server.stop();
+    let both = listener.answer_ms.into_iter().zip(listener.last_ms);
+    both.map(|(answer_ms, delta_ms)| Delivered { answer_ms, delta_ms }).collect()
 }
 
 /// Measures both.

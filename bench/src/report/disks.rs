@@ -1,0 +1,48 @@
+//! The state of the disk in which a run was made. A virtual disk syncs fast from a cache, and for some time after much
+//! was written ten times slower. Figures of both states do not compare.
+
+use crate::record::Record;
+
+/// The state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    Quiet,
+    Busy,
+}
+
+/// The time of a sync in microseconds from which a disk is busy, before a run.
+const BUSY_US: f64 = 500.0;
+/// During a run, when a probe waits for a processor and for other syncs, too.
+const BUSY_DURING_US: f64 = 1_500.0;
+
+impl Disk {
+    /// The states of the runs.
+    pub(super) fn found(records: &[Record]) -> Vec<Disk> {
+        let is_found = |disk: &Disk| records.iter().any(|record| Disk::of(record) == Some(*disk));
+        [Disk::Quiet, Disk::Busy].into_iter().filter(is_found).collect()
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Disk::Quiet => "quiet disk",
+            Disk::Busy => "busy disk",
+        }
+    }
+
+    /// The runs in this state.
+    pub(super) fn records(self, records: &[Record]) -> Vec<Record> {
+        records.iter().filter(|record| Disk::of(record) == Some(self)).cloned().collect()
+    }
+
+    fn of(record: &Record) -> Option<Disk> {
+        let (before, during) = match record {
+            Record::Machine { .. } => return None,
+            Record::Turns(run) => (run.probe_us, run.probe_during_us),
+            Record::Reads(run) => (run.probe_us, run.probe_during_us),
+            Record::Delta(run) => (run.probe_us, None),
+            Record::Open(run) => (run.probe_us, None),
+        };
+        let is_busy = before >= BUSY_US || during.is_some_and(|during| during >= BUSY_DURING_US);
+        Some(if is_busy { Disk::Busy } else { Disk::Quiet })
+    }
+}
