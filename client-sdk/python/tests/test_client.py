@@ -54,7 +54,7 @@ async def test_arguments_beyond_json_are_refused_before_they_are_sent(client: Ab
 
 async def test_a_refusal_has_a_code_and_a_hint(client: Abide) -> None:
     with pytest.raises(NotFound) as refused:
-        await client.call.append_message(session_id="nobody", role="user", content="x")
+        await client.call.append_message(session_id="none", role="user", content="x")
     assert refused.value.code == "not_found"
     assert refused.value.hint
 

@@ -156,12 +156,12 @@ def _method(reducer: dict[str, Any], schemas: dict[str, Schema]) -> list[str]:
 
 
 def _with_arguments(description: str, arguments: Schema) -> str:
-    told = [
+    described = [
         f"{_field_name(field)}: {kind['description']}"
         for field, kind in arguments.get("properties", {}).items()
         if isinstance(kind, dict) and kind.get("description")
     ]
-    return "\n".join([description, *(["", "Args:"] if told else []), *[f"    {line}" for line in told]])
+    return "\n".join([description, *(["", "Args:"] if described else []), *[f"    {line}" for line in described]])
 
 
 def _type(schema: Schema) -> str:

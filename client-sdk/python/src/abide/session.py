@@ -241,7 +241,7 @@ class Session:
                     try:
                         return ClaimedCall.of((await self.client.call.claim_tool_call(**claim)).value), None
                     except Conflict:
-                        continue  # Another worker was first, or it waits; the next change tells.
+                        continue  # Another worker was first, or it waits; a change follows.
         raise ToolFailed(call_id, "unanswered", "the client was closed")
 
     async def _complete_approved(self, call_id: str) -> None:

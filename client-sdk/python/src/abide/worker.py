@@ -88,7 +88,7 @@ class Worker:
         except NotFound:
             return None
         except Overloaded:
-            # A limit of the tool holds the calls back. No change of a row tells when it does not any more.
+            # A limit of the tool holds the calls back. No row changes when the limit ends.
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._pending.set)
             return None
 
