@@ -75,6 +75,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         CreateSession,
         CreateToken,
         DecideApproval,
+        DeleteEntries,
         DisableIdentity,
         DropPolicy,
         EnableIdentity,
@@ -104,6 +105,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         StartRun,
         SuspendSession,
         WaitRun,
+        WriteEntries,
     ];
     let modules = crate::reducers::modules();
     let callable: BTreeSet<&str> =

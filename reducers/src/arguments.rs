@@ -9,6 +9,7 @@ pub use crate::access::role::{RemoveRole, SetRole};
 pub use crate::access::token::{CreateToken, RevokeToken};
 pub use crate::agent::{RegisterAgent, RetireAgent};
 pub use crate::approval::DecideApproval;
+pub use crate::collection::{DeleteEntries, WriteEntries};
 pub use crate::delegation::StartChildRun;
 pub use crate::handoff::{
     ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,

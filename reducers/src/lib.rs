@@ -10,6 +10,7 @@ pub mod agent;
 pub mod approval;
 pub mod arguments;
 pub mod cleanup;
+pub mod collection;
 pub mod delegation;
 pub mod handoff;
 pub mod message;
@@ -38,6 +39,7 @@ pub use access::token::Token;
 pub use agent::{Agent, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
 pub use cleanup::{Cleanup, CleanupKind};
+pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use message::AgentState;
@@ -69,5 +71,6 @@ pub fn modules() -> Vec<Module> {
         token::module(),
         denial::module(),
         cleanup::module(),
+        collection::module(),
     ]
 }

@@ -89,6 +89,15 @@ pub fn batch_steps(calls: usize) -> u64 {
 /// large one reads it, writes it, logs it and returns it, for some milliseconds each megabyte.
 pub const BATCH_RESULT_BYTES: usize = 4 << 20;
 
+/// Entries of a collection that one call writes or deletes by key: a few milliseconds of work.
+pub const ENTRIES_OF_A_CALL: usize = 1_000;
+
+/// Entries of a collection that one call deletes by a prefix of their keys.
+pub const ENTRIES_DELETED: usize = 200;
+
+/// Bytes of an entry's key: several names, since frameworks address their data by paths.
+pub const ENTRY_KEY_BYTES: usize = 1_024;
+
 /// Steps that the policies of a caller's role may take on the writer in one call. A condition can read tables, and
 /// with them rows that a tenant has stored.
 pub const POLICY_STEPS: u64 = 1_000_000;

@@ -106,6 +106,17 @@ CREATE INDEX cleanups_due_at ON cleanups (due_at);
 
 CREATE INDEX cleanups_session_id ON cleanups (session_id);
 
+CREATE TABLE collections (
+  id TEXT PRIMARY KEY NOT NULL,
+  kind TEXT NOT NULL,
+  scope TEXT NOT NULL,
+  fencing_token INTEGER,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX collections_kind_id ON collections (kind, id);
+
 CREATE TABLE delegations (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
@@ -134,6 +145,17 @@ CREATE TABLE denied_attempts (
 ) STRICT;
 
 CREATE INDEX denied_attempts_caller ON denied_attempts (caller);
+
+CREATE TABLE entries (
+  collection_id TEXT NOT NULL REFERENCES collections(id) DEFERRABLE INITIALLY DEFERRED,
+  key TEXT NOT NULL,
+  data TEXT,
+  blob BLOB,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (collection_id, key)
+) STRICT;
 
 CREATE TABLE events (
   seq INTEGER PRIMARY KEY NOT NULL,

@@ -53,6 +53,7 @@ start_child_run {"call_id":"grown~1","fencing_token":"$seq","agent":"support","i
 request_supervisor_handoff {"session_id":"kid","reason":"x","required_capability":"x"}
 create_identity {"id":"ann","role":"app"}
 create_token {"id":"aaaaaaaa","identity_id":"ann","hash":"0000000000000000000000000000000000000000000000000000000000000000","last_four":"abcd"}
+write_entries {"collection_id":"box","scope":{"tenant":"a"},"puts":[{"key":"k","data":1}]}
 set_role {"name":"clerk","reducers":["append_message"]}
 set_policy {"table":"timers","role":"clerk","name":"p","condition":"1"}
 "#;
@@ -144,6 +145,8 @@ const COPIES: &[Copies] = &[
     ("tokens", "1", ALL, &[("id", "'token' || {n}")]),
     ("roles", "1", ALL, &[("name", "'role' || {n}")]),
     ("policies", "1", 250, &[("role", "'none' || {n}")]),
+    ("collections", "1", ALL, &[("id", "'box' || {n}")]),
+    ("entries", "1", ALL, &[("key", "'k' || {n}")]),
     ("waiting", "id = 'foreign' AND queue = 'tqueued'", ALL, &[("id", "'foreign' || {n}")]),
     ("waiting", "id = 'pending'", ALL, &[("id", "'pending' || {n}")]),
     ("waiting", "id = 'foreign' AND queue = 'r'", ALL, &[("id", "'foreign' || {n}")]),

@@ -100,6 +100,14 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ("release_handoff", json!({"id": ho, "fencing_token": handoff})),
         ("resolve_handoff", json!({"id": ho, "fencing_token": handoff, "resolution": "forged"})),
         ("reject_handoff", json!({"id": ho, "fencing_token": handoff, "reason": "forged"})),
+        (
+            "write_entries",
+            json!({"collection_id": "e1", "puts": [{"key": "forged"}], "fencing_token": run}),
+        ),
+        (
+            "delete_entries",
+            json!({"collection_id": "e1", "prefix": "forged", "fencing_token": run}),
+        ),
     ]
 }
 
@@ -150,7 +158,9 @@ fn non_holders_cannot_end_leases() {
         // A holder that lost the capability cannot end the call or resolve the handoff either.
         let demoted = caller("worker-1", "app", &[]);
         for (reducer, args) in uses(&world, tokens).await {
-            let needs_none = ["release_handoff", "request_tool_call"].contains(&reducer);
+            let needs_none =
+                ["release_handoff", "request_tool_call", "write_entries", "delete_entries"]
+                    .contains(&reducer);
             if !reducer.ends_with("_run") && !needs_none {
                 let denied = call(&world, &demoted, reducer, &args).await;
                 assert_eq!(denied.expect_err(reducer), Code::Denied, "{reducer}");

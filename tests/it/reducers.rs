@@ -5,6 +5,7 @@ mod agents;
 mod approvals;
 mod arguments;
 mod cancellation;
+mod collections;
 mod handoffs;
 mod identities;
 mod messages;

@@ -167,7 +167,7 @@ impl LogFile {
         }
     }
 
-    /// All rows of a table, by primary key.
+    /// All rows of a table, by primary key. A file from before the table was declared has none.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -176,6 +176,12 @@ impl LogFile {
         table: &TableSpec,
         each: &mut dyn FnMut(&[Value]),
     ) -> Result<(), StoreError> {
+        let mut is_there = false;
+        let named = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        writer::run(&self.connection, named, &[table.name.into()], &mut |_| is_there = true)?;
+        if !is_there {
+            return Ok(());
+        }
         let keys: Vec<&str> = table.key.iter().map(|at| table.columns[*at].name).collect();
         let sql = format!("SELECT * FROM {} ORDER BY {}", table.name, keys.join(", "));
         writer::run(&self.connection, &sql, &[], each).map(drop)

@@ -39,6 +39,8 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
         &[
             "create_session",
             "append_message",
+            "write_entries",
+            "delete_entries",
             "suspend_session",
             "resume_session",
             "complete_session",

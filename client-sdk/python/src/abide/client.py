@@ -1,0 +1,339 @@
+"""The client: calls, queries and subscriptions, over one connection."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeAlias, TypeVar, overload
+
+import httpx
+
+from .connection import Connection
+from .dial import Address, Dial, dial
+from .engine import Engine
+from .errors import ConnectionFailed, refusal
+from .records import Result
+from .session import Session
+from .subscription import Subscription
+from .subscriptions import Start
+from .supervisor import Supervisor
+from .values import Params, decode_row, encode_params
+from .worker import Worker
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+DEADLINE = 60.0
+"""Seconds after which an unanswered request fails, unless the client or the request has another deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Generic[T]):
+    """The reply to a call."""
+
+    seq: int
+    """The call's position in the log; that of the original call if this one is a duplicate."""
+    duplicate: bool
+    """Whether an earlier call with the same request id already took effect."""
+    value: T
+    """What the reducer returned."""
+
+    def __getitem__(self, name: str) -> Any:
+        """A member of what the reducer returned."""
+        return self.value[name]  # type: ignore[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a batch."""
+
+    reducer: str
+    args: Mapping[str, Any]
+
+
+AnyCall: TypeAlias = Call | tuple[str, Mapping[str, Any]]
+
+
+class Calls:
+    """Calls of reducers: `client.call.append_message(session_id="s1", role="user", content="Hello")`.
+
+    `client.call("append_message", {...}, request_id=…)` is the same by name, with options.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Abide) -> None:
+        self._client = client
+
+    def __getattr__(self, reducer: str) -> Callable[..., Awaitable[Committed[Any]]]:
+        if reducer.startswith("_"):
+            raise AttributeError(reducer)
+        return lambda **args: self(reducer, args)
+
+    async def __call__(
+        self,
+        reducer: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> Committed[Any]:
+        """Calls a reducer.
+
+        The call has a request id, one for all attempts: however often the connection is lost and the call is sent again,
+        it takes effect at most once. A later call with the same `request_id`, also from another process, gets the stored
+        reply. `deadline` is in seconds.
+
+        Raises:
+            Refused: nothing was written.
+            TimedOut: there was no answer in time; a retry with its `request_id` is safe.
+        """
+        message = {
+            "op": "call",
+            "reducer": reducer,
+            "args": args or {},
+            "request_id": request_id or new_request_id(),
+        }
+        frame = await self._client._ask(message, f"the call of {reducer}", deadline)
+        return Committed(frame["seq"], frame["duplicate"], frame.get("result"))
+
+
+class Abide:
+    """A client of an Abide engine.
+
+    Make it with `Abide.open` or `Abide.connect`, and await it or enter it with `async with`. One client serves any number
+    of tasks of one event loop.
+    """
+
+    def __init__(self, dial: Dial, address: Callable[[], Address | None], *, deadline: float = DEADLINE) -> None:
+        self._connection = Connection(dial)
+        self._address = address
+        self._deadline = deadline
+        self._is_started = False
+        self.call = Calls(self)
+        """Calls reducers; see `Calls`."""
+
+    @staticmethod
+    def open(path: str | os.PathLike[str] = "abide.db", *, binary: str | None = None, deadline: float = DEADLINE) -> Abide:
+        """A client of a database file, which is created if it does not exist.
+
+        It starts the engine as a child process, or uses the one that another process has started for the same file. The
+        engine ends with its last user.
+        """
+        engine = Engine(path, binary)
+        return Abide(engine, lambda: engine.address, deadline=deadline)
+
+    @staticmethod
+    def connect(
+        url: str = "http://127.0.0.1:7341",
+        *,
+        token: str | None = None,
+        scope: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE,
+    ) -> Abide:
+        """A client of a server (`abide serve`).
+
+        `scope` restricts the client to rows of this scope, in addition to the scope of its credentials.
+        """
+        address = Address(url, token=token, scope=scope)
+        return Abide(lambda: dial(address), lambda: address, deadline=deadline)
+
+    async def start(self) -> Abide:
+        """Connects. Awaiting the client does the same.
+
+        Raises:
+            ConnectionFailed: no server answers.
+            Unauthenticated: the server rejects the credentials.
+        """
+        if not self._is_started:
+            await self._connection.start()
+            self._is_started = True
+        return self
+
+    async def close(self) -> None:
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end."""
+        await self._connection.close()
+
+    def __await__(self) -> Generator[Any, None, Abide]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Abide:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now. A client without one reconnects by itself."""
+        return self._connection.connected
+
+    @property
+    def reconnects(self) -> int:
+        """How often the client has connected again."""
+        return self._connection.reconnects
+
+    async def batch(
+        self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
+    ) -> Committed[list[Committed[Any]]]:
+        """Calls several reducers in one transaction, all or nothing. See `Calls.__call__` for the options."""
+        items = [call if isinstance(call, Call) else Call(*call) for call in calls]
+        message = {
+            "op": "batch",
+            "calls": [{"reducer": call.reducer, "args": call.args} for call in items],
+            "request_id": request_id or new_request_id(),
+        }
+        frame = await self._ask(message, f"the batch of {len(items)} calls", deadline)
+        results = [Committed(one["seq"], frame["duplicate"], one["result"]) for one in frame["results"]]
+        return Committed(frame["seq"], frame["duplicate"], results)
+
+    @overload
+    async def sql(
+        self, sql: str, params: Params | None = None, *, as_of: int | None = None, deadline: float | None = None
+    ) -> Result[Any]: ...
+    @overload
+    async def sql(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[R],
+        as_of: int | None = None,
+        deadline: float | None = None,
+    ) -> Result[R]: ...
+    async def sql(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[Any] | None = None,
+        as_of: int | None = None,
+        deadline: float | None = None,
+    ) -> Result[Any]:
+        """Runs one read-only statement.
+
+        The rows are named tuples, or instances of `into`, which gets the columns as arguments. `as_of` reads the state
+        after a seq.
+
+        Raises:
+            BadRequest: the statement is invalid.
+        """
+        message: dict[str, Any] = {"op": "sql", "sql": sql}
+        if params:
+            message["params"] = encode_params(params)
+        if as_of is not None:
+            message["as_of"] = as_of
+        frame = await self._ask(message, "the query", deadline)
+        cells = [decode_row(row) for row in frame["rows"]]
+        return Result(frame["seq"], tuple(frame["columns"]), cells, into)
+
+    @overload
+    def subscribe(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        after_seq: int | None = None,
+        as_of: int | None = None,
+        checksum: bool = True,
+        explain: bool = False,
+    ) -> Subscription[Any]: ...
+    @overload
+    def subscribe(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[R],
+        after_seq: int | None = None,
+        as_of: int | None = None,
+        checksum: bool = True,
+        explain: bool = False,
+    ) -> Subscription[R]: ...
+    def subscribe(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[Any] | None = None,
+        after_seq: int | None = None,
+        as_of: int | None = None,
+        checksum: bool = True,
+        explain: bool = False,
+    ) -> Subscription[Any]:
+        """Subscribes to a query: its result and all later changes of it.
+
+        `after_seq` is for a consumer that has processed everything up to it: it gets the changes since, and the
+        subscription holds no rows. `as_of` starts with the result as of a seq. With `checksum` the rows are compared with
+        the server's checksum after each change, and fetched again if they differ.
+        """
+        query: dict[str, Any] = {"sql": sql}
+        if params:
+            query["params"] = encode_params(params)
+        if checksum and after_seq is None:
+            query["checksum"] = True
+        if explain:
+            query["explain"] = True
+        start = Start(after_seq, None if after_seq is not None else as_of)
+        return Subscription(self._connection, query, start, into, self._deadline)
+
+    async def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
+        """How a live query would be maintained, and at what cost; see docs/protocol.md."""
+        message: dict[str, Any] = {"op": "explain", "sql": sql, "params": encode_params(params)}
+        frame = await self._ask(message, "the explanation", None)
+        return {name: value for name, value in frame.items() if name not in ("op", "id")}
+
+    async def get(self, path: str) -> Any:
+        """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
+
+        Raises:
+            Refused: the server refuses it.
+        """
+        address = self._address()
+        if address is None:
+            raise ConnectionFailed("the client is not connected", hint="await it first")
+        transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
+        async with httpx.AsyncClient(base_url=address.url, headers=address.headers(), transport=transport) as http:
+            try:
+                response = await http.get(path)
+            except httpx.HTTPError as why:
+                raise ConnectionFailed(f"{path} cannot be read: {why}") from why
+        if response.is_error:
+            raise refusal(response.json())
+        return response.json()
+
+    async def session(
+        self,
+        session_id: str | None = None,
+        *,
+        agent: str = "agent",
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """The session with this id, which is created if it does not exist; a new one without an id."""
+        return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
+
+    def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
+        """A worker that runs tool calls; see `Worker.serve`."""
+        return Worker(self, name, lease_ms=lease_ms)
+
+    def supervisor(self, *, lease_ms: int = 30_000) -> Supervisor:
+        """A supervisor that takes over sessions; see `Supervisor.serve`."""
+        return Supervisor(self, lease_ms=lease_ms)
+
+    async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
+        if not self._is_started:
+            await self.start()
+        return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
+
+
+def new_request_id() -> str:
+    """A UUID of version 7: unique, and ordered by time."""
+    random = int.from_bytes(os.urandom(10), "big")
+    high = (time.time_ns() // 1_000_000) << 80
+    number = high | (7 << 76) | ((random >> 68) & 0xFFF) << 64 | (2 << 62) | (random & ((1 << 62) - 1))
+    return str(uuid.UUID(int=number))

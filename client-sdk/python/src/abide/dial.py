@@ -1,0 +1,119 @@
+"""Connecting: addresses, the handshake, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from .errors import AbideError, BadRequest, ConnectionFailed, Denied, Unauthenticated, refusal
+
+SUBPROTOCOL = Subprotocol("abide.v1")
+"""The WebSocket subprotocol, and the version of the protocol that this package speaks."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for a connection attempt, name resolution and handshake included."""
+
+MESSAGE_BYTES = 512 << 20
+"""The longest message that is read: a coalesced change of a large result is one message."""
+
+Dial: TypeAlias = Callable[[], Awaitable[ClientConnection]]
+"""Makes a connection."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, and how the client presents itself."""
+
+    url: str
+    """`http://host:port`, `https://…`, or any such URL for a Unix socket."""
+    socket: str | None = None
+    """The path of a Unix socket."""
+    token: str | None = None
+    scope: Mapping[str, str] | None = None
+    """Restricts the connection to this scope, in addition to that of the credentials."""
+
+    def __repr__(self) -> str:
+        # The token is a secret.
+        return f"Address({self.socket or self.url!r})"
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        headers = {}
+        if self.token is not None:
+            if not self.token.isascii() or not self.token.isprintable():
+                raise BadRequest("the token has characters that are not allowed in a header", code="bad_arguments")
+            headers["Authorization"] = f"Bearer {self.token}"
+        if self.scope:
+            headers["Abide-Scope"] = json.dumps(dict(self.scope), separators=(",", ":"))
+        return headers
+
+    def websocket_url(self) -> str:
+        """The URL of the WebSocket.
+
+        Raises:
+            BadRequest: the address is not `http(s)://host[:port][/path]`.
+        """
+        parts = urlsplit(self.url)
+        schemes = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
+        if parts.scheme not in schemes or not parts.hostname or parts.query or "@" in parts.netloc:
+            raise BadRequest(
+                f"{self.url!r} is not a server address",
+                code="bad_arguments",
+                hint="an address looks like http://127.0.0.1:7341; pass a token with token=",
+            )
+        return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/ws"
+
+
+async def dial(address: Address) -> ClientConnection:
+    """Opens a WebSocket.
+
+    Raises:
+        ConnectionFailed: there is no server.
+        Refused: the server rejects the credentials or the scope.
+    """
+    options: dict[str, Any] = {
+        "subprotocols": [SUBPROTOCOL],
+        "additional_headers": address.headers(),
+        "max_size": MESSAGE_BYTES,
+        "compression": None,
+        "ping_interval": None,
+        "close_timeout": 1,
+        "open_timeout": CONNECT_TIMEOUT,
+    }
+    url = address.websocket_url()
+    try:
+        if address.socket is not None:
+            return await unix_connect(address.socket, uri=url, **options)
+        return await connect(url, proxy=None, **options)
+    except InvalidStatus as why:
+        raise _rejected(address, why) from why
+    except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as why:
+        detail = str(why).lower() or f"no answer within {CONNECT_TIMEOUT:.0f} s"
+        raise ConnectionFailed(
+            f"{address.socket or address.url} cannot be reached: {detail}",
+            hint="is it running? abide serve starts one",
+        ) from why
+
+
+def _rejected(address: Address, why: InvalidStatus) -> AbideError:
+    """The error of an answer that is not a WebSocket upgrade."""
+    response = why.response
+    try:
+        problem = json.loads(response.body or b"")
+    except ValueError:
+        problem = None
+    if isinstance(problem, dict) and "code" in problem and "detail" in problem:
+        return refusal(problem)
+    if response.status_code == 401:
+        return Unauthenticated("the server requires a valid token", code="unauthenticated")
+    if response.status_code == 403:
+        return Denied("the server denied access", code="denied")
+    return ConnectionFailed(f"{address.url} cannot be reached: it answers {response.status_code} instead of opening a WebSocket")

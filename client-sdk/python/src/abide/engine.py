@@ -1,0 +1,115 @@
+"""The engine as a child process: `abide open FILE` serves one file for all processes that open it.
+
+The engine ends when no connection has been open for two seconds, so a process that is killed leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection
+
+from .backoff import Backoff
+from .dial import SUBPROTOCOL, Address, dial
+from .errors import AbideError, ConnectionFailed, EngineNotFound, IncompatibleVersion, refusal
+
+_ATTEMPTS = 5
+
+
+def find_binary() -> str:
+    """The `abide` binary: of `ABIDE_BINARY`, of this package, or on PATH.
+
+    Raises:
+        EngineNotFound: there is none.
+    """
+    given = os.environ.get("ABIDE_BINARY")
+    if given:
+        return given
+    packed = Path(__file__).parent / "_bin" / ("abide.exe" if os.name == "nt" else "abide")
+    if packed.is_file():
+        return str(packed)
+    found = shutil.which("abide")
+    if found is None:
+        raise EngineNotFound(
+            "there is no abide binary",
+            hint="install a wheel for this platform, put abide on PATH, or set ABIDE_BINARY",
+        )
+    return found
+
+
+class Engine:
+    """Finds or starts the engine of a file, and connects to it. It starts again when the engine has ended."""
+
+    def __init__(self, path: str | os.PathLike[str], binary: str | None = None) -> None:
+        self._path = os.path.abspath(path)
+        self._binary = binary
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> Address | None:
+        """Where the engine listens; `None` before the first connection."""
+        return self._address
+
+    async def __call__(self) -> ClientConnection:
+        """Connects.
+
+        Raises:
+            AbideError: the engine cannot start, or the file is in use by a server.
+        """
+        backoff = Backoff()
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if self._address is None:
+                    self._address = await asyncio.to_thread(self._open)
+                return await dial(self._address)
+            except ConnectionFailed:
+                # The engine was about to end, or it was killed.
+                self._address = None
+                if attempt == _ATTEMPTS:
+                    raise
+            await asyncio.sleep(backoff.next())
+        raise AssertionError("the loop returns or raises")
+
+    def _open(self) -> Address:
+        """Runs `abide open`, and reads the one line that it prints."""
+        command = [self._binary or find_binary(), "open", self._path, "--json"]
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        except OSError as why:
+            raise EngineNotFound(
+                f"{command[0]} cannot be run: {why}", hint="install a wheel for this platform, or set ABIDE_BINARY"
+            ) from why
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            line = stdout.readline()
+        # Collects the exit status of an engine that ends before this process.
+        threading.Thread(target=process.wait, name="abide engine", daemon=True).start()
+        return _read_address(line, self._path)
+
+
+def _read_address(line: bytes, path: str) -> Address:
+    try:
+        said: dict[str, Any] = json.loads(line)
+    except ValueError as why:
+        raise AbideError(
+            f"the engine of {path} did not start",
+            code="engine_failed",
+            hint=f"run  abide open {path}  to see why",
+        ) from why
+    if "error" in said:
+        raise refusal(said["error"])
+    if said.get("protocol") != SUBPROTOCOL:
+        raise IncompatibleVersion(
+            f"the engine {said.get('version')} speaks {said.get('protocol')}, this package {SUBPROTOCOL}",
+            hint="install a package and an engine of the same version",
+        )
+    if "socket" in said:
+        return Address("http://localhost", socket=said["socket"])
+    return Address(said["url"], token=said.get("token"))

@@ -1,0 +1,175 @@
+"""Errors, split by what a caller can do about them. Each has a stable `code` and, if there is advice, a `hint`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class AbideError(Exception):
+    """The base of all errors of this package.
+
+    `code` is stable: programs branch on it, never on the text. `hint` says how to fix the error.
+    """
+
+    code: str = "internal"
+
+    def __init__(self, detail: str, *, code: str | None = None, hint: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        hint = f" (hint: {self.hint})" if self.hint else ""
+        return f"{self.code}: {self.detail}{hint}"
+
+
+class Refused(AbideError):
+    """The server refused the request, and nothing was written.
+
+    The subclasses cover the codes on which programs branch most often; `code` has the exact one.
+    """
+
+    def __init__(self, detail: str, *, code: str, hint: str | None = None, retry_after_ms: int | None = None) -> None:
+        super().__init__(detail, code=code, hint=hint)
+        self.retry_after_ms = retry_after_ms
+
+
+class BadRequest(Refused):
+    """The request, its arguments or its SQL are wrong. A retry without a change fails again."""
+
+
+class Unauthenticated(Refused):
+    """The credentials are missing, invalid or revoked."""
+
+
+class Denied(Refused):
+    """The caller lacks the permission."""
+
+
+class NotFound(Refused):
+    """The object does not exist, or the caller may not see it."""
+
+
+class Conflict(Refused):
+    """The state of the row does not allow it, or an id is used by something else."""
+
+
+class LeaseLost(Conflict):
+    """The caller no longer holds the lease."""
+
+
+class LimitExceeded(Refused):
+    """The request exceeds a limit."""
+
+
+class Overloaded(Refused):
+    """The server is overloaded, or the caller exceeds its rate limit. A later retry can succeed."""
+
+
+class ConnectionFailed(AbideError):
+    """No server answers at the address. Nothing was sent."""
+
+    code = "unreachable"
+
+
+class TimedOut(AbideError):
+    """There was no answer within the deadline. It is unknown whether the call took effect.
+
+    A retry with the same `request_id` takes effect at most once.
+    """
+
+    code = "timed_out"
+
+    def __init__(self, detail: str, *, request_id: str | None = None) -> None:
+        hint = "retry, or set a longer deadline"
+        if request_id is not None:
+            hint = "retry with the same request id: the call takes effect at most once"
+        super().__init__(detail, hint=hint)
+        self.request_id = request_id
+
+
+class ProtocolError(AbideError):
+    """The server sent a message that violates `abide.v1`."""
+
+    code = "protocol"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, hint="use an SDK and a server of the same version")
+
+
+class IncompatibleVersion(AbideError):
+    """The engine speaks another version of the protocol."""
+
+    code = "incompatible_version"
+
+
+class EngineNotFound(AbideError):
+    """There is no `abide` binary."""
+
+    code = "engine_not_found"
+
+
+class Closed(AbideError):
+    """The client was closed."""
+
+    code = "closed"
+
+    def __init__(self, detail: str = "the client is closed") -> None:
+        super().__init__(detail)
+
+
+class UnknownOutcome(AbideError):
+    """A tool call may have run: its worker disappeared, and its tool must not run twice.
+
+    Find out whether it ran, and record that with the reducer `settle_tool_call`.
+    """
+
+    code = "unknown_outcome"
+
+    def __init__(self, call_id: str, tool_name: str) -> None:
+        super().__init__(
+            f"the worker of call {call_id} of {tool_name} disappeared, and the tool must not run twice",
+            hint="find out whether it ran, then record that with settle_tool_call",
+        )
+        self.call_id = call_id
+
+
+class ToolFailed(AbideError):
+    """A tool call ended without a result: it failed, was rejected, or was cancelled. `status` says which."""
+
+    code = "tool_failed"
+
+    def __init__(self, call_id: str, status: str, error: str | None) -> None:
+        super().__init__(f"call {call_id} is {status}: {error or 'no reason was given'}")
+        self.call_id = call_id
+        self.status = status
+        self.error = error
+
+
+_BY_CODE: dict[str, type[Refused]] = {
+    "bad_request": BadRequest,
+    "bad_arguments": BadRequest,
+    "bad_sql": BadRequest,
+    "unsupported_sql": BadRequest,
+    "unknown_reducer": BadRequest,
+    "unauthenticated": Unauthenticated,
+    "denied": Denied,
+    "not_found": NotFound,
+    "conflict": Conflict,
+    "bad_transition": Conflict,
+    "call_id_conflict": Conflict,
+    "request_id_conflict": Conflict,
+    "lease_lost": LeaseLost,
+    "limit_exceeded": LimitExceeded,
+    "overloaded": Overloaded,
+}
+
+
+def refusal(problem: dict[str, Any]) -> Refused:
+    """The error of a problem document or of an `error` message."""
+    code = str(problem.get("code") or "internal")
+    detail = str(problem.get("detail") or "the server gives no reason")
+    kind = _BY_CODE.get(code, Refused)
+    return kind(detail, code=code, hint=problem.get("hint"), retry_after_ms=problem.get("retry_after_ms"))

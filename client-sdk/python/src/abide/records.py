@@ -1,0 +1,100 @@
+"""Rows as named tuples or dataclasses, and the result of a query."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from .errors import NotFound
+from .values import Row
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+R = TypeVar("R")
+
+
+@lru_cache(maxsize=1024)
+def row_type(columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """Makes named tuples with these fields. A column that is no Python name is `_` and its position."""
+    made: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
+    make: Callable[[Iterable[Any]], Any] = made._make
+    return make
+
+
+def row_maker(columns: tuple[str, ...], into: type[R] | None) -> Callable[[Row], R]:
+    """A function from cells to a row: a named tuple, or an instance of `into` with the columns as arguments."""
+    if into is None:
+        return row_type(columns)
+    return lambda row: into(**dict(zip(columns, row, strict=True)))
+
+
+class Result(Sequence[R], Generic[R]):
+    """The result of a query: its rows, in order."""
+
+    __slots__ = ("cells", "columns", "rows", "seq")
+
+    def __init__(self, seq: int, columns: tuple[str, ...], cells: list[Row], into: type[R] | None) -> None:
+        self.seq = seq
+        """The state that the query read; it is durable."""
+        self.columns = columns
+        """The names of the columns."""
+        self.cells = cells
+        """The rows as plain tuples."""
+        self.rows: list[R] = list(map(row_maker(columns, into), cells))
+        """The rows as named tuples, or as the type that was asked for."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> R: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[R]: ...
+    def __getitem__(self, at: int | slice) -> R | list[R]:
+        return self.rows[at]
+
+    def __repr__(self) -> str:
+        return f"Result(seq={self.seq}, rows={self.rows!r})"
+
+    def first(self) -> R | None:
+        """The first row; `None` if there is none."""
+        return self.rows[0] if self.rows else None
+
+    def one(self) -> R:
+        """The only row.
+
+        Raises:
+            NotFound: there are no rows, or several.
+        """
+        if len(self.rows) != 1:
+            raise NotFound(f"the query has {len(self.rows)} rows, not one", code="not_found")
+        return self.rows[0]
+
+    def scalar(self) -> Any:
+        """The first cell of the only row."""
+        self.one()
+        return self.cells[0][0]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.cells]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas data frame. It needs the package `pandas`."""
+        import pandas
+
+        return pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table. It needs the package `pyarrow`."""
+        import pyarrow
+
+        columns = list(zip(*self.cells, strict=True)) or [()] * len(self.columns)
+        return pyarrow.table([pyarrow.array(cells) for cells in columns], names=list(self.columns))

@@ -1,0 +1,295 @@
+"""A query result that is kept up to date: a snapshot with the later changes applied."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable
+from operator import itemgetter
+from typing import Any
+
+from .checksum import checksum, row_hash
+from .order import SortKey, cell_key, exact_key
+from .shape import Changes, PositionedChanges, Shape
+from .values import Cell, Row
+
+_MASK = (1 << 64) - 1
+
+
+class Mismatch(Exception):
+    """A change does not apply to the current rows, or leads to another checksum than the server's."""
+
+
+class Layout:
+    """How the rows of one shape compare, and what identifies them."""
+
+    def __init__(self, shape: Shape) -> None:
+        names = [column.name for column in shape.columns]
+        try:
+            self.key_at = [names.index(name) for name in shape.key]
+        except ValueError as why:
+            raise Mismatch(f"a key column is not among the columns: {why}") from why
+        self.width = len(names)
+        if any(not 0 <= term.index < self.width for term in shape.order):
+            raise Mismatch("the result is sorted by a column that it does not have")
+        self.is_ordered = bool(shape.order)
+        self._terms: list[Callable[[Row], Any]] = [term.key() for term in shape.order]
+
+    def check_width(self, row: Row) -> None:
+        """Refuses a row with too many or too few cells."""
+        if len(row) != self.width:
+            raise Mismatch(f"a row has {len(row)} cells, the result {self.width} columns")
+
+    def key_of(self, row: Row) -> Row:
+        """The key of a row; the whole row if the result has no key. Deletes are reported by it."""
+        return tuple([row[at] for at in self.key_at]) if self.key_at else row
+
+    def sort_key(self, row: Row) -> SortKey:
+        """Orders rows by the ORDER BY, then by the key; without a key, by all cells."""
+        last = [cell_key(row[at]) for at in self.key_at] if self.key_at else [exact_key(cell) for cell in row]
+        return (*[term(row) for term in self._terms], *last)
+
+
+class ResultRows:
+    """A result in its query's order; in key order if the query has no ORDER BY."""
+
+    def __init__(self, shape: Shape, rows: list[Row], expected: int | None) -> None:
+        """The rows of a snapshot, checked against the server's checksum if there is one.
+
+        Raises:
+            Mismatch: the rows do not fit the shape or the checksum.
+        """
+        self.layout = layout = Layout(shape)
+        for row in rows:
+            layout.check_width(row)
+        self._checksum = None if expected is None else checksum(rows)
+        _check_checksum(self._checksum, expected)
+        self._is_top_n = shape.top_n
+        self._by_key: dict[Hashable, Row] = {}
+        if layout.key_at:
+            self._by_key = {identity(layout.key_of(row)): row for row in rows}
+            if len(self._by_key) != len(rows):
+                raise Mismatch("two rows of the snapshot have the same key")
+        # The snapshot in the order received, if the order kept here differs; until the first change.
+        self._as_received: list[Row] | None = None
+        self._rows = rows
+        self._sort_keys: list[SortKey] = []
+        if not shape.top_n:
+            self._sort()
+            if layout.is_ordered and self._rows != rows:
+                self._as_received = rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, in order, hidden columns included."""
+        return self._rows if self._as_received is None else self._as_received
+
+    def _sort(self) -> None:
+        keyed = [(self.layout.sort_key(row), row) for row in self._rows]
+        keyed.sort(key=itemgetter(0))
+        self._sort_keys = [key for key, _ in keyed]
+        self._rows = [row for _, row in keyed]
+
+    def apply(self, changes: Changes, expected: int | None) -> Changes:
+        """Applies a change: all of it, or nothing.
+
+        Returns it with the rows of a top-N result in the three lists.
+
+        Raises:
+            Mismatch: it does not fit the rows, or does not lead to the expected checksum.
+        """
+        if self._is_top_n or changes.positioned:
+            return self._apply_top_n(changes.positioned or PositionedChanges([], [], []), expected)
+        gone, come = self._difference(changes)
+        summed = self._checksum_after(gone, come)
+        _check_checksum(summed, expected)
+        self._checksum = summed
+        self._as_received = None
+        self._replace(gone, come)
+        return changes
+
+    def _apply_top_n(self, changes: PositionedChanges, expected: int | None) -> Changes:
+        rows = list(self._rows)
+        gone: list[Row] = []
+        for at in changes.deletes:
+            if not 0 <= at < len(rows):
+                raise Mismatch(f"position {at} is beyond the top-N result")
+            gone.append(rows.pop(at))
+        reported = Changes(
+            [self.layout.key_of(row) for row in gone],
+            [row for _, row in changes.inserts],
+            [row for _, row in changes.updates],
+            changes if changes.deletes or changes.inserts or changes.updates else None,
+        )
+        for at, row in changes.inserts:
+            self.layout.check_width(row)
+            if not 0 <= at <= len(rows):
+                raise Mismatch(f"position {at} is beyond the top-N result")
+            rows.insert(at, row)
+        for at, row in changes.updates:
+            self.layout.check_width(row)
+            if not 0 <= at < len(rows):
+                raise Mismatch(f"position {at} is beyond the top-N result")
+            gone.append(rows[at])
+            rows[at] = row
+        summed = self._checksum_after(gone, reported.inserts + reported.updates)
+        _check_checksum(summed, expected)
+        self._checksum, self._rows, self._is_top_n = summed, rows, True
+        return reported
+
+    def _difference(self, changes: Changes) -> tuple[list[Row], list[Row]]:
+        """The rows that leave and the rows that come, without a change of the state."""
+        for row in changes.inserts + changes.updates:
+            self.layout.check_width(row)
+        if not self.layout.key_at:
+            return self._difference_without_key(changes)
+        after: dict[Hashable, Row | None] = {}
+
+        def put(key: Row, row: Row | None, exists: bool, otherwise: str) -> None:
+            name = identity(key)
+            now = after[name] is not None if name in after else name in self._by_key
+            if now is not exists:
+                raise Mismatch(otherwise)
+            after[name] = row
+
+        for key in changes.deletes:
+            put(key, None, True, "a deleted row does not exist")
+        for row in changes.inserts:
+            put(self.layout.key_of(row), row, False, "an inserted row already exists")
+        for row in changes.updates:
+            put(self.layout.key_of(row), row, True, "an updated row does not exist")
+        gone = [self._by_key[name] for name in after if name in self._by_key]
+        return gone, [row for row in after.values() if row is not None]
+
+    def _difference_without_key(self, changes: Changes) -> tuple[list[Row], list[Row]]:
+        if changes.updates:
+            raise Mismatch("an update in a result without a key")
+        wanted: Counter[Hashable] = Counter()
+        for row in changes.deletes:
+            self.layout.check_width(row)
+            wanted[identity(row)] += 1
+        for row in changes.deletes:
+            count = wanted.pop(identity(row), 0)
+            key = self.layout.sort_key(row)
+            first = bisect_left(self._sort_keys, key)
+            if self._sort_keys[first : first + count] != [key] * count:
+                raise Mismatch("a deleted row does not exist")
+        return changes.deletes, changes.inserts
+
+    def _checksum_after(self, gone: list[Row], come: list[Row]) -> int | None:
+        if self._checksum is None:
+            return None
+        return (self._checksum - sum(map(row_hash, gone)) + sum(map(row_hash, come))) & _MASK
+
+    def _replace(self, gone: list[Row], come: list[Row]) -> None:
+        if self.layout.key_at:
+            for row in gone:
+                del self._by_key[identity(self.layout.key_of(row))]
+            for row in come:
+                self._by_key[identity(self.layout.key_of(row))] = row
+        # For few rows, moving the tail of the list for each is cheapest; for many, one sort is.
+        if len(gone) + len(come) <= 8 + len(self._rows) // 64:
+            for row in gone:
+                at = bisect_left(self._sort_keys, self.layout.sort_key(row))
+                del self._sort_keys[at], self._rows[at]
+            for row in come:
+                key = self.layout.sort_key(row)
+                at = bisect_left(self._sort_keys, key)
+                self._sort_keys.insert(at, key)
+                self._rows.insert(at, row)
+            return
+        leaving = Counter(map(identity, gone))
+        self._rows = [row for row in self._rows if not _leaves(leaving, row)] + come
+        self._sort()
+
+    def changes_to(self, new: ResultRows) -> Changes:
+        """The changes that lead from this result to a newer snapshot of the same shape."""
+        if new._is_top_n:
+            return self._positions_to(new)
+        if not new.layout.key_at:
+            return self._multiset_to(new)
+        old = {identity(self.layout.key_of(row)): row for row in self._rows}
+        changes = Changes()
+        for row in new.rows:
+            before = old.pop(identity(new.layout.key_of(row)), None)
+            if before is None:
+                changes.inserts.append(row)
+            elif not same(before, row):
+                changes.updates.append(row)
+        changes.deletes = [self.layout.key_of(row) for row in old.values()]
+        return changes
+
+    def _positions_to(self, new: ResultRows) -> Changes:
+        """The part between the common prefix and the common suffix."""
+        old_rows, new_rows = self._rows, new._rows
+        head = _common(old_rows, new_rows)
+        old_rest, new_rest = old_rows[head:], new_rows[head:]
+        tail = _common(old_rest[::-1], new_rest[::-1])
+        gone, come = old_rest[: len(old_rest) - tail], new_rest[: len(new_rest) - tail]
+        key_of = self.layout.key_of
+        in_place = (
+            bool(self.layout.key_at)
+            and len(gone) == len(come)
+            and all(same(key_of(a), key_of(b)) for a, b in zip(gone, come, strict=True))
+        )
+        if in_place:
+            pairs = enumerate(zip(gone, come, strict=True), start=head)
+            updates = [(at, now) for at, (before, now) in pairs if not same(before, now)]
+            changes = PositionedChanges([], [], updates)
+            return Changes(updates=[row for _, row in updates], positioned=changes if updates else None)
+        changes = PositionedChanges(
+            list(range(head + len(gone) - 1, head - 1, -1)),
+            [(head + nth, row) for nth, row in enumerate(come)],
+            [],
+        )
+        return Changes([key_of(row) for row in reversed(gone)], come, [], changes if gone or come else None)
+
+    def _multiset_to(self, new: ResultRows) -> Changes:
+        before = Counter(identity(row) for row in self._rows)
+        after = Counter(identity(row) for row in new._rows)
+        gone, come = before - after, after - before
+        return Changes(_take(self._rows, gone), _take(new._rows, come))
+
+
+def identity(row: Row) -> Hashable:
+    """A hashable value that distinguishes 1 from 1.0, and 0.0 from -0.0."""
+    for cell in row:
+        if type(cell) is float:
+            return tuple([_exact(cell) for cell in row])
+    return row
+
+
+def same(left: Row, right: Row) -> bool:
+    """Whether two rows have the same cells, with their types."""
+    return left is right or identity(left) == identity(right)
+
+
+def _exact(cell: Cell) -> Hashable:
+    return (float, cell.hex()) if isinstance(cell, float) else cell
+
+
+def _common(left: list[Row], right: list[Row]) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if not same(a, b):
+            break
+        count += 1
+    return count
+
+
+def _leaves(wanted: Counter[Hashable], row: Row) -> bool:
+    """Whether a row is one of those counted; it is then counted once less."""
+    name = identity(row)
+    count = wanted.get(name, 0)
+    if count:
+        wanted[name] = count - 1
+    return count > 0
+
+
+def _take(rows: list[Row], wanted: Counter[Hashable]) -> list[Row]:
+    return [row for row in rows if _leaves(wanted, row)]
+
+
+def _check_checksum(kept: int | None, expected: int | None) -> None:
+    if kept is not None and expected is not None and kept != expected:
+        raise Mismatch(f"the rows have the checksum {kept:016x}, the server has {expected:016x}")

@@ -1,0 +1,112 @@
+"""Supervisors: take over the sessions that agents hand off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import AbideError, Conflict
+from .lease import Function, invoke, run_under_lease
+
+if TYPE_CHECKING:
+    from .client import Abide
+
+_LOG = logging.getLogger("abide")
+
+_PENDING = (
+    "SELECT id, created_at FROM handoff_requests WHERE status = 'pending' AND required_capability = :capability ORDER BY created_at"
+)
+
+
+class Rejected(Exception):
+    """Raise it from a supervisor's function to reject the handoff. The text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """A session that was handed off."""
+
+    id: str
+    session_id: str
+    reason: str
+    data: Any
+
+
+class Supervisor:
+    """Takes over sessions. Make it with `client.supervisor(…)`."""
+
+    def __init__(self, client: Abide, *, lease_ms: int = 30_000) -> None:
+        self._client = client
+        self._lease_ms = lease_ms
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Lets `serve` return after the handoffs that it works on."""
+        self._stopping.set()
+
+    async def serve(self, capability: str, run: Function, *, concurrency: int = 8) -> None:
+        """Claims handoffs that require this capability, until `stop` is called.
+
+        `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `Rejected` to reject
+        the handoff; after any other error the handoff is released to other supervisors.
+        """
+        running: set[asyncio.Task[None]] = set()
+        tried: set[str] = set()
+        async with self._client.subscribe(_PENDING, {"capability": capability}) as handoffs:
+            stopping = asyncio.create_task(self._stopping.wait())
+            changed = asyncio.ensure_future(handoffs.__anext__())
+            try:
+                while not self._stopping.is_set():
+                    pending = {row.id for row in handoffs.rows}
+                    tried &= pending
+                    for handoff_id in pending - tried if len(running) < concurrency else ():
+                        if len(running) == concurrency:
+                            break
+                        tried.add(handoff_id)
+                        running.add(asyncio.create_task(self._take(handoff_id, run)))
+                    done, _ = await asyncio.wait({stopping, changed, *running}, return_when=asyncio.FIRST_COMPLETED)
+                    running -= done
+                    if changed in done:
+                        changed.result()
+                        changed = asyncio.ensure_future(handoffs.__anext__())
+            except StopAsyncIteration:
+                pass
+            finally:
+                stopping.cancel()
+                changed.cancel()
+                await asyncio.gather(stopping, changed, *running, return_exceptions=True)
+
+    async def _take(self, handoff_id: str, run: Function) -> None:
+        try:
+            row = (await self._client.call.claim_handoff(id=handoff_id, lease_ms=self._lease_ms)).value
+        except Conflict:
+            return  # Another supervisor was first.
+        except AbideError as why:
+            _LOG.error("handoff %s cannot be claimed: %s", handoff_id, why)
+            return
+        data = None if row["data"] is None else json.loads(row["data"])
+        handoff = Handoff(row["id"], row["session_id"], row["reason"], data)
+        holder = {"id": handoff.id, "fencing_token": row["fencing_token"]}
+
+        async def heartbeat() -> bool:
+            args = {**holder, "lease_ms": self._lease_ms}
+            await self._client.call("heartbeat_handoff", args, deadline=self._lease_ms / 1000)
+            return True
+
+        try:
+            try:
+                text, _ = await run_under_lease(invoke(run, handoff), heartbeat, self._lease_ms)
+            except Rejected as why:
+                await self._client.call.reject_handoff(**holder, reason=str(why) or "rejected")
+            except AbideError:
+                raise
+            except Exception as why:
+                _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, why)
+                await self._client.call.release_handoff(**holder)
+            else:
+                await self._client.call.resolve_handoff(**holder, resolution=str(text))
+        except AbideError as why:
+            _LOG.error("handoff %s: %s", handoff.id, why)

@@ -1,0 +1,321 @@
+"""The same API without asyncio: each method waits for its result.
+
+```python
+from abide.sync import Abide
+
+with Abide.open("agents.db") as client:
+    client.call.create_session(agent="support", id="s1")
+    for row in client.sql("SELECT id, status FROM sessions"):
+        print(row.id, row.status)
+```
+
+A client has one thread, which runs the asynchronous client. All methods can be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from . import client as _client
+from .client import DEADLINE, AnyCall, Committed
+from .errors import Closed
+from .records import Result
+from .session import Decision, Resolution
+from .session import Session as _AsyncSession
+from .shape import Column
+from .subscription import Subscription as _AsyncSubscription
+from .subscription import Update
+from .values import Params
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="abide", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
+        if self._loop.is_closed():
+            work.close()
+            raise Closed
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+class Calls:
+    """Calls of reducers: `client.call.append_message(session_id="s1", role="user", content="Hello")`."""
+
+    def __init__(self, loop: _Loop, client: _client.Abide) -> None:
+        self._loop = loop
+        self._client = client
+
+    def __getattr__(self, reducer: str) -> Callable[..., Committed[Any]]:
+        if reducer.startswith("_"):
+            raise AttributeError(reducer)
+        return lambda **args: self(reducer, args)
+
+    def __call__(
+        self,
+        reducer: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> Committed[Any]:
+        """Calls a reducer; see `abide.client.Calls.__call__`."""
+        return self._loop.run(self._client.call(reducer, args, request_id=request_id, deadline=deadline))
+
+
+class Abide:
+    """A client of an Abide engine. Make it with `Abide.open` or `Abide.connect`, and close it, or use it in `with`."""
+
+    def __init__(self, client: _client.Abide) -> None:
+        self._loop = _Loop()
+        self._client = client
+        try:
+            self._loop.run(client.start())
+        except BaseException:
+            self._loop.stop()
+            raise
+        self.call = Calls(self._loop, client)
+        """Calls reducers; see `Calls`."""
+
+    @staticmethod
+    def open(path: str | os.PathLike[str] = "abide.db", *, binary: str | None = None, deadline: float = DEADLINE) -> Abide:
+        """A client of a database file; see `abide.Abide.open`."""
+        return Abide(_client.Abide.open(path, binary=binary, deadline=deadline))
+
+    @staticmethod
+    def connect(
+        url: str = "http://127.0.0.1:7341",
+        *,
+        token: str | None = None,
+        scope: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE,
+    ) -> Abide:
+        """A client of a server; see `abide.Abide.connect`."""
+        return Abide(_client.Abide.connect(url, token=token, scope=scope, deadline=deadline))
+
+    def close(self) -> None:
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end."""
+        with suppress(Closed):
+            self._loop.run(self._client.close())
+        self._loop.stop()
+
+    def __enter__(self) -> Abide:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now. A client without one reconnects by itself."""
+        return self._client.connected
+
+    def batch(
+        self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
+    ) -> Committed[list[Committed[Any]]]:
+        """Calls several reducers in one transaction; see `abide.Abide.batch`."""
+        return self._loop.run(self._client.batch(calls, request_id=request_id, deadline=deadline))
+
+    @overload
+    def sql(
+        self, sql: str, params: Params | None = None, *, as_of: int | None = None, deadline: float | None = None
+    ) -> Result[Any]: ...
+    @overload
+    def sql(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[R],
+        as_of: int | None = None,
+        deadline: float | None = None,
+    ) -> Result[R]: ...
+    def sql(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        into: type[Any] | None = None,
+        as_of: int | None = None,
+        deadline: float | None = None,
+    ) -> Result[Any]:
+        """Runs one read-only statement; see `abide.Abide.sql`."""
+        if into is None:
+            return self._loop.run(self._client.sql(sql, params, as_of=as_of, deadline=deadline))
+        return self._loop.run(self._client.sql(sql, params, into=into, as_of=as_of, deadline=deadline))
+
+    def subscribe(
+        self,
+        sql: str,
+        params: Params | None = None,
+        *,
+        after_seq: int | None = None,
+        as_of: int | None = None,
+        checksum: bool = True,
+    ) -> Subscription[Any]:
+        """Subscribes to a query, and waits for its first result; see `abide.Abide.subscribe`."""
+
+        async def start() -> _AsyncSubscription[Any]:
+            return await self._client.subscribe(sql, params, after_seq=after_seq, as_of=as_of, checksum=checksum)
+
+        return Subscription(self._loop, self._loop.run(start()))
+
+    def get(self, path: str) -> Any:
+        """The JSON document at a path of the server; see `abide.Abide.get`."""
+        return self._loop.run(self._client.get(path))
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        agent: str = "agent",
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """The session with this id; see `abide.Abide.session`."""
+        made = self._client.session(session_id, agent=agent, title=title, metadata=metadata)
+        return Session(self._loop, self._loop.run(made))
+
+
+class Subscription(Generic[R]):
+    """A query result and its changes. Iterate over it for the updates; see `abide.Subscription`."""
+
+    def __init__(self, loop: _Loop, subscription: _AsyncSubscription[R]) -> None:
+        self._loop = loop
+        self._subscription = subscription
+
+    def __iter__(self) -> Iterator[Update[R]]:
+        return self
+
+    def __next__(self) -> Update[R]:
+        update = self.next()
+        if update is None:
+            raise StopIteration
+        return update
+
+    def next(self, timeout: float | None = None) -> Update[R] | None:
+        """The next update; `None` after the end.
+
+        Raises:
+            TimeoutError: there was none within `timeout` seconds.
+        """
+
+        async def wait() -> Update[R] | None:
+            try:
+                return await asyncio.wait_for(anext(self._subscription, None), timeout)
+            except asyncio.TimeoutError as why:
+                raise TimeoutError(f"no update within {timeout} s") from why
+
+        return self._loop.run(wait())
+
+    def close(self) -> None:
+        """Ends it."""
+
+        async def close() -> None:
+            self._subscription.close()
+
+        with suppress(Closed):
+            self._loop.run(close())
+
+    def __enter__(self) -> Subscription[R]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def rows(self) -> list[R]:
+        """The result, in the query's order."""
+
+        async def read() -> list[R]:
+            return self._subscription.rows
+
+        return self._loop.run(read())
+
+    @property
+    def seq(self) -> int:
+        """The seq up to which all changes are applied."""
+        return self._subscription.seq
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of the result."""
+        return self._subscription.columns
+
+
+class Session:
+    """A durable unit of an agent's work; see `abide.Session`."""
+
+    def __init__(self, loop: _Loop, session: _AsyncSession) -> None:
+        self._loop = loop
+        self._session = session
+        self.id = session.id
+        """The stored id."""
+
+    def message(self, role: str, content: str | None, *, key: str | None = None, kind: str | None = None, data: Any = None) -> int:
+        """Appends a message; see `abide.Session.message`."""
+        return self._loop.run(self._session.message(role, content, key=key, kind=kind, data=data))
+
+    def messages(self) -> list[Any]:
+        """The messages in order; see `abide.Session.messages`."""
+        return self._loop.run(self._session.messages())
+
+    def tool(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        key: str,
+        run: Callable[[Any], Any],
+        effect: str | None = None,
+        needs_approval: bool | None = None,
+        lease_ms: int = 30_000,
+    ) -> Any:
+        """Runs a tool once, in a thread; see `abide.Session.tool`."""
+        step = self._session.tool(name, args, key=key, run=run, effect=effect, needs_approval=needs_approval, lease_ms=lease_ms)
+        return self._loop.run(step)
+
+    def approval(self, prompt: str, args: Any = None, *, key: str) -> Decision:
+        """Asks a person for a decision; see `abide.Session.approval`."""
+        return self._loop.run(self._session.approval(prompt, args, key=key))
+
+    def handoff(
+        self, reason: str, capability: str, *, key: str, data: Any = None, expires_after_ms: int | None = None
+    ) -> Resolution:
+        """Hands the session off to a supervisor; see `abide.Session.handoff`."""
+        step = self._session.handoff(reason, capability, key=key, data=data, expires_after_ms=expires_after_ms)
+        return self._loop.run(step)
+
+    def sleep_until(self, when: Any, *, key: str) -> None:
+        """Waits for a time; see `abide.Session.sleep_until`."""
+        self._loop.run(self._session.sleep_until(when, key=key))
+
+    def complete(self, result: Any = None) -> None:
+        """Completes the session."""
+        self._loop.run(self._session.complete(result))

@@ -1,0 +1,110 @@
+"""Cells and messages: Python values to JSON and back, without loss.
+
+| SQL | JSON | Python |
+|---|---|---|
+| NULL | `null` | `None` |
+| INTEGER | a number without fraction and exponent | `int` |
+| REAL | a number with a fraction or exponent, `{"$real": "Infinity"}` | `float` |
+| TEXT | a string | `str` |
+| BLOB | `{"$blob": "<base64>"}` | `bytes` |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from .errors import BadRequest, LimitExceeded, ProtocolError
+
+Cell: TypeAlias = int | float | str | bytes | None
+"""A cell of a row: one of SQLite's five storage classes."""
+
+Row: TypeAlias = tuple[Cell, ...]
+"""The cells of one row, in the order of the columns."""
+
+Params: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""Parameters of a statement, by name without the sigil, or by position."""
+
+MESSAGE_BYTES = 16 << 20
+"""The longest message that a server reads."""
+
+
+def decode_cell(value: Any) -> Cell:
+    """A cell from its JSON form."""
+    if type(value) is not dict:
+        return value  # type: ignore[no-any-return]
+    match value:
+        case {"$blob": str(text)}:
+            return b64decode(text)
+        case {"$real": "Infinity"}:
+            return math.inf
+        case {"$real": "-Infinity"}:
+            return -math.inf
+    raise ProtocolError(f"a cell has an unknown form: {value!r}")
+
+
+def decode_row(cells: list[Any]) -> Row:
+    """A row from its JSON form."""
+    return tuple([decode_cell(cell) if type(cell) is dict else cell for cell in cells])
+
+
+def encode_cell(value: Any) -> Any:
+    """The JSON form of a parameter. NaN is NULL, as in SQLite."""
+    match value:
+        case bytes() | bytearray() | memoryview():
+            return encode_blob(bytes(value))
+        case float() if math.isnan(value):
+            return None
+        case float() if math.isinf(value):
+            return {"$real": "Infinity" if value > 0 else "-Infinity"}
+    return value
+
+
+def encode_blob(data: bytes) -> dict[str, str]:
+    """The JSON form of bytes."""
+    return {"$blob": b64encode(data).decode("ascii")}
+
+
+def encode_params(params: Params | None) -> dict[str, Any]:
+    """The parameters of a statement; positions count from 1."""
+    if params is None:
+        return {}
+    if isinstance(params, Mapping):
+        return {str(name): encode_cell(value) for name, value in params.items()}
+    return {str(at): encode_cell(value) for at, value in enumerate(params, start=1)}
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return encode_blob(bytes(value))
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_encode_other)
+
+
+def encode_message(message: dict[str, Any], what: str) -> bytes:
+    """A message of the client as UTF-8. `what` names it in errors.
+
+    Raises:
+        BadRequest: a value has no JSON form.
+        LimitExceeded: it is longer than a server reads.
+    """
+    try:
+        text = _ENCODER.encode(message).encode()
+    except (TypeError, ValueError, RecursionError) as why:
+        raise BadRequest(
+            f"{what}: {why}",
+            code="bad_arguments",
+            hint="arguments are JSON: None, bool, int, finite float, str, bytes, list and dict",
+        ) from why
+    if len(text) > MESSAGE_BYTES:
+        raise LimitExceeded(
+            f"{what}: the message has {len(text)} bytes, at most {MESSAGE_BYTES} are allowed",
+            code="limit_exceeded",
+            hint="send several smaller requests",
+        )
+    return text

@@ -1,0 +1,105 @@
+"""Workers: run the tool calls that other processes request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .errors import AbideError, Conflict, NotFound, Overloaded
+from .lease import Function
+from .session import worker_name
+from .tool_run import ClaimedCall, run_tool
+
+if TYPE_CHECKING:
+    from .client import Abide
+
+_LOG = logging.getLogger("abide")
+
+_PENDING = "SELECT call_id FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool"
+_RETRY_SECONDS = 1.0
+
+
+class Worker:
+    """Runs tool calls. Make it with `client.worker(…)`."""
+
+    def __init__(self, client: Abide, name: str | None = None, *, lease_ms: int = 30_000) -> None:
+        self.name = name or worker_name()
+        """A display name, in `tool_calls.claimed_by`."""
+        self._client = client
+        self._lease_ms = lease_ms
+        self._stopping = asyncio.Event()
+        self._pending = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Lets `serve` return: it claims no more calls, and finishes those that run."""
+        self._stopping.set()
+        self._pending.set()
+
+    async def serve(self, tools: Mapping[str, Function], *, concurrency: int = 8) -> None:
+        """Runs calls of these tools, `concurrency` at a time, until `stop` is called.
+
+        A tool is a coroutine function or a plain one (which runs in a thread), and gets the arguments. Its errors are
+        recorded as the outcome; `Retryable` makes the call pending again.
+        """
+        slots = asyncio.Semaphore(concurrency)
+        watchers = [asyncio.create_task(self._watch(tool)) for tool in tools]
+        try:
+            while not self._stopping.is_set():
+                await self._pending.wait()
+                await slots.acquire()
+                if self._stopping.is_set():
+                    slots.release()
+                    break
+                self._pending.clear()
+                call = await self._claim(list(tools))
+                if call is None:
+                    slots.release()
+                    continue
+                self._pending.set()
+                task = asyncio.create_task(self._run(call, tools[call.tool_name], slots))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                for watcher in watchers:
+                    if watcher.done():
+                        watcher.result()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, *self._running, return_exceptions=True)
+
+    async def _watch(self, tool: str) -> None:
+        """Wakes the loop when calls of a tool are pending."""
+        try:
+            async with self._client.subscribe(_PENDING, {"tool": tool}) as calls:
+                async for _ in calls:
+                    if calls.rows:
+                        self._pending.set()
+        finally:
+            self._pending.set()
+
+    async def _claim(self, tools: list[str]) -> ClaimedCall | None:
+        try:
+            args = {"tools": tools, "lease_ms": self._lease_ms, "worker": self.name}
+            claimed = await self._client.call("claim_next_tool_call", args, deadline=_RETRY_SECONDS)
+            return ClaimedCall.of(claimed.value)
+        except NotFound:
+            return None
+        except Overloaded:
+            # A limit of the tool holds the calls back. No row changes when the limit ends.
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._pending.set)
+            return None
+
+    async def _run(self, call: ClaimedCall, run: Function, slots: asyncio.Semaphore) -> None:
+        try:
+            await run_tool(self._client, call, run, self._lease_ms)
+        except Conflict as why:
+            _LOG.warning("call %s of %s: %s", call.call_id, call.tool_name, why)
+        except AbideError as why:
+            _LOG.error("call %s of %s: %s", call.call_id, call.tool_name, why)
+        except Exception as why:
+            _LOG.warning("call %s of %s failed: %r", call.call_id, call.tool_name, why)
+        finally:
+            slots.release()

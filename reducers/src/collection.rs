@@ -1,0 +1,304 @@
+//! Collections: ordered key-value entries for frameworks and applications that bring their own data model, such as the
+//! checkpoints of a graph or the items of a conversation.
+//!
+//! A collection belongs to a scope, and its entries to the collection. An entry has a JSON value, a BLOB, or both. One
+//! call writes many entries, all or nothing. `seq` is the version of an entry: `expected_seq` makes a write a
+//! compare-and-set.
+//!
+//! A collection can be fenced: a write with the fencing token of a claim (a tool call, a run or a handoff) raises the
+//! token of the collection. From then on it refuses writes with an older token, and writes without one. So a worker
+//! that lost its lease cannot overwrite the state of its successor.
+
+use abide_schema::reducer::{Nullable, ReducerResult, RowVisibility};
+use abide_schema::{
+    Abort, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as JsonValue;
+
+use crate::session::scope;
+use crate::{check, lease};
+
+/// A set of entries with a common scope.
+#[table(name = "collections", index(kind, id))]
+pub struct Collection {
+    /// Its id, chosen by the caller.
+    #[column(key)]
+    pub id: String,
+    /// What it contains, as the application names it.
+    pub kind: String,
+    /// Application-defined keys, such as a tenant, that decide who can see its entries.
+    #[column(scope)]
+    pub scope: Json,
+    /// The largest fencing token of a write; null if it is not fenced.
+    pub fencing_token: Option<i64>,
+    /// When it was created.
+    pub created_at: Micros,
+    /// The event of the last change, except of its entries.
+    pub seq: Seq,
+}
+
+/// One entry of a collection.
+#[table(name = "entries")]
+pub struct Entry {
+    /// The collection.
+    #[column(key, references = "collections(id)")]
+    pub collection_id: String,
+    /// Its key. Entries are ordered by the bytes of their keys.
+    #[column(key)]
+    pub key: String,
+    /// Its JSON value.
+    pub data: Option<Json>,
+    /// Its bytes.
+    pub blob: Option<Vec<u8>>,
+    /// When it was first written.
+    pub created_at: Micros,
+    /// When it was last written.
+    pub updated_at: Micros,
+    /// The event that wrote it last: its version.
+    pub seq: Seq,
+}
+
+/// An entry to write. It replaces the entry with this key.
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntryPut {
+    /// Its key.
+    pub key: String,
+    /// Its JSON value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<JsonValue>,
+    /// Its bytes: `{"$blob": "<base64>"}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<JsonValue>,
+    /// The `seq` of the entry that it replaces, 0 if there is none: otherwise the call is a conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_seq: Option<i64>,
+    /// Leaves an entry that exists unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<bool>,
+}
+
+/// The result of `write_entries`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct EntriesWritten {
+    /// The stored id of the collection: for a caller with a scope, in the namespace of this scope.
+    pub collection_id: String,
+    /// Entries that were written.
+    pub written: usize,
+    /// Entries that were deleted.
+    pub deleted: usize,
+}
+
+/// The result of `delete_entries`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct EntriesDeleted {
+    /// Entries that this call deleted.
+    pub deleted: usize,
+    /// Whether entries are left: call it again.
+    pub more: bool,
+}
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("collection")
+        .visible::<Collection>(RowVisibility::InScopeExcept(&["fencing_token"]))
+        .visible::<Entry>(RowVisibility::InScope)
+        .reducer(write_entries::definition())
+        .reducer(delete_entries::definition())
+}
+
+/// Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of
+/// the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns
+/// the stored id of the collection.
+#[reducer]
+pub fn write_entries(
+    ctx: &mut Context<'_>,
+    #[id(new, Collection)] collection_id: String,
+    /// Entries to write, at most 1,000 together with `deletes`.
+    puts: Option<Vec<EntryPut>>,
+    /// Keys of entries to delete.
+    deletes: Option<Vec<String>>,
+    /// What the collection contains; stored when it is created. `entries` if omitted.
+    kind: Option<String>,
+    /// Keys that are added to the scope of a new collection.
+    scope: Option<serde_json::Map<String, JsonValue>>,
+    /// The fencing token of a claim that the caller holds.
+    fencing_token: Option<i64>,
+) -> Result<ReducerResult<EntriesWritten>, Abort> {
+    check::name("collection_id", &collection_id)?;
+    let (puts, deletes) = (puts.unwrap_or_default(), deletes.unwrap_or_default());
+    check_count(puts.len() + deletes.len())?;
+    let mut done = EntriesWritten { collection_id, written: 0, deleted: 0 };
+    if puts.is_empty() && deletes.is_empty() {
+        return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
+    }
+    let new = NewCollection { kind, scope: scope.unwrap_or_default() };
+    open(ctx, &done.collection_id, Some(new), fencing_token)?;
+    for key in deletes {
+        let id = done.collection_id.as_str();
+        if ctx.get::<Entry>((id, key.as_str()))?.is_some() {
+            ctx.delete::<Entry>((id, key.as_str()))?;
+            done.deleted += 1;
+        }
+    }
+    for entry in puts {
+        done.written += usize::from(put(ctx, &done.collection_id, entry)?);
+    }
+    Ok(ReducerResult::Fresh(done))
+}
+
+/// Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most 200 in one call. With
+/// the empty prefix it deletes all entries, and then the collection.
+#[reducer]
+pub fn delete_entries(
+    ctx: &mut Context<'_>,
+    #[id(Collection)] collection_id: String,
+    /// The first characters of the keys; `null` or empty means all entries.
+    prefix: Nullable<String>,
+    /// The fencing token of a claim that the caller holds.
+    fencing_token: Option<i64>,
+) -> Result<ReducerResult<EntriesDeleted>, Abort> {
+    let prefix = prefix.0.unwrap_or_default();
+    if ctx.get::<Collection>(&collection_id)?.is_none() {
+        check_token(ctx, &collection_id, None, fencing_token)?;
+        let done = EntriesDeleted { deleted: 0, more: false };
+        return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
+    }
+    open(ctx, &collection_id, None, fencing_token)?;
+    let most = limits::ENTRIES_DELETED;
+    // The last character of Unicode bounds the keys that begin with the prefix.
+    let range = "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4";
+    let end = format!("{prefix}{}", char::MAX);
+    let id = Value::from(collection_id.as_str());
+    let params = [id, prefix.as_str().into(), end.into(), (most as i64 + 1).into()];
+    let found = ctx.find::<Entry>(range, &params)?;
+    let more = found.len() > most;
+    for entry in found.iter().take(most) {
+        ctx.delete::<Entry>((collection_id.as_str(), entry.key.as_str()))?;
+    }
+    if !more && prefix.is_empty() {
+        ctx.delete::<Collection>(&collection_id)?;
+    }
+    Ok(ReducerResult::Fresh(EntriesDeleted { deleted: found.len().min(most), more }))
+}
+
+/// Attributes of a new collection.
+struct NewCollection {
+    kind: Option<String>,
+    scope: serde_json::Map<String, JsonValue>,
+}
+
+/// Checks the fencing token of a write, and creates the collection if it does not exist.
+fn open(
+    ctx: &mut Context<'_>,
+    id: &str,
+    new: Option<NewCollection>,
+    fencing_token: Option<i64>,
+) -> Result<(), Abort> {
+    let stored = ctx.get::<Collection>(id)?;
+    let before = stored.as_ref().and_then(|stored| stored.fencing_token);
+    check_token(ctx, id, before, fencing_token)?;
+    let seq = ctx.seq;
+    match (stored, new) {
+        (Some(stored), _) if stored.fencing_token < fencing_token => {
+            ctx.update(&Collection { fencing_token, seq, ..stored })
+        }
+        (None, Some(NewCollection { kind, mut scope })) => {
+            scope::confine(&mut scope, ctx.caller)?;
+            let kind = kind.unwrap_or_else(|| "entries".to_owned());
+            check::name("kind", &kind)?;
+            let (id, created_at) = (id.to_owned(), ctx.now);
+            let scope = Json::from(JsonValue::Object(scope));
+            ctx.insert(Collection { id, kind, scope, fencing_token, created_at, seq }).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a write by a caller that has lost its lease, or that has no lease where one is needed.
+fn check_token(
+    ctx: &mut Context<'_>,
+    id: &str,
+    stored: Option<i64>,
+    given: Option<i64>,
+) -> Result<(), Abort> {
+    if let Some(token) = given
+        && !lease::is_holder(ctx, token)?
+    {
+        return Err(lease::not_the_holder("this fencing token").into());
+    }
+    if given >= stored {
+        return Ok(());
+    }
+    let detail = match given {
+        Some(_) => format!("collection {id} has been written with a newer fencing token"),
+        None => format!("collection {id} is fenced, and the write has no fencing token"),
+    };
+    let hint = "claim the work again, and pass the fencing token of that claim";
+    Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
+}
+
+/// Writes one entry. Returns whether it did.
+fn put(ctx: &mut Context<'_>, collection_id: &str, entry: EntryPut) -> Result<bool, Abort> {
+    let EntryPut { key, data, blob, expected_seq, keep } = entry;
+    check_key(&key)?;
+    let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
+    let before = ctx.get::<Entry>((collection_id, key.as_str()))?;
+    let found = before.as_ref().map_or(0, |before| before.seq.0);
+    if expected_seq.is_some_and(|expected| expected != found) {
+        let detail = match found {
+            0 => format!("there is no entry {key}"),
+            found => format!("entry {key} was written by event {found}"),
+        };
+        let hint = "read it again and retry the change";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    if before.is_some() && keep == Some(true) {
+        return Ok(false);
+    }
+    let entry = Entry {
+        collection_id: collection_id.to_owned(),
+        key,
+        data: data.map(Json::from),
+        blob,
+        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
+        updated_at: ctx.now,
+        seq: ctx.seq,
+    };
+    match before {
+        Some(_) => ctx.update(&entry)?,
+        None => drop(ctx.insert(entry)?),
+    }
+    Ok(true)
+}
+
+fn read_blob(key: &str, blob: &JsonValue) -> Result<Vec<u8>, Refusal> {
+    match Value::from_json(blob) {
+        Ok(Value::Blob(bytes)) => Ok(bytes),
+        _ => {
+            let detail = format!("the blob of entry {key} is not in the form of bytes");
+            let hint = "write it as {\"$blob\": \"<base64>\"}";
+            Err(Refusal::new(Code::BadArguments, detail).hint(hint))
+        }
+    }
+}
+
+fn check_key(key: &str) -> Result<(), Refusal> {
+    let most = limits::ENTRY_KEY_BYTES;
+    if (1..=most).contains(&key.len()) {
+        return Ok(());
+    }
+    let detail = format!("a key of {} bytes, 1 to {most} are allowed", key.len());
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("use a digest as the end of a long key"))
+}
+
+fn check_count(count: usize) -> Result<(), Refusal> {
+    let most = limits::ENTRIES_OF_A_CALL;
+    if count <= most {
+        return Ok(());
+    }
+    let detail = format!("{count} entries, at most {most} are allowed in one call");
+    Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
+}

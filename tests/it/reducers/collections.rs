@@ -1,0 +1,146 @@
+//! Collections: entries that an application writes, all or nothing.
+
+use expect_test::expect;
+
+use crate::script::check;
+
+#[test]
+fn entries_are_written_and_deleted() {
+    check(
+        r#"
+        write_entries collection_id=t1 kind=thread puts=[{"key":"b","data":{"z":1,"a":2}},{"key":"a","blob":{"$blob":"AP8="}}]
+        sql SELECT key, data, hex(blob), seq FROM entries ORDER BY key
+        sql SELECT id, kind, scope, fencing_token, seq FROM collections
+        write_entries collection_id=t1 puts=[{"key":"b","data":null},{"key":"a","data":1,"keep":true}]
+        sql SELECT key, data, hex(blob), seq FROM entries ORDER BY key
+        write_entries collection_id=t1 deletes=["a","none"]
+        sql SELECT key FROM entries
+        write_entries collection_id=t1
+        write_entries collection_id=none
+        sql SELECT count(*) FROM events
+        delete_entries collection_id=t1 prefix=c
+        delete_entries collection_id=t1 prefix=null
+        sql SELECT (SELECT count(*) FROM entries), count(*) FROM collections
+        delete_entries collection_id=t1 prefix=null
+        "#,
+        expect![[r#"
+            seq 1 {}
+            ("a", null, "00FF", 1) ("b", "{\"a\":2,\"z\":1}", "", 1)
+            ("t1", "thread", "{}", null, 1)
+            seq 2 {}
+            ("a", null, "00FF", 1) ("b", null, "", 2)
+            seq 3 {}
+            ("b")
+            seq 0 again {}
+            seq 0 again {}
+            (3)
+            seq 4 {}
+            seq 5 {}
+            (0, 0)
+            seq 0 again {}
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_can_be_a_compare_and_set() {
+    check(
+        r#"
+        write_entries collection_id=t1 puts=[{"key":"a","data":1,"expected_seq":0}]
+        write_entries collection_id=t1 puts=[{"key":"a","data":2,"expected_seq":0}]
+        write_entries collection_id=t1 puts=[{"key":"b","data":2},{"key":"b2","data":2,"expected_seq":7}]
+        write_entries collection_id=t1 puts=[{"key":"a","data":2,"expected_seq":1}]
+        sql SELECT key, data, seq FROM entries
+        "#,
+        expect![[r#"
+            seq 1 {}
+            refused conflict: entry a was written by event 1 (hint: read it again and retry the change)
+            refused conflict: there is no entry b2 (hint: read it again and retry the change)
+            seq 2 {}
+            ("a", "2", 2)
+        "#]],
+    );
+}
+
+#[test]
+fn bounds_are_checked() {
+    check(
+        r#"
+        write_entries collection_id="" puts=[{"key":"a"}]
+        write_entries collection_id=t1 puts=[{"key":""}]
+        write_entries collection_id=t1 puts=[{"key":"a","blob":"text"}]
+        write_entries collection_id=t1 puts=[{"key":"a","value":1}]
+        write_entries collection_id=t1 kind="" puts=[{"key":"a"}]
+        sql SELECT count(*) FROM collections
+        "#,
+        expect![[r#"
+            refused bad_arguments: collection_id is empty
+            refused limit_exceeded: a key of 0 bytes, 1 to 1024 are allowed (hint: use a digest as the end of a long key)
+            refused bad_arguments: the blob of entry a is not in the form of bytes (hint: write it as {"$blob": "<base64>"})
+            refused bad_arguments: write_entries: there is no argument puts[0].value (hint: puts[0] has key, data, blob, expected_seq, keep)
+            refused bad_arguments: kind is empty
+            (0)
+        "#]],
+    );
+}
+
+#[test]
+fn a_late_writer_is_fenced_off() {
+    check(
+        r#"
+        register_tool name=work effect=idempotent
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=work arguments={} claim_lease_ms=1000 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":1}] fencing_token=3 as=ann
+        +1s
+        claim_tool_call call_id=c1 as=bob
+        sql SELECT fencing_token FROM tool_calls
+        write_entries collection_id=t1 puts=[{"key":"a","data":2}] fencing_token=6 as=bob
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=6 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] as=ann
+        delete_entries collection_id=t1 prefix=null as=ann
+        sql SELECT data FROM entries
+        "#,
+        expect![[r#"
+            seq 1 {name: work, version: 1, effect: idempotent}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01}
+            seq 4 {}
+            seq 6 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:00:31}
+            (6)
+            seq 7 {}
+            refused lease_lost: collection t1 has been written with a newer fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            refused denied: the lease on this fencing token is held by another identity (hint: only the identity that claimed it can do that)
+            refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            ("2")
+        "#]],
+    );
+}
+
+#[test]
+fn a_collection_belongs_to_a_scope() {
+    check(
+        r#"
+        who ann admin +* tenant=acme
+        who zoe admin +* tenant=zeta
+        write_entries collection_id=t1 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":1}] as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":2}] as=zoe
+        write_entries collection_id=tenant=acme/t1 puts=[{"key":"a","data":3}] as=zoe
+        delete_entries collection_id=tenant=acme/t1 prefix=null as=zoe
+        sql SELECT collection_id, data FROM entries
+        sql SELECT id, scope FROM collections
+        "#,
+        expect![[r#"
+            seq 0 again {}
+            seq 1 {}
+            seq 2 {}
+            seq 3 {}
+            seq 4 {}
+            ("tenant=acme/t1", "1") ("tenant=zeta/t1", "2")
+            ("tenant=acme/t1", "{\"tenant\":\"acme\"}") ("tenant=zeta/t1", "{\"tenant\":\"zeta\"}")
+        "#]],
+    );
+}
