@@ -9,7 +9,8 @@ const PEER: &str = r#"{"measurement":"turns","round":1,"contender":"postgresql",
 "turns_per_second":1000.0,"probe_us":90.0,"durability":"fsync=on","version":"15"}"#;
 
 const PAGE: &str = "# Page\n\n\
-    | durable turns | <!-- abide-bench report turns-embedded-4: begin -->x<!-- abide-bench report turns-embedded-4: end --> |\n\n\
+    | durable turns | <!-- abide-bench report turns-embedded-4: begin -->x\
+    <!-- abide-bench report turns-embedded-4: end --> |\n\n\
     <!-- abide-bench report goals: begin -->\n<!-- abide-bench report goals: end -->\n\
     <!-- abide-bench report machine: begin -->\nold\n<!-- abide-bench report machine: end -->\n\
     <!-- abide-bench report turns: begin -->\n<!-- abide-bench report turns: end -->\n\

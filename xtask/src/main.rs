@@ -13,6 +13,7 @@ mod live;
 mod node;
 mod picture;
 mod proofs;
+mod sdk;
 mod sim;
 mod stress;
 mod test;
@@ -39,6 +40,12 @@ const VERBS: &[Subcommand] = &[
         about: "run all tests of the workspace, including tidy",
         takes: "",
         run: |root, _| test::run(root),
+    },
+    Subcommand {
+        name: "sdk",
+        about: "run the tests of the TypeScript and Python SDKs",
+        takes: sdk::TAKES,
+        run: sdk::run,
     },
     Subcommand {
         name: "live",

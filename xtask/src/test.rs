@@ -1,4 +1,4 @@
-//! `cargo xtask test`: all tests of the workspace, and a summary.
+//! `cargo xtask test`: all tests of the workspace and of the SDKs of other languages, and a summary.
 //!
 //! It runs `cargo test` and adds the totals over all test binaries. A test that must leave something out (for
 //! example, recordings that are not on this machine) prints a line past the harness' capture, which is repeated at
@@ -40,6 +40,9 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
         .map_err(|why| format!("lost `{command}`: {why}"))?;
 
     println!("\nran       {command} in {:.0} s", start.elapsed().as_secs_f64());
+    let sdks = crate::sdk::run_sdks(root)?;
+    sdks.results.iter().for_each(|suite| tally.add(suite));
+    tally.left_out.extend(sdks.left_out);
     print!("{tally}");
     Ok(crate::command::verdict(tally.failed == 0))
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::command::StepResult;
+
 /// The totals over all suites: test binaries, and the doc tests of each crate.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -9,7 +11,7 @@ pub(crate) struct Tally {
     pub(crate) failed: usize,
     suites: usize,
     ignored: usize,
-    left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
     counted: Vec<String>,
     failures: Vec<String>,
 }
@@ -28,6 +30,17 @@ impl Tally {
             self.counted.push(what.to_owned());
         } else if let Some(name) = failed_test(line) {
             self.failures.push(name.to_owned());
+        }
+    }
+
+    /// Counts a command of another language's suite as one test.
+    pub(crate) fn add(&mut self, suite: &StepResult) {
+        self.suites += 1;
+        if suite.good {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+            self.failures.push(suite.name.clone());
         }
     }
 

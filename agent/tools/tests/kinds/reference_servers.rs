@@ -15,7 +15,7 @@ use tokio::process::Command;
 use crate::{context, environment};
 
 /// If this environment variable is set, a missing server is an error.
-const NEEDED: &str = "ABIDE_TESTS_NEED_NODE";
+const NEEDED: &str = "ABIDE_TESTS_NEED_ALL";
 
 /// The command of a server; `None` with a message if it is not installed.
 fn installed(server: &str) -> Option<Vec<String>> {
