@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Records of a peer, as the scripts of `bench/compare` write them.
-const PEER: &str = r#"{"measurement":"turns","round":1,"contender":"postgresql","sessions":4,"turns":8,
-"turns_per_second":1000.0,"probe_us":90.0,"durability":"fsync=on","version":"15"}"#;
+const PEER: &str = r#"{"measurement":"turns","round":1,"contender":"postgresql","sessions":4,
+"turns":8,"turns_per_second":1000.0,"probe_us":90.0,"durability":"fsync=on","version":"15"}"#;
 
 const PAGE: &str = "# Page\n\n\
     | durable turns | <!-- abide-bench report turns-embedded-4: begin -->x\
