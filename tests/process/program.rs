@@ -45,6 +45,15 @@ pub(crate) fn worker() -> Command {
     command
 }
 
+/// The example `refund` of the Rust SDK: it waits for a line on stdin in the middle of its tool.
+pub(crate) fn refund() -> Command {
+    static REFUND: OnceLock<PathBuf> = OnceLock::new();
+    let built = || build(&["--package", "abide-client", "--example", "refund"]);
+    let mut command = Command::new(REFUND.get_or_init(|| built().join("examples/refund")));
+    command.env("ABIDE_BINARY", program()).stdin(Stdio::piped());
+    command
+}
+
 /// Builds a target; returns its folder.
 fn build(what: &[&str]) -> PathBuf {
     let test = env::current_exe().unwrap();

@@ -4,7 +4,6 @@
 //!
 //! ```text
 //! worker open BINARY FILE                   shares a file, creates sessions, prints the id of each
-//! worker step BINARY FILE EFFECT LOG        shares a file, runs a durable step whose effect is a line in the log
 //! worker URL race NAME                      claims all pending calls, prints what it won
 //! worker URL run NAME CALL FILE LEASE_MS    claims one call and runs it step by step
 //! ```
@@ -14,13 +13,11 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, Write as _};
-use std::time::Duration;
 
 use abide_client::arguments::{ClaimHandoff, ClaimToolCall, CompleteToolCall, CreateSession};
 use abide_client::{Abide, Code, Error, ToolCall};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
-use serde_json::{Value as JsonValue, json};
 
 /// Claims in flight at a time.
 const AT_A_TIME: usize = 8;
@@ -32,11 +29,6 @@ async fn main() {
     match args.as_slice() {
         ["open", binary, file] => {
             create(&Abide::open_shared(file).binary(binary).await.unwrap()).await;
-        }
-        ["step", binary, file, effect, log] => {
-            let abide = Abide::open_shared(file).binary(binary).await.unwrap();
-            step(&abide, effect, log).await;
-            abide.close().await;
         }
         [url, "race", name] => race(&Abide::connect(url).await.unwrap(), name).await,
         [url, "run", name, call, file, lease_ms] => {
@@ -65,30 +57,6 @@ fn say(what: &str) {
 async fn create(abide: &Abide) {
     loop {
         say(&abide.call(CreateSession::new("a")).await.unwrap().id);
-    }
-}
-
-/// The lease of the step: a crashed worker is noticed after this time.
-const STEP_LEASE: Duration = Duration::from_secs(1);
-
-/// Runs a durable step, and prints its outcome.
-async fn step(abide: &Abide, effect: &str, log: &str) {
-    let session = abide.session("support").id("s1").await.unwrap();
-    session.message("user", "Please refund order 8812.").key("request").await.unwrap();
-    let step = session.tool("refund", json!({"order": 8812}), "refund").lease(STEP_LEASE);
-    let step = step.effect(serde_json::from_value(json!(effect)).unwrap());
-    let receipt = step.run(|args: JsonValue| async move {
-        let mut log = OpenOptions::new().append(true).create(true).open(log)?;
-        writeln!(log, "refund {}", args["order"])?;
-        log.sync_all()?;
-        // The heartbeats go on meanwhile.
-        tokio::task::spawn_blocking(|| at("running")).await?;
-        Ok("receipt 1".to_owned())
-    });
-    match receipt.await {
-        Ok(receipt) => say(&receipt),
-        Err(Error::UnknownOutcome { call_id }) => say(&format!("unknown {call_id}")),
-        Err(error) => panic!("{error}"),
     }
 }
 
