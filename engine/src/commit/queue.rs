@@ -145,6 +145,14 @@ impl<T> Queue<T> {
         self.filled.notify_one();
     }
 
+    /// Waits until all items are taken, or the queue is closed. Only a thread may call this, never a task.
+    pub(crate) fn wait_until_taken(&self) {
+        let mut state = self.lock();
+        while state.items.len() > 0 && !state.closed {
+            state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Adds an item of the engine itself without weight, unless it can be merged with the last waiting
     /// one: `join` merges the two, or returns it.
     pub(crate) fn join(&self, item: T, join: impl FnOnce(&mut T, T) -> Option<T>) {

@@ -99,6 +99,11 @@ impl WriterThread {
         self.open_rows.set_space_low(self.journal.is_space_low());
         loop {
             self.is_directed = self.scheduler.wait(EngineThread::Writer);
+            if !self.is_directed {
+                // A group that starts while another one waits for the disk is answered no sooner. Calls that arrive
+                // meanwhile join it, and a group of many calls costs less than many groups.
+                self.commits.wait_until_taken();
+            }
             let sleep = self.sleep();
             if !self.jobs.take_within(sleep, limits::COMMIT_BYTES, &mut jobs) {
                 break;
