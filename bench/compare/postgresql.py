@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -107,9 +108,12 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
+        # A second interrupt must not leave the server or its folder behind.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         if os.path.exists(os.path.join(self.data, "postmaster.pid")):
             self.call("pg_ctl", "stop", "-w", "-m", "fast", "-D", self.data)
         shutil.rmtree(self.folder)
+        signal.signal(signal.SIGINT, before)
 
     def call(self, program, *arguments):
         """Runs a program of PostgreSQL. Returns its output."""

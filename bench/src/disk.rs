@@ -23,8 +23,11 @@ pub(crate) struct Options {
     during: bool,
 }
 
-/// Number of syncs of a probe.
+/// Number of syncs of a probe, on a quiet disk.
 const SYNCS: usize = 200;
+/// Number of syncs after which a probe of a busy disk ends, and the time.
+const LEAST_SYNCS: usize = 20;
+const LONGEST: Duration = Duration::from_millis(100);
 const BLOCK: usize = 4 << 10;
 /// Size of the file, whose blocks exist before the measurement.
 const FILE_BLOCKS: usize = 256;
@@ -44,8 +47,10 @@ pub(crate) fn run(options: &Options) {
 
 /// Median time of an `fdatasync` after one block of a file was overwritten, in microseconds.
 pub(crate) fn sync_us(dir: &Path) -> f64 {
-    let file = ProbeFile::new(dir);
-    median((0..SYNCS).map(|number| file.sync_us(number)).collect::<Vec<_>>())
+    let (file, started) = (ProbeFile::new(dir), Instant::now());
+    let wanted = |number: &usize| *number < LEAST_SYNCS || started.elapsed() < LONGEST;
+    let syncs = (0..SYNCS).take_while(wanted).map(|number| file.sync_us(number));
+    median(syncs.collect::<Vec<_>>())
 }
 
 /// A file whose blocks exist.

@@ -1,7 +1,7 @@
 //! The state of the disk in which a run was made. A virtual disk syncs fast from a cache, and for some time after much
 //! was written ten times slower. Figures of both states do not compare.
 
-use crate::record::Record;
+use crate::record::{ReadsRecord, Record};
 
 /// The state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +34,22 @@ impl Disk {
         records.iter().filter(|record| Disk::of(record) == Some(self)).cloned().collect()
     }
 
+    pub(super) fn of_reads(run: &ReadsRecord) -> Disk {
+        Disk::at(run.probe_us, run.probe_during_us)
+    }
+
     fn of(record: &Record) -> Option<Disk> {
-        let (before, during) = match record {
-            Record::Machine { .. } => return None,
-            Record::Turns(run) => (run.probe_us, run.probe_during_us),
-            Record::Reads(run) => (run.probe_us, run.probe_during_us),
-            Record::Delta(run) => (run.probe_us, None),
-            Record::Open(run) => (run.probe_us, None),
-        };
-        let is_busy = before >= BUSY_US || during.is_some_and(|during| during >= BUSY_DURING_US);
-        Some(if is_busy { Disk::Busy } else { Disk::Quiet })
+        match record {
+            Record::Machine { .. } => None,
+            Record::Turns(run) => Some(Disk::at(run.probe_us, run.probe_during_us)),
+            Record::Reads(run) => Some(Disk::of_reads(run)),
+            Record::Delta(run) => Some(Disk::at(run.probe_us, None)),
+            Record::Open(run) => Some(Disk::at(run.probe_us, None)),
+        }
+    }
+
+    fn at(before_us: f64, during_us: Option<f64>) -> Disk {
+        let is_busy = before_us >= BUSY_US || during_us.is_some_and(|us| us >= BUSY_DURING_US);
+        if is_busy { Disk::Busy } else { Disk::Quiet }
     }
 }

@@ -66,10 +66,14 @@ pub(super) fn opens(records: &[Record]) -> impl Iterator<Item = &OpenRecord> + C
     })
 }
 
-/// The loss of turns per second beside queries, relative to the run without queries of the same round.
+/// The loss of turns per second beside queries, relative to the run without queries of the same round, if the disk was in
+/// the same state.
 pub(super) fn loss(records: &[Record], rate: f64) -> f64 {
     let losses = reads_at(records, rate).filter_map(|run| {
-        let alone = reads_at(records, 0.0).find(|alone| alone.round == run.round)?;
+        let mut alone = reads_at(records, 0.0);
+        let alone = alone.find(|alone| {
+            alone.round == run.round && Disk::of_reads(alone) == Disk::of_reads(run)
+        })?;
         Some(1.0 - run.turns_per_second / alone.turns_per_second)
     });
     median(losses)
