@@ -5,7 +5,7 @@
 import type { Abide } from "@abide/client";
 import type { UIMessage } from "ai";
 
-import { loadMessages, saveMessages } from "./messages.js";
+import { Chat } from "./chat.js";
 import { recordStream, resumeStream } from "./streams.js";
 
 /** Options of a store. */
@@ -14,10 +14,15 @@ export interface ChatStoreOptions {
   agent?: string;
 }
 
+/** How many chats are kept in memory, so that the next operation on them reads only what is new. */
+const CHATS = 256;
+
 /** The messages of chats. A chat is a session with the same id. */
 export class ChatStore<Message extends UIMessage = UIMessage> {
   readonly #client: Abide;
   readonly #agent: string;
+  /** The chats that were used last, in the order of their use. */
+  readonly #chats = new Map<string, Chat>();
 
   constructor(client: Abide, { agent = "chat" }: ChatStoreOptions = {}) {
     this.#client = client;
@@ -26,32 +31,40 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
 
   /** The messages of a chat, in order. A chat without messages does not have to exist. */
   async loadChat(chatId: string): Promise<Message[]> {
-    return await loadMessages<Message>(this.#client, chatId);
+    return await this.#chat(chatId).load<Message>();
   }
 
   /**
-   * Saves all messages of a chat. Only what differs from the stored messages is written, in one transaction,
-   * so the storage grows with the number of messages and not with their square.
+   * Saves all messages of a chat. Only what differs from the stored messages is written, in one transaction, so the storage
+   * grows with the number of messages and not with their square.
    */
   async saveChat({ chatId, messages }: { chatId: string; messages: readonly Message[] }): Promise<void> {
-    await this.#client.session({ id: chatId, agent: this.#agent });
-    await saveMessages(this.#client, chatId, messages);
+    await this.#chat(chatId).save(messages);
   }
 
   /**
-   * Records a stream while it runs, for `resumeStream`: pass it to `consumeSseStream`. It resolves when the
-   * stream has ended and every part is durable.
+   * Records a stream while it runs, for `resumeStream`: pass it to `consumeSseStream`. It resolves when the stream has ended
+   * and every part is durable.
    */
   async recordStream(chatId: string, stream: ReadableStream<string>): Promise<void> {
-    await this.#client.session({ id: chatId, agent: this.#agent });
+    await this.#chat(chatId).create();
     await recordStream(this.#client, chatId, stream);
   }
 
   /**
-   * The stream that is running for a chat, from its beginning; `null` if there is none. If the program that
-   * produces it is killed, it ends with an error.
+   * The stream that is running for a chat, from its beginning; `null` if there is none. If the program that produces it is
+   * killed, it ends with an error.
    */
   async resumeStream(chatId: string): Promise<ReadableStream<string> | null> {
     return await resumeStream(this.#client, chatId);
+  }
+
+  #chat(id: string): Chat {
+    const chat = this.#chats.get(id) ?? new Chat(this.#client, id, this.#agent);
+    this.#chats.delete(id);
+    this.#chats.set(id, chat);
+    const [oldest] = this.#chats.keys();
+    if (this.#chats.size > CHATS && oldest !== undefined) this.#chats.delete(oldest);
+    return chat;
   }
 }

@@ -56,6 +56,8 @@ export class AbideSession
   /** The history as of the entry `#last`. */
   #items: AgentInputItem[] = [];
   #last = 0;
+  /** The connection on which it was read. */
+  #reconnects = 0;
   /** The suffix replacements that were applied, by operation. */
   readonly #operations = new Map<string, Change & { op: "suffix" }>();
   /** Operations run one after the other. */
@@ -165,6 +167,7 @@ export class AbideSession
   /** Reads the entries since the last time; returns the changes among them that count. */
   async #read(): Promise<Set<number>> {
     const counted = new Set<number>();
+    if (this.#reconnects !== this.#client.reconnects) this.#forget();
     for (const { id, kind, data } of await (await this.#session()).messages({ after: this.#last })) {
       if (kind !== ITEM && kind !== CHANGE) continue;
       const value = revived(readJson(data ?? "null"));
@@ -173,6 +176,14 @@ export class AbideSession
       this.#last = id;
     }
     return counted;
+  }
+
+  /** After a lost connection the server can have another history: an older backup was restored. */
+  #forget(): void {
+    this.#reconnects = this.#client.reconnects;
+    this.#items = [];
+    this.#operations.clear();
+    this.#last = 0;
   }
 
   #apply(change: Change): boolean {
