@@ -176,6 +176,24 @@ async fn a_killed_engine_is_started_again() {
     assert_eq!(file.sessions(), ["s1", "s2", "s3", "s4"]);
 }
 
+/// A failed engine refuses all calls, and stays so as long as it runs.
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn an_engine_that_failed_ends_and_is_replaced() {
+    let file = SharedFile::new();
+    let process = Process::spawn(file.command().env("ABIDE_TEST_PANIC", "Committed"));
+    process.line();
+    let engine = file.engine();
+    let abide = file.client().await;
+    let refused = abide.call(CreateSession::new("a").id("s1")).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::EngineFailed));
+    engine.assert_ends();
+    assert_eq!(process.ended().code, Some(1));
+    abide.call(CreateSession::new("a").id("s2")).await.unwrap();
+    assert_ne!(file.engine().pid, engine.pid);
+    abide.close().await;
+}
+
 #[test]
 fn programs_that_open_at_once_share_one_engine() {
     let file = SharedFile::new();
