@@ -116,6 +116,8 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         };
         let mut config = abide_engine::Config::from(options.config());
         config.tuning.holder = Some(place.holder().clone());
+        #[cfg(debug_assertions)]
+        let config = serve::fault::armed(config);
         // It waits a quarter of a second for a process that has the file.
         match Engine::open(&args.file, config) {
             Ok(engine) => {
@@ -170,7 +172,15 @@ async fn serve_place(
     }
     detach::close_streams()?;
     let Place { listener, folder, .. } = place;
-    abide_server::serve_shared(engine.clone(), listener, stop).await;
+    let (ends, health) = (engine.clone(), engine.clone());
+    let ended = async move {
+        tokio::select! {
+            () = stop => {}
+            // A failed engine refuses everything. The programs that use it start the next one.
+            () = health.failed() => {}
+        }
+    };
+    abide_server::serve_shared(ends, listener, ended).await;
     // Programs that open the file from now on wait until it is closed.
     drop(folder);
     let healthy = engine.ready();

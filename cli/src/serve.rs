@@ -114,7 +114,7 @@ if the engine had failed (see /ready); it is safe to start the server again.
 ABIDE_LOG=info logs more on stderr.";
 
 #[cfg(debug_assertions)]
-mod fault;
+pub(crate) mod fault;
 #[cfg(test)]
 mod tests;
 

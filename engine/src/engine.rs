@@ -234,6 +234,12 @@ impl Engine {
         self.inner.health.check()
     }
 
+    /// Waits until the engine fails: a write or a sync to disk failed, or one of its threads panicked. From then on all
+    /// requests are refused until the file is opened again.
+    pub async fn failed(&self) {
+        self.inner.health.poisoned().await;
+    }
+
     /// The bytes buffered for clients. A server counts its own buffers there.
     #[must_use]
     pub fn buffers(&self) -> &Buffers {

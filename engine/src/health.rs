@@ -5,6 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use abide_schema::{Code, Refusal};
+use tokio::sync::watch;
 
 use crate::subscriptions::hub::Hub;
 
@@ -21,13 +22,15 @@ enum Failure {
 #[derive(Debug)]
 pub(crate) struct Health {
     failed: OnceLock<Failure>,
+    /// Whether it is poisoned, to wait for.
+    is_poisoned: watch::Sender<bool>,
     hub: Arc<Hub>,
 }
 
 impl Health {
     /// Healthy; subscribers at the hub are notified when that ends.
     pub(crate) fn new(hub: Arc<Hub>) -> Health {
-        Health { failed: OnceLock::new(), hub }
+        Health { failed: OnceLock::new(), is_poisoned: watch::Sender::new(false), hub }
     }
 
     /// Poisons the engine with a reason. Only the first reason is kept. All subscribers are notified, because
@@ -68,10 +71,17 @@ impl Health {
         })
     }
 
+    /// Waits until it is poisoned.
+    pub(crate) async fn poisoned(&self) {
+        // `self` holds the sender, so it cannot be dropped.
+        let _ = self.is_poisoned.subscribe().wait_for(|is_poisoned| *is_poisoned).await;
+    }
+
     fn latch(&self, failure: Failure) {
         let first = self.failed.set(failure).is_ok();
         if let (true, Some(refusal)) = (first, self.refusal()) {
             self.hub.end(&refusal);
+            self.is_poisoned.send_replace(true);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use abide_client::arguments::CreateSession;
 use abide_client::{Abide, Code, Error};
@@ -110,18 +111,18 @@ impl Engine {
     }
 
     fn is_running(&self) -> bool {
-        !self.ends_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+        !self.ends_within(Duration::ZERO)
     }
 
     #[track_caller]
     fn assert_ends(&self) {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-        assert!(self.ends_within(Some(&patience)), "{self:?} does not end");
+        assert!(self.ends_within(PATIENCE), "{self:?} does not end");
     }
 
-    fn ends_within(&self, time: Option<&Timespec>) -> bool {
+    fn ends_within(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).unwrap();
         let mut exit = [PollFd::new(&self.exit, PollFlags::IN)];
-        retry_on_intr(|| poll(&mut exit, time)).unwrap() == 1
+        retry_on_intr(|| poll(&mut exit, Some(&time))).unwrap() == 1
     }
 
     fn kill(&self) {
@@ -176,6 +177,24 @@ async fn a_killed_engine_is_started_again() {
     assert_eq!(file.sessions(), ["s1", "s2", "s3", "s4"]);
 }
 
+/// A failed engine refuses all calls, and stays so as long as it runs.
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn an_engine_that_failed_ends_and_is_replaced() {
+    let file = SharedFile::new();
+    let process = Process::spawn(file.command().env("ABIDE_TEST_PANIC", "Committed"));
+    process.line();
+    let engine = file.engine();
+    let abide = file.client().await;
+    let refused = abide.call(CreateSession::new("a").id("s1")).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::EngineFailed));
+    engine.assert_ends();
+    assert_eq!(process.ended().code, Some(1));
+    abide.call(CreateSession::new("a").id("s2")).await.unwrap();
+    assert_ne!(file.engine().pid, engine.pid);
+    abide.close().await;
+}
+
 #[test]
 fn programs_that_open_at_once_share_one_engine() {
     let file = SharedFile::new();
@@ -186,7 +205,7 @@ fn programs_that_open_at_once_share_one_engine() {
     assert_eq!(started.count(), 1, "{lines:?}");
     assert!(lines.iter().all(|line| line["pid"] == lines[0]["pid"]), "{lines:?}");
     assert!(lines.iter().all(|line| line["socket"] == lines[0]["socket"]), "{lines:?}");
-    let engine = file.engine();
+    let engine = Engine::of(&lines[0]);
     engine.terminate();
     for process in processes {
         let ended = process.ended();
@@ -204,8 +223,7 @@ async fn the_last_user_ends_the_engine() {
     assert_eq!(found, ["s1"], "they share it");
     let engine = file.engine();
     first.close().await;
-    // Longer than an engine without users stays.
-    assert!(!engine.ends_within(Some(&Timespec { tv_sec: 2, tv_nsec: 500_000_000 })));
+    assert!(engine.is_running());
     second.call(CreateSession::new("a").id("s2")).await.unwrap();
     second.close().await;
     engine.assert_ends();
@@ -430,6 +448,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
     let db = db.to_str().unwrap();
     let (own, line) = file.open();
+    let user = file.client().await;
     let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
     assert!(problem(folder, &foreign).contains("is not writable"), "{foreign:?}");
     let socket = PathBuf::from(line["socket"].as_str().unwrap());
@@ -444,6 +463,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     fs::set_permissions(db, Permissions::from_mode(0o666)).unwrap();
     let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
     assert!(problem(folder, &foreign).contains("of another user"), "{foreign:?}");
+    user.close().await;
     own.terminate();
     assert_eq!(own.ended().code, Some(0));
 

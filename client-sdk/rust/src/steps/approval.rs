@@ -3,7 +3,7 @@
 use abide_reducers::approval::ApprovalStatus;
 use abide_reducers::arguments::{ClaimToolCall, CompleteToolCall, RegisterTool, RequestToolCall};
 use abide_reducers::{Effect, ToolCallStatus};
-use abide_schema::Code;
+use abide_schema::{Code, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
@@ -26,13 +26,10 @@ struct State {
     decision: ApprovalStatus,
     decided_by: Option<String>,
     comment: Option<String>,
-    arguments: Arguments,
-    approved_arguments: Option<Arguments>,
-}
-
-#[derive(Deserialize)]
-struct Arguments {
-    args: JsonValue,
+    /// `{"prompt", "args"}`.
+    arguments: Json,
+    /// The same, if the approver changed them.
+    approved_arguments: Option<Json>,
 }
 
 /// The answer to a request for approval.
@@ -68,9 +65,10 @@ impl DurableSession {
         if approved && row.status == ToolCallStatus::Pending {
             self.complete_approved(&call_id).await?;
         }
+        let mut arguments = row.approved_arguments.unwrap_or(row.arguments).value();
         Ok(DecidedApproval {
             approved,
-            arguments: row.approved_arguments.unwrap_or(row.arguments).args,
+            arguments: arguments.get_mut("args").map(JsonValue::take).unwrap_or_default(),
             decided_by: row.decided_by,
             comment: row.comment.or(row.error.filter(|_| !approved)),
         })

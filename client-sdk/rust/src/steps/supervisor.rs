@@ -90,15 +90,22 @@ impl Supervisor {
         let (mut handoffs, function) = (handoffs.await?, Arc::new(function));
         let mut stop = pin!(stop);
         let mut running = JoinSet::new();
-        let (mut taken, mut failed) = (BTreeSet::new(), BTreeSet::new());
+        // Those that this supervisor has looked at, answers at the moment, or could not answer.
+        let (mut taken, mut active, mut failed) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let served = loop {
             let pending: Vec<(String, i64)> = handoffs.typed_rows()?;
             taken.retain(|handoff| pending.contains(handoff));
             for (id, seq) in pending {
-                let is_free = running.len() < self.concurrency && !failed.contains(&id);
-                if is_free && taken.insert((id.clone(), seq)) {
+                let is_free = !active.contains(&id) && !failed.contains(&id);
+                let has_room = running.len() < self.concurrency;
+                if is_free && has_room && taken.insert((id.clone(), seq)) {
+                    active.insert(id.clone());
                     let (supervisor, function) = (self.clone(), Arc::clone(&function));
-                    running.spawn(async move { supervisor.take(id, &*function).await });
+                    running.spawn(async move {
+                        let may_claim_again = supervisor.take(&id, &*function).await;
+                        (id, may_claim_again)
+                    });
                 }
             }
             tokio::select! {
@@ -106,35 +113,39 @@ impl Supervisor {
                 changed = handoffs.next() => if changed.is_none() {
                     break Err(handoffs.error().cloned().unwrap_or(Error::Closed));
                 },
-                Some(ended) = running.join_next() => failed.extend(ended.ok().flatten()),
+                Some(ended) = running.join_next() => if let Ok((id, may_claim_again)) = ended {
+                    active.remove(&id);
+                    if !may_claim_again {
+                        failed.insert(id);
+                    }
+                },
             }
         };
         while running.join_next().await.is_some() {}
         served
     }
 
-    /// Claims and answers a handoff. Returns its id if this supervisor does not claim it again.
-    async fn take<F, W>(&self, id: String, function: &F) -> Option<String>
+    /// Claims and answers a handoff. Returns whether this supervisor may claim it again.
+    async fn take<F, W>(&self, id: &str, function: &F) -> bool
     where
         F: Fn(HandoffRequest) -> W,
         W: Future<Output = Result<Answer, ToolError>>,
     {
-        let claim = ClaimHandoff::new(&id).lease_ms(millis(self.lease));
+        let claim = ClaimHandoff::new(id).lease_ms(millis(self.lease));
         let handoff = match self.abide.call(claim).await {
             Ok(claimed) => claimed.into_inner(),
             // Another supervisor was first.
-            Err(error) if error.code() == Some(Code::Conflict) => return None,
+            Err(error) if error.code() == Some(Code::Conflict) => return true,
             Err(error) => {
                 tracing::warn!(id, %error, "the handoff cannot be claimed");
-                return Some(id);
+                return false;
             }
         };
         match self.answer(handoff, function).await {
-            Ok(true) => None,
-            Ok(false) => Some(id),
+            Ok(is_answered) => is_answered,
             Err(error) => {
                 tracing::warn!(id, %error, "the answer to the handoff is not recorded");
-                None
+                true
             }
         }
     }

@@ -225,13 +225,15 @@ async fn messages_approvals_and_timers_are_recorded(abide: &Abide) {
             }
             for id in pending.typed_rows::<String>().expect("ids") {
                 let decision = DecideApproval::new(Decision::Approve).id(id).comment("fine");
+                let changed = json!({"prompt": "Send it?", "args": {"to": "bob"}});
+                let decision = decision.approved_arguments(changed);
                 abide.call(decision).await.expect("a decision");
             }
         };
         let (approval, ()) = tokio::join!(approval, decide);
         let approval = approval.expect("it is decided");
         assert!(approval.approved, "{approval:?}");
-        assert_eq!(approval.arguments, json!({"to": "ann"}));
+        assert_eq!(approval.arguments, json!({"to": "bob"}), "as the approver changed them");
         assert_eq!(approval.comment.as_deref(), Some("fine"));
     }
     assert_eq!(call(abide, "s1/send").await.status, ToolCallStatus::Succeeded);
