@@ -564,6 +564,38 @@ export interface BuiltinTables {
     /** The session or run where the cleanup started, if the steps are below it. */
     top: string | null;
   };
+  /** A set of entries with a common scope. */
+  collections: {
+    /** Its id, chosen by the caller. */
+    id: string;
+    /** What it contains, as the application names it. */
+    kind: string;
+    /** Application-defined keys, such as a tenant, that decide who can see its entries. JSON text. */
+    scope: string;
+    /** The largest fencing token of a write; null if it is not fenced. */
+    fencing_token: number | null;
+    /** When it was created. */
+    created_at: number;
+    /** The event of the last change, except of its entries. */
+    seq: number;
+  };
+  /** One entry of a collection. */
+  entries: {
+    /** The collection. */
+    collection_id: string;
+    /** Its key. Entries are ordered by the bytes of their keys. */
+    key: string;
+    /** Its JSON value. JSON text. */
+    data: string | null;
+    /** Its bytes. */
+    blob: Uint8Array | null;
+    /** When it was first written. */
+    created_at: number;
+    /** When it was last written. */
+    updated_at: number;
+    /** The event that wrote it last: its version. */
+    seq: number;
+  };
   /** The append-only log: one row for every call with an effect, chained by hash. */
   events: {
     /** Its position: 1, 2, 3 … without gaps. */
@@ -849,6 +881,20 @@ export interface BuiltinReducers {
       id?: string | null | undefined;
     };
     result: BuiltinTables["approvals"];
+  };
+  /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most 200 in one call. With the empty prefix it deletes all entries, and then the collection. */
+  delete_entries: {
+    args: {
+      collection_id: string;
+      fencing_token?: number | bigint | null | undefined;
+      prefix: string | null;
+    };
+    result: {
+      /** Entries that this call deleted. */
+      deleted: number;
+      /** Whether entries are left: call it again. */
+      more: boolean;
+    };
   };
   /** Disables an identity immediately, including open connections, until it is enabled again. */
   disable_identity: {
@@ -1309,6 +1355,36 @@ export interface BuiltinReducers {
       interrupt: Record<string, unknown>;
     };
     result: BuiltinTables["runs"];
+  };
+  /** Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns the stored id of the collection. */
+  write_entries: {
+    args: {
+      collection_id: string;
+      deletes?: (string)[] | null | undefined;
+      fencing_token?: number | bigint | null | undefined;
+      kind?: string | null | undefined;
+      puts?: ({
+        /** Its bytes: `{"$blob": "<base64>"}`. */
+        blob?: unknown | undefined;
+        /** Its JSON value. */
+        data?: unknown | undefined;
+        /** The `seq` of the entry that it replaces, 0 if there is none: otherwise the call is a conflict. */
+        expected_seq?: number | bigint | null | undefined;
+        /** Leaves an entry that exists unchanged. */
+        keep?: boolean | null | undefined;
+        /** Its key. */
+        key: string;
+      })[] | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+    };
+    result: {
+      /** The stored id of the collection: for a caller with a scope, in the namespace of this scope. */
+      collection_id: string;
+      /** Entries that were deleted. */
+      deleted: number;
+      /** Entries that were written. */
+      written: number;
+    };
   };
 }
 

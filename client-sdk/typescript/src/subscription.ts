@@ -165,9 +165,10 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
    * and throws its error. It does not end the subscription.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<Update<R>, undefined> {
-    const first = this.#holdsRows && this.#rows ? this.#whole(true) : undefined;
+    const first = this.#holdsRows && this.#rows ? this.#whole(false) : undefined;
     const iterator = new UpdateIterator<R>(first, {
       rows: () => this.#all.slice(),
+      whole: (historyChanged) => this.#whole(historyChanged),
       difference: (earlier, from, historyChanged) => {
         const difference = this.#rows?.differenceFrom(earlier, false) ?? emptyDifference();
         return this.#update({ from, seq: this.#seq, reset: false, historyChanged }, difference);
@@ -332,8 +333,8 @@ export class Subscription<R extends object = SqlRow> extends Emitter<Subscriptio
     return { deletes: [], inserts, updates: [], positions };
   }
 
-  #whole(reset: boolean): Update<R> {
-    const head = { from: this.#seq, seq: this.#seq, reset, historyChanged: false };
+  #whole(historyChanged: boolean): Update<R> {
+    const head = { from: this.#seq, seq: this.#seq, reset: true, historyChanged };
     return this.#update(head, this.#wholeDifference());
   }
 

@@ -80,8 +80,7 @@ export function workerName(): string {
  * Runs the function once, with heartbeats, and records its result or its error.
  *
  * @throws what the function threw; AbideError `lease_lost` if another worker has the call now; ToolFailed if
- *   the call was
- *   cancelled.
+ *   the call was cancelled.
  */
 export async function runTool<Result>(
   client: Abide,

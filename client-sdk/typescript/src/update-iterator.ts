@@ -13,6 +13,8 @@ const WAITING = 256;
 export interface UpdateSource<R extends object> {
   /** The current rows. */
   rows(): Row[];
+  /** All rows, as an update. */
+  whole(historyChanged: boolean): Update<R>;
   /** The difference from earlier rows to the current ones, as an update. */
   difference(earlier: Row[], from: number, historyChanged: boolean): Update<R>;
   /** Stops the subscription on the server, if nothing else reads it. */
@@ -37,7 +39,7 @@ export class UpdateIterator<R extends object> implements AsyncIterableIterator<U
   #queue: Update<R>[];
   #waiters: Waiter<R>[] = [];
   /** The rows after the last update of the queue, while further updates are not queued. */
-  #behind: { rows: Row[]; from: number; historyChanged: boolean } | undefined;
+  #behind: { rows: Row[]; from: number; historyChanged: boolean; reset: boolean } | undefined;
   /** The seq after which the subscription continues when the queue is read. */
   #pausedAt: number | undefined;
   /** The rows after the last update of the queue. */
@@ -80,14 +82,17 @@ export class UpdateIterator<R extends object> implements AsyncIterableIterator<U
       waiter.resolve({ done: false, value: update });
     } else if (this.#behind) {
       this.#behind.historyChanged ||= update.historyChanged;
+      this.#behind.reset ||= update.reset;
     } else if (this.#queue.length < WAITING) {
       this.#queue.push(update);
       this.#afterPush(update);
     } else if (this.#source.holdsRows) {
-      const { from, historyChanged } = update;
-      this.#behind = { rows: this.#last ?? [], from, historyChanged };
+      const { from, historyChanged, reset } = update;
+      this.#behind = { rows: this.#last ?? [], from, historyChanged, reset };
     } else {
       this.#queue.push(update);
+      // It was on its way when the subscription was stopped.
+      if (this.#pausedAt !== undefined) this.#pausedAt = update.seq;
     }
   }
 
@@ -113,10 +118,10 @@ export class UpdateIterator<R extends object> implements AsyncIterableIterator<U
     const update = this.#queue.shift();
     if (update) return update;
     if (this.#behind) {
-      const { rows, from, historyChanged } = this.#behind;
+      const { rows, from, historyChanged, reset } = this.#behind;
       this.#behind = undefined;
       this.#last = undefined;
-      return this.#source.difference(rows, from, historyChanged);
+      return reset ? this.#source.whole(historyChanged) : this.#source.difference(rows, from, historyChanged);
     }
     if (this.#pausedAt !== undefined) {
       const seq = this.#pausedAt;
