@@ -10,9 +10,13 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
+
 from server import binary
 
 PROJECT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.packed
+
 PAGE = PROJECT.parents[1] / "docs" / "python.md"
 
 

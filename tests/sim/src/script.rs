@@ -51,6 +51,7 @@ impl ScriptRun<'_> {
         self.authority()?;
         self.moments()?;
         self.runs()?;
+        self.collections()?;
         self.crowd()?;
         self.ends()
     }
@@ -262,6 +263,18 @@ impl ScriptRun<'_> {
         self.say("s3", &"long ".repeat(6_000))?;
         self.checkpoint();
         Ok(())
+    }
+
+    fn collections(&mut self) -> ScriptResult {
+        let scope = json!({"tenant": "t1"});
+        let puts = json!([{"key": "a", "data": {"n": 1}}, {"key": "b", "blob": {"$blob": "AAEC"}}]);
+        let args = json!({"collection_id": "kept", "scope": scope, "puts": puts});
+        self.call("app", "write_entries", args)?;
+        let args = json!({"collection_id": "kept", "puts": [{"key": "a", "data": "x".repeat(9_000)}],
+            "deletes": ["b"]});
+        self.call("app", "write_entries", args)?;
+        self.call("app", "delete_entries", json!({"collection_id": "kept", "prefix": null}))
+            .map(drop)
     }
 
     fn ends(&mut self) -> ScriptResult {

@@ -42,6 +42,8 @@ class Supervisor:
         self._client = client
         self._lease_ms = lease_ms
         self._stopping = asyncio.Event()
+        self._failed: set[str] = set()
+        """Handoffs that this supervisor released after an error. It leaves them to others."""
 
     def stop(self) -> None:
         """Lets `serve` return after the handoffs that it works on."""
@@ -62,7 +64,7 @@ class Supervisor:
                 while not self._stopping.is_set():
                     pending = {row.id for row in handoffs.rows}
                     tried &= pending
-                    for handoff_id in pending - tried if len(running) < concurrency else ():
+                    for handoff_id in pending - tried - self._failed if len(running) < concurrency else ():
                         if len(running) == concurrency:
                             break
                         tried.add(handoff_id)
@@ -105,6 +107,7 @@ class Supervisor:
                 raise
             except Exception as why:
                 _LOG.warning("the supervisor of handoff %s failed: %r", handoff.id, why)
+                self._failed.add(handoff.id)
                 await self._client.call.release_handoff(**holder)
             else:
                 await self._client.call.resolve_handoff(**holder, resolution=str(text))

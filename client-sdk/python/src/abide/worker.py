@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("abide")
 
-_PENDING = "SELECT call_id FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool"
+# `seq` changes if a call leaves and returns while the connection is lost.
+_PENDING = "SELECT call_id, seq FROM tool_calls WHERE status = 'pending' AND retry_at IS NULL AND tool_name = :tool"
 _RETRY_SECONDS = 1.0
 
 
@@ -31,6 +32,8 @@ class Worker:
         self._lease_ms = lease_ms
         self._stopping = asyncio.Event()
         self._pending = asyncio.Event()
+        self._tools: set[str] = set()
+        """The tools with pending calls. A claim that names an unregistered tool is refused."""
         self._running: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -54,7 +57,7 @@ class Worker:
                     slots.release()
                     break
                 self._pending.clear()
-                call = await self._claim(list(tools))
+                call = await self._claim(sorted(self._tools))
                 if call is None:
                     slots.release()
                     continue
@@ -76,11 +79,16 @@ class Worker:
             async with self._client.subscribe(_PENDING, {"tool": tool}) as calls:
                 async for _ in calls:
                     if calls.rows:
+                        self._tools.add(tool)
                         self._pending.set()
+                    else:
+                        self._tools.discard(tool)
         finally:
             self._pending.set()
 
     async def _claim(self, tools: list[str]) -> ClaimedCall | None:
+        if not tools:
+            return None
         try:
             args = {"tools": tools, "lease_ms": self._lease_ms, "worker": self.name}
             claimed = await self._client.call("claim_next_tool_call", args, deadline=_RETRY_SECONDS)
