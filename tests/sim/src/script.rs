@@ -270,8 +270,8 @@ impl ScriptRun<'_> {
         let puts = json!([{"key": "a", "data": {"n": 1}}, {"key": "b", "blob": {"$blob": "AAEC"}}]);
         let args = json!({"collection_id": "kept", "scope": scope, "puts": puts});
         self.call("app", "write_entries", args)?;
-        let args = json!({"collection_id": "kept", "puts": [{"key": "a", "data": "x".repeat(9_000)}],
-            "deletes": ["b"]});
+        let puts = json!([{"key": "a", "data": "x".repeat(9_000)}]);
+        let args = json!({"collection_id": "kept", "puts": puts, "deletes": ["b"]});
         self.call("app", "write_entries", args)?;
         self.call("app", "delete_entries", json!({"collection_id": "kept", "prefix": null}))
             .map(drop)
