@@ -19,7 +19,8 @@ _SAFE = " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}"
 
 def escape(part: str) -> str:
     """A part of an id or key without separators, control characters, and characters that ids reserve."""
-    return quote(part, safe=_SAFE)
+    # `quote` leaves ~ as it is.
+    return quote(part, safe=_SAFE).replace("~", "%7E")
 
 
 def unescape(part: str) -> str:
