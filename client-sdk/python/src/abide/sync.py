@@ -41,16 +41,16 @@ class _Loop:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="abide", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             work.close()
             raise Closed
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
@@ -58,11 +58,11 @@ class _Loop:
             raise
 
     def stop(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
 
 
 class Calls:
@@ -130,6 +130,16 @@ class Abide:
 
     def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def asynchronous(self) -> _client.Abide:
+        """The asynchronous client; its methods run on `loop`."""
+        return self._client
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the client's thread."""
+        return self._loop.loop
 
     @property
     def connected(self) -> bool:

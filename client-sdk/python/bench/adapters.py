@@ -1,0 +1,218 @@
+"""Measures the adapters against the SQLite backend of each framework, in one run.
+
+    ABIDE_BINARY=target/release/abide python client-sdk/python/bench/adapters.py [langgraph] [openai] [adk]
+
+For each framework it prints turns per second with 64 concurrent conversations of 10 turns, milliseconds per turn in the
+four quarters of one conversation of 1,000 turns, and the bytes on disk after a graceful stop, as a multiple of the payload.
+A turn is a message of the user and an answer, 700 characters each. The row `memory` is LangGraph's store in memory: the
+framework itself. `ABIDE_BENCH_TURNS` sets another length of the long conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from abide import Abide
+from abide.engine import find_binary
+
+CONVERSATIONS = 64
+TURNS = 10
+LONG = int(os.environ.get("ABIDE_BENCH_TURNS", "1000"))
+CHARACTERS = 700
+
+Turn = Callable[[str, str, str], Awaitable[None]]
+Make = Callable[[Path, AsyncExitStack], Awaitable[Turn]]
+
+_CHANCE = random.Random(7)
+_WORDS = ["".join(_CHANCE.choices("abcdefghijklmnopqrstuvwxyz", k=_CHANCE.randint(2, 9))) for _ in range(2000)]
+
+
+def text() -> str:
+    """Random words."""
+    return " ".join(_CHANCE.choices(_WORDS, k=CHARACTERS // 5))[:CHARACTERS]
+
+
+async def connect(folder: Path, stack: AsyncExitStack) -> Abide:
+    """A client of a server of its own, which stops gracefully at the end."""
+    command = [find_binary(), "serve", "--db", str(folder / "abide.db"), "--listen", "127.0.0.1:0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    assert process.stdout is not None
+    line = json.loads(process.stdout.readline())
+
+    def stop() -> None:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+    stack.callback(stop)
+    return await stack.enter_async_context(Abide.connect(f"http://{line['listening'].removeprefix('http://')}"))
+
+
+def langgraph_turn(saver: Any) -> Turn:
+    """A graph of one node."""
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    async def answer(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(content=answers.pop())]}
+
+    answers: list[str] = []
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "answer")
+    compiled = graph.compile(checkpointer=saver)
+
+    async def turn(conversation: str, question: str, reply: str) -> None:
+        answers.append(reply)
+        config: Any = {"configurable": {"thread_id": conversation}}
+        await compiled.ainvoke({"messages": [HumanMessage(content=question)]}, config)
+
+    return turn
+
+
+async def langgraph_abide(folder: Path, stack: AsyncExitStack) -> Turn:
+    """LangGraph on Abide."""
+    from abide.adapters.langgraph import AbideSaver
+
+    return langgraph_turn(AbideSaver(await connect(folder, stack)))
+
+
+async def langgraph_sqlite(folder: Path, stack: AsyncExitStack) -> Turn:
+    """LangGraph on its SQLite checkpointer."""
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    return langgraph_turn(await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(str(folder / "sqlite.db"))))
+
+
+async def langgraph_memory(folder: Path, stack: AsyncExitStack) -> Turn:
+    """LangGraph without storage."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    return langgraph_turn(InMemorySaver())
+
+
+def openai_turn(session_of: Callable[[str], Any]) -> Turn:
+    """What the runner does with a session in one turn: read the history, add the input, add the output."""
+    sessions: dict[str, Any] = {}
+
+    async def turn(conversation: str, question: str, reply: str) -> None:
+        session = sessions.setdefault(conversation, None) or session_of(conversation)
+        sessions[conversation] = session
+        await session.get_items()
+        await session.add_items([{"role": "user", "content": question}])
+        await session.add_items([{"role": "assistant", "content": reply}])
+
+    return turn
+
+
+async def openai_abide(folder: Path, stack: AsyncExitStack) -> Turn:
+    """OpenAI Agents SDK on Abide."""
+    from abide.adapters.openai_agents import AbideSession
+
+    client = await connect(folder, stack)
+    return openai_turn(lambda conversation: AbideSession(conversation, client))
+
+
+async def openai_sqlite(folder: Path, stack: AsyncExitStack) -> Turn:
+    """OpenAI Agents SDK on its SQLite session."""
+    from agents import SQLiteSession
+
+    return openai_turn(lambda conversation: SQLiteSession(conversation, folder / "sqlite.db"))
+
+
+def adk_turn(service: Any) -> Turn:
+    """What the runner does with the service in one turn."""
+    from google.adk.events.event import Event
+    from google.genai import types
+
+    known: set[str] = set()
+
+    async def turn(conversation: str, question: str, reply: str) -> None:
+        owner = {"app_name": "app", "user_id": "ann", "session_id": conversation}
+        if conversation not in known:
+            known.add(conversation)
+            await service.create_session(**owner)
+        session = await service.get_session(**owner)
+        for author, said in (("user", question), ("model", reply)):
+            content = types.Content(role=author, parts=[types.Part(text=said)])
+            await service.append_event(session, Event(author=author, content=content))
+
+    return turn
+
+
+async def adk_abide(folder: Path, stack: AsyncExitStack) -> Turn:
+    """Google ADK on Abide."""
+    from abide.adapters.google_adk import AbideSessionService
+
+    return adk_turn(AbideSessionService(await connect(folder, stack)))
+
+
+async def adk_sqlite(folder: Path, stack: AsyncExitStack) -> Turn:
+    """Google ADK on its SQLite service."""
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+    return adk_turn(SqliteSessionService(str(folder / "sqlite.db")))
+
+
+FRAMEWORKS: dict[str, dict[str, Make]] = {
+    "langgraph": {"memory": langgraph_memory, "sqlite": langgraph_sqlite, "abide": langgraph_abide},
+    "openai": {"sqlite": openai_sqlite, "abide": openai_abide},
+    "adk": {"sqlite": adk_sqlite, "abide": adk_abide},
+}
+
+
+async def concurrent(make: Make) -> float:
+    """Turns per second of many conversations."""
+    with tempfile.TemporaryDirectory() as path:
+        async with AsyncExitStack() as stack:
+            turn = await make(Path(path), stack)
+
+            async def converse(nth: int) -> None:
+                for _ in range(TURNS):
+                    await turn(f"c{nth}", text(), text())
+
+            started = time.perf_counter()
+            await asyncio.gather(*[converse(nth) for nth in range(CONVERSATIONS)])
+            return CONVERSATIONS * TURNS / (time.perf_counter() - started)
+
+
+async def long(make: Make) -> tuple[list[float], float]:
+    """Milliseconds per turn in the quarters of one conversation, and bytes on disk as a multiple of the payload."""
+    with tempfile.TemporaryDirectory() as path:
+        quarters = []
+        async with AsyncExitStack() as stack:
+            turn = await make(Path(path), stack)
+            for _ in range(4):
+                started = time.perf_counter()
+                for _ in range(LONG // 4):
+                    await turn("long", text(), text())
+                quarters.append((time.perf_counter() - started) * 1000 / (LONG // 4))
+        size = sum(file.stat().st_size for file in Path(path).iterdir())
+        return quarters, size / (LONG * 2 * CHARACTERS)
+
+
+async def main() -> None:
+    """Runs all, and prints a table."""
+    print(f"| framework | backend | turns/s at {CONVERSATIONS} | ms per turn, 4 quarters of {LONG} | disk / payload |")
+    print("|---|---|---:|---:|---:|")
+    for framework in sys.argv[1:] or FRAMEWORKS:
+        for backend, make in FRAMEWORKS[framework].items():
+            rate = await concurrent(make)
+            quarters, size = await long(make)
+            times = ", ".join(f"{quarter:.1f}" for quarter in quarters)
+            print(f"| {framework} | {backend} | {rate:.0f} | {times} | {size:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

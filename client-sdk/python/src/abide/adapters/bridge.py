@@ -1,0 +1,76 @@
+"""One asynchronous implementation behind the synchronous and asynchronous methods of a framework."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from .. import sync
+from ..client import Abide
+from ..errors import AbideError
+
+T = TypeVar("T")
+
+
+class Bridge:
+    """Runs coroutines on the event loop of a client, from any thread and any other loop."""
+
+    def __init__(self, client: Abide | sync.Abide) -> None:
+        self.client: Abide
+        """The asynchronous client."""
+        self._sync = client if isinstance(client, sync.Abide) else None
+        if isinstance(client, sync.Abide):
+            self.client, self._loop = client.asynchronous, client.loop
+        else:
+            self.client = client
+            # An adapter that is made outside of a loop belongs to the loop that first uses it.
+            self._loop = _running_loop()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for a coroutine in a thread that runs no event loop of the client.
+
+        Raises:
+            AbideError: the caller is a coroutine of the client's loop, which would wait for itself.
+        """
+        loop = self._loop
+        if loop is None or loop is _running_loop():
+            work.close()
+            raise AbideError(
+                "a synchronous method of an adapter needs a client with its own thread",
+                code="bad_request",
+                hint="use the asynchronous methods, or make the adapter with abide.sync.Abide",
+            )
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits a coroutine, on the client's loop if that is another one."""
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        if self._loop is running:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def close(self) -> None:
+        """Closes a client with its own thread."""
+        if self._sync is not None:
+            self._sync.close()
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Bridge:
+        """A bridge with its own client of a database file."""
+        return Bridge(sync.Abide.open(path))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

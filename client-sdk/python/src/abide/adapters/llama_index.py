@@ -1,0 +1,148 @@
+"""The chat store of LlamaIndex in Abide.
+
+```python
+from abide.adapters.llama_index import AbideChatStore
+
+memory = ChatMemoryBuffer.from_defaults(chat_store=AbideChatStore.open("agents.db"), chat_store_key="user-1")
+```
+
+The messages of a key are entries of the collection `llama-index/<key>`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.storage.chat_store.base import BaseChatStore
+from pydantic import PrivateAttr
+
+from .. import sync
+from ..client import Abide
+from .bridge import Bridge
+from .collection import Collections
+from .items import ItemList
+
+_KIND = "llama-index"
+
+
+class AbideChatStore(BaseChatStore):
+    """Stores chat messages in Abide."""
+
+    _bridge: Bridge = PrivateAttr()
+    _collections: Collections = PrivateAttr()
+
+    def __init__(self, client: Abide | sync.Abide, **fields: Any) -> None:
+        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
+        super().__init__(**fields)
+        self._bridge = Bridge(client)
+        self._collections = Collections(self._bridge.client, _KIND)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> AbideChatStore:
+        """A store over a database file, with its own client."""
+        return AbideChatStore(sync.Abide.open(path))
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name of the class."""
+        return "AbideChatStore"
+
+    def close(self) -> None:
+        """Closes the client of `open`."""
+        self._bridge.close()
+
+    def _list(self, key: str) -> ItemList:
+        return ItemList(self._collections, key)
+
+    async def aset_messages(self, key: str, messages: list[ChatMessage]) -> None:
+        """Replaces the messages of a key."""
+        await self._bridge.arun(self._set(key, messages))
+
+    def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
+        """See `aset_messages`."""
+        self._bridge.run(self._set(key, messages))
+
+    async def _set(self, key: str, messages: list[ChatMessage]) -> None:
+        items = self._list(key)
+        await items.clear()
+        await items.append([_dump(message) for message in messages])
+
+    async def aget_messages(self, key: str) -> list[ChatMessage]:
+        """The messages of a key."""
+        return await self._bridge.arun(self._get(key))
+
+    def get_messages(self, key: str) -> list[ChatMessage]:
+        """See `aget_messages`."""
+        return self._bridge.run(self._get(key))
+
+    async def _get(self, key: str) -> list[ChatMessage]:
+        return [ChatMessage.model_validate(item) for item in await self._list(key).read()]
+
+    async def async_add_message(self, key: str, message: ChatMessage) -> None:
+        """Appends a message."""
+        await self._bridge.arun(self._list(key).append([_dump(message)]))
+
+    def add_message(self, key: str, message: ChatMessage) -> None:
+        """See `async_add_message`."""
+        self._bridge.run(self._list(key).append([_dump(message)]))
+
+    async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
+        """Deletes the messages of a key, and returns them."""
+        return await self._bridge.arun(self._delete(key))
+
+    def delete_messages(self, key: str) -> list[ChatMessage] | None:
+        """See `adelete_messages`."""
+        return self._bridge.run(self._delete(key))
+
+    async def _delete(self, key: str) -> list[ChatMessage] | None:
+        messages = await self._get(key)
+        await self._list(key).clear()
+        return messages or None
+
+    async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Deletes a message by its position, and returns it."""
+        return await self._bridge.arun(self._delete_at(key, idx))
+
+    def delete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """See `adelete_message`."""
+        return self._bridge.run(self._delete_at(key, idx))
+
+    async def _delete_at(self, key: str, idx: int) -> ChatMessage | None:
+        found = list(reversed(await self._list(key).last_with_keys(100_000)))
+        if not 0 <= idx < len(found):
+            return None
+        name, item = found[idx]
+        return ChatMessage.model_validate(item) if await self._list(key).delete(name) else None
+
+    async def adelete_last_message(self, key: str) -> ChatMessage | None:
+        """Deletes the last message, and returns it."""
+        return await self._bridge.arun(self._pop(key))
+
+    def delete_last_message(self, key: str) -> ChatMessage | None:
+        """See `adelete_last_message`."""
+        return self._bridge.run(self._pop(key))
+
+    async def _pop(self, key: str) -> ChatMessage | None:
+        item = await self._list(key).pop()
+        return None if item is None else ChatMessage.model_validate(item)
+
+    async def aget_keys(self) -> list[str]:
+        """The keys that have messages."""
+        return await self._bridge.arun(self._keys())
+
+    def get_keys(self) -> list[str]:
+        """See `aget_keys`."""
+        return self._bridge.run(self._keys())
+
+    async def _keys(self) -> list[str]:
+        await self._collections.stored_id("")
+        sql = """SELECT id FROM collections AS c WHERE kind = :kind
+            AND EXISTS (SELECT 1 FROM entries AS e WHERE e.collection_id = c.id) ORDER BY id"""
+        rows = await self._collections.client.sql(sql, {"kind": _KIND})
+        return [self._collections.parts(row.id)[0] for row in rows]
+
+
+def _dump(message: ChatMessage) -> Any:
+    return message.model_dump(mode="json")
