@@ -43,7 +43,6 @@ const SUITES: [Suite; 2] = [
         commands: &[
             "python -m pip install --quiet -e . --group dev",
             "ruff check",
-            "mypy",
             "pytest --quiet -m 'not packed'",
         ],
     },
@@ -69,7 +68,12 @@ const FRAMEWORKS: [Suite; 4] = [
     Suite {
         language: Language::Python,
         folder: "client-sdk/python",
-        commands: &["pytest --quiet -m packed"],
+        commands: &[
+            "python -m pip install --quiet -e '.[frameworks]' --group frameworks",
+            "mypy",
+            "pytest --quiet tests/adapters",
+            "pytest --quiet -m packed",
+        ],
     },
 ];
 
