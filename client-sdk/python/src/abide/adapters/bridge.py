@@ -21,6 +21,7 @@ class Bridge:
         self.client: Abide
         """The asynchronous client."""
         self._sync = client if isinstance(client, sync.Abide) else None
+        self._loop: asyncio.AbstractEventLoop | None
         if isinstance(client, sync.Abide):
             self.client, self._loop = client.asynchronous, client.loop
         else:

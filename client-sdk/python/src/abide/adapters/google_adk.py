@@ -67,9 +67,7 @@ class AbideSessionService(BaseSessionService):
         """
         return await self._bridge.arun(self._create(app_name, user_id, state, session_id))
 
-    async def _create(
-        self, app_name: str, user_id: str, state: dict[str, Any] | None, session_id: str | None
-    ) -> Session:
+    async def _create(self, app_name: str, user_id: str, state: dict[str, Any] | None, session_id: str | None) -> Session:
         name = (session_id or "").strip() or str(uuid.uuid4())
         parts = extract_json_safe_state_delta(state or {})
         now = time.time()
@@ -89,9 +87,7 @@ class AbideSessionService(BaseSessionService):
         """A session with its events, or with some of the latest."""
         return await self._bridge.arun(self._get(app_name, user_id, session_id.strip(), config))
 
-    async def _get(
-        self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None
-    ) -> Session | None:
+    async def _get(self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
         collection = await self._sessions.stored_id(app_name, user_id, session_id)
         head, _ = await self._head(collection)
         if head is None:
@@ -121,9 +117,7 @@ class AbideSessionService(BaseSessionService):
             _, owner, name = self._sessions.parts(row.id)
             head = json.loads(row.data)
             state = {**head["state"], **await self._shared(app_name, owner)}
-            sessions.append(
-                Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=head["updated"])
-            )
+            sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=head["updated"]))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=sessions)
 

@@ -18,6 +18,7 @@ In a coroutine: `AbideSaver(client)` with an `abide.Abide`. A thread is a collec
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import random
@@ -70,7 +71,9 @@ _CHAINS = """WITH RECURSIVE chain(key, data, blob, seq) AS (
     JOIN entries AS e ON e.collection_id = :c AND e.key = json_extract(chain.data, '$.b'))
 SELECT key, data, blob, seq FROM chain"""
 
-_KEYS_OF_THREAD = "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after ORDER BY key LIMIT 10000"
+_KEYS_OF_THREAD = (
+    "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after ORDER BY key LIMIT 10000"
+)
 
 _THREADS = "SELECT id FROM collections WHERE kind = :kind AND id > :after ORDER BY id LIMIT 10000"
 
@@ -103,9 +106,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     def __enter__(self) -> AbideSaver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> AbideSaver:
@@ -139,9 +140,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             return await self._load(collection, thread_id, path("c", namespace, checkpoint_id), config)
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
-    async def _load(
-        self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
-    ) -> CheckpointTuple | None:
+    async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         """The checkpoint with a key; the last one if the key is a prefix."""
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
         params = {"c": collection, "first": key, "end": end}
@@ -166,7 +165,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _load_values(self, collection: str, keys: dict[str, str]) -> dict[str, Any]:
         """The values of channels, by the keys of their entries."""
         values: dict[str, Any] = {}
-        missing: list[str] = []
+        missing: builtins.list[str] = []
         for channel, key in keys.items():
             known = self._values.known(collection, channel, key)
             if known is None:
@@ -180,7 +179,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                     values[channel] = self._values.decode(collection, channel, key, chains)
         return values
 
-    async def _chains(self, collection: str, keys: list[str]) -> dict[str, Stored]:
+    async def _chains(self, collection: str, keys: builtins.list[str]) -> dict[str, Stored]:
         rows = await self._collections.client.sql(_CHAINS, {"c": collection, "keys": json.dumps(keys)})
         return {key: Stored(json.loads(data or "{}"), blob or b"", seq) for key, data, blob, seq in rows}
 
@@ -221,7 +220,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 count += 1
                 yield loaded
 
-    async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> list[tuple[str, str, str]]:
+    async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
         """Thread, collection and key of checkpoints, the latest first."""
         configurable = config["configurable"] if config else {}
         namespace = configurable.get("checkpoint_ns")
@@ -232,7 +231,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         else:
             threads = await self._thread_ids()
         first = "c/" if namespace is None else path("c", namespace) + "/"
-        found: list[tuple[str, str, str, str]] = []
+        found: builtins.list[tuple[str, str, str, str]] = []
         for thread_id in threads:
             collection = await self._collections.stored_id(thread_id)
             for key in await self._keys_between(collection, first, first[:-1] + "0"):
@@ -243,8 +242,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
         found.sort(reverse=True)
         return [(thread_id, collection, key) for _, thread_id, collection, key in found]
 
-    async def _keys_between(self, collection: str, first: str, end: str) -> list[str]:
-        keys: list[str] = []
+    async def _keys_between(self, collection: str, first: str, end: str) -> builtins.list[str]:
+        keys: builtins.list[str] = []
         while True:
             params = {"c": collection, "first": first, "end": end, "after": keys[-1] if keys else ""}
             page = await self._collections.client.sql(_KEYS_OF_THREAD, params)
@@ -252,9 +251,9 @@ class AbideSaver(BaseCheckpointSaver[str]):
             if len(page) < 10_000:
                 return keys
 
-    async def _thread_ids(self) -> list[str]:
+    async def _thread_ids(self) -> builtins.list[str]:
         await self._collections.stored_id("")
-        ids: list[str] = []
+        ids: builtins.list[str] = []
         while True:
             params = {"kind": _KIND, "after": ids[-1] if ids else ""}
             page = await self._collections.client.sql(_THREADS, params)
@@ -343,15 +342,11 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """Stores the writes of a task, before the checkpoint that includes them."""
         await self._bridge.arun(self._put_writes(config, writes, task_id, task_path))
 
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
+    def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """See `aput_writes`."""
         self._bridge.run(self._put_writes(config, writes, task_id, task_path))
 
-    async def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> None:
+    async def _put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
         configurable = config["configurable"]
         collection = await self._collections.stored_id(str(configurable["thread_id"]))
         namespace, checkpoint_id = configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"]
@@ -395,7 +390,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for collection, key in await self._collections.client.sql(_OF_RUNS, params):
             by_collection.setdefault(collection, set()).add(key)
         for collection, gone in by_collection.items():
-            kept = set(await self._keys_between(collection, "c/", "c0")) - gone
+            kept: set[str] = set(await self._keys_between(collection, "c/", "c0")) - gone
             await self._retain(collection, kept)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -410,7 +405,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         source = await self._collections.stored_id(str(source_thread_id))
         target = await self._collections.stored_id(str(target_thread_id))
         self._values.forget(target)
-        pages: list[list[dict[str, Any]]] = []
+        pages: builtins.list[builtins.list[dict[str, Any]]] = []
         after = ""
         while True:
             rows = (await self._collections.client.sql(_ALL, {"c": source, "after": after})).cells
@@ -479,9 +474,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     # Delta channels.
 
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """See `aget_delta_channel_history`."""
         return self._bridge.run(self._delta_history(config, channels))
 
@@ -491,9 +484,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """The writes of channels since their nearest stored value, along the ancestors of a checkpoint."""
         return await self._bridge.arun(self._delta_history(config, channels))
 
-    async def _delta_history(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    async def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         return await _AsyncOnly(self).aget_delta_channel_history(config=config, channels=channels)
 
 

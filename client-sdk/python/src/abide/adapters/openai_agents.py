@@ -27,9 +27,7 @@ from .items import ItemList
 class AbideSession(SessionABC):
     """The history of one conversation. The runner adds the items of a turn in one transaction."""
 
-    def __init__(
-        self, session_id: str, client: Abide | sync.Abide, *, session_settings: SessionSettings | None = None
-    ) -> None:
+    def __init__(self, session_id: str, client: Abide | sync.Abide, *, session_settings: SessionSettings | None = None) -> None:
         """The session with this id, which need not exist."""
         self.session_id = session_id
         self.session_settings = session_settings or SessionSettings()
