@@ -11,7 +11,6 @@ import venv
 from pathlib import Path
 
 import pytest
-
 from server import binary
 
 PROJECT = Path(__file__).resolve().parents[1]
