@@ -34,8 +34,15 @@ pub(crate) fn check(files: &[File], paths: &[String]) -> Vec<Finding> {
         }
     }
     if let Some(summary) = pages.iter().find(|page| page.path == SUMMARY) {
-        let listed: BTreeSet<String> =
-            links(&summary.text).into_iter().map(|(_, target)| resolve(SUMMARY, &target)).collect();
+        let mut listed = BTreeSet::new();
+        for (at, target) in links(&summary.text) {
+            let page = resolve(SUMMARY, &target);
+            if !listed.insert(page.clone()) {
+                // mdBook refuses that.
+                let what = format!("lists {page} twice");
+                findings.push(Finding::new(format!("{SUMMARY}:{at}"), what));
+            }
+        }
         let outside = |page: &&&File| page.path != SUMMARY && !listed.contains(&page.path);
         let forgotten = pages.iter().filter(outside);
         findings

@@ -289,7 +289,7 @@ fn links_lead_somewhere() {
         let files = [
             file("README.md", "# A\n[b](docs/b.md)"),
             file("docs/b.md", text),
-            file("docs/SUMMARY.md", "[a](../README.md) [b](b.md)"),
+            file("docs/SUMMARY.md", "[a](../README.md) [b](b.md) [b](b.md)"),
             file("ARCHITECTURE.md", "`engine/src/lib.rs`, `engine/`, `engine/src/gone.rs`"),
         ];
         let paths = ["engine/src/lib.rs"].map(str::to_owned).into_iter();
@@ -297,6 +297,7 @@ fn links_lead_somewhere() {
         lines(&links::check(&files, &paths))
     };
     let always = "ARCHITECTURE.md:1: names engine/src/gone.rs, which does not exist\n\
+                  docs/SUMMARY.md:1: lists docs/b.md twice\n\
                   ARCHITECTURE.md: is not in docs/SUMMARY.md";
     let good = "## What it *does*, and `how`\n[x](#what-it-does-and-how) [r](../README.md#a)\n\
                 ```\n[no](link)\n```\n`[no](link)` [site](https://example.org/#x) [dir](../engine)";
