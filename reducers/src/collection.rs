@@ -168,12 +168,17 @@ pub fn delete_entries(
     }
     open(ctx, &collection_id, None, fencing_token)?;
     let most = limits::ENTRIES_DELETED;
-    // The last character of Unicode bounds the keys that begin with the prefix.
-    let range = "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4";
-    let end = format!("{prefix}{}", char::MAX);
-    let id = Value::from(collection_id.as_str());
-    let params = [id, prefix.as_str().into(), end.into(), (most as i64 + 1).into()];
-    let found = ctx.find::<Entry>(range, &params)?;
+    let (id, count) = (Value::from(collection_id.as_str()), Value::from(most as i64 + 1));
+    let found = match after_prefix(&prefix) {
+        Some(end) => ctx.find::<Entry>(
+            "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4",
+            &[id, prefix.as_str().into(), end.into(), count],
+        ),
+        None => ctx.find::<Entry>(
+            "WHERE collection_id = ?1 AND key >= ?2 ORDER BY key LIMIT ?3",
+            &[id, prefix.as_str().into(), count],
+        ),
+    }?;
     let more = found.len() > most;
     for entry in found.iter().take(most) {
         ctx.delete::<Entry>((collection_id.as_str(), entry.key.as_str()))?;
@@ -182,6 +187,19 @@ pub fn delete_entries(
         ctx.delete::<Collection>(&collection_id)?;
     }
     Ok(ReducerResult::Fresh(EntriesDeleted { deleted: found.len().min(most), more }))
+}
+
+/// The first text after all that begin with a prefix, in the order of their bytes; `None` if there is none.
+fn after_prefix(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        // The range skips the surrogates, which are no characters.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
 }
 
 /// Attributes of a new collection.
@@ -301,4 +319,24 @@ fn check_count(count: usize) -> Result<(), Refusal> {
     }
     let detail = format!("{count} entries, at most {most} are allowed in one call");
     Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_prefix;
+
+    /// Regression: a key that begins with the last character of Unicode was never deleted, and then its collection could
+    /// not be deleted either.
+    #[test]
+    fn the_end_of_a_prefix_is_after_all_its_keys() {
+        let check = |prefix: &str, end: Option<&str>| {
+            assert_eq!(after_prefix(prefix).as_deref(), end, "{prefix:?}");
+        };
+        check("", None);
+        check("a", Some("b"));
+        check("a/", Some("a0"));
+        check("a\u{d7ff}", Some("a\u{e000}"));
+        check("a\u{10ffff}", Some("b"));
+        check("\u{10ffff}\u{10ffff}", None);
+    }
 }
