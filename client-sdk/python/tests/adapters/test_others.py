@@ -39,6 +39,14 @@ async def test_openai_sessions(server: Server, client: Abide) -> None:
     assert await session.pop_item() is None
 
 
+async def test_large_conversations_are_written_in_several_calls(client: Abide) -> None:
+    """Regression: only bytes were counted, so JSON of more than 8 MiB exceeded the limit of a call."""
+    session = AbideSession("large", client)
+    items: list[Any] = [{"role": "user", "content": f"{nth}" + "ü" * 450_000} for nth in range(12)]
+    await session.add_items(items)
+    assert await session.get_items() == items
+
+
 async def test_adk_sessions(client: Abide) -> None:
     service = AbideSessionService(client)
     owner = {"app_name": "app", "user_id": "ann"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -12,6 +13,8 @@ MOST_PUTS = 1000
 """Entries that one call can write."""
 
 _PART_BYTES = 2 << 20
+_CALL_BYTES = 6 << 20
+"""Writes up to this size are one call, which may have at most 8 MiB."""
 
 # All printable ASCII except the separator, the escape, and the character that ids reserve.
 _SAFE = " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}"
@@ -78,7 +81,7 @@ class Collections:
 
     async def write(self, collection_id: str, puts: list[dict[str, Any]], deletes: Sequence[str] = ()) -> int:
         """Writes entries: all or nothing, unless they are too many for one call. Returns the last seq."""
-        if len(puts) + len(deletes) <= MOST_PUTS and sum(map(_size, puts)) <= _PART_BYTES:
+        if len(puts) + len(deletes) <= MOST_PUTS and sum(map(_size, puts)) <= _CALL_BYTES:
             return await self._write(collection_id, puts, deletes)
         seq = 0
         for at in range(0, len(deletes), MOST_PUTS):
@@ -117,4 +120,6 @@ def _parts(puts: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
 
 
 def _size(entry: dict[str, Any]) -> int:
-    return len(entry.get("blob") or b"")
+    """The bytes of an entry in a call, where bytes are base64."""
+    data = entry.get("data")
+    return len(entry.get("blob") or b"") * 4 // 3 + (0 if data is None else len(json.dumps(data, ensure_ascii=False).encode()))
