@@ -102,6 +102,9 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         // Without permission to read the lock, the error of opening the file is the better one.
         let state = LockState::of(&args.file).unwrap_or(LockState::Free(None));
         if let LockState::Held(Some(holder)) = &state {
+            if holder.is_foreign {
+                return Err(of_other_user(args, holder));
+            }
             match holder::ask(holder, begun + PATIENCE).await {
                 Answer::Ready => return Ok(Opened::Found(holder.clone())),
                 Answer::OtherUser => return Err(of_other_user(args, holder)),

@@ -136,20 +136,23 @@ pub fn write_entries(
     }
     let new = NewCollection { kind, scope: scope.unwrap_or_default() };
     open(ctx, &done.collection_id, Some(new), fencing_token)?;
+    let mut read = BytesRead::default();
     for key in deletes {
         let id = done.collection_id.as_str();
-        if ctx.get::<Entry>((id, key.as_str()))?.is_some() {
+        if let Some(entry) = ctx.get::<Entry>((id, key.as_str()))? {
+            read.add(&entry)?;
             ctx.delete::<Entry>((id, key.as_str()))?;
             done.deleted += 1;
         }
     }
     for entry in puts {
-        done.written += usize::from(put(ctx, &done.collection_id, entry)?);
+        done.written += usize::from(put(ctx, &done.collection_id, entry, &mut read)?);
     }
     Ok(ReducerResult::Fresh(done))
 }
 
-/// Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most 200 in one call. With
+/// Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200
+/// or 16 MiB in one call. With
 /// the empty prefix it deletes all entries, and then the collection.
 #[reducer]
 pub fn delete_entries(
@@ -167,26 +170,73 @@ pub fn delete_entries(
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
     }
     open(ctx, &collection_id, None, fencing_token)?;
-    let most = limits::ENTRIES_DELETED;
-    let (id, count) = (Value::from(collection_id.as_str()), Value::from(most as i64 + 1));
-    let found = match after_prefix(&prefix) {
-        Some(end) => ctx.find::<Entry>(
-            "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4",
-            &[id, prefix.as_str().into(), end.into(), count],
-        ),
-        None => ctx.find::<Entry>(
-            "WHERE collection_id = ?1 AND key >= ?2 ORDER BY key LIMIT ?3",
-            &[id, prefix.as_str().into(), count],
-        ),
-    }?;
-    let more = found.len() > most;
-    for entry in found.iter().take(most) {
-        ctx.delete::<Entry>((collection_id.as_str(), entry.key.as_str()))?;
-    }
+    let (most, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
+    let more = loop {
+        // Few at a time, because each can have megabytes.
+        let found = first_entries(ctx, &collection_id, &prefix)?;
+        if found.is_empty() {
+            break false;
+        }
+        if deleted >= most || bytes >= limits::ENTRIES_BYTES {
+            break true;
+        }
+        for entry in found {
+            ctx.delete::<Entry>((collection_id.as_str(), entry.key.as_str()))?;
+            (deleted, bytes) = (deleted + 1, bytes + entry.bytes());
+        }
+    };
     if !more && prefix.is_empty() {
         ctx.delete::<Collection>(&collection_id)?;
     }
-    Ok(ReducerResult::Fresh(EntriesDeleted { deleted: found.len().min(most), more }))
+    Ok(ReducerResult::Fresh(EntriesDeleted { deleted, more }))
+}
+
+/// The entries that [`delete_entries`] reads at a time.
+const DELETED_AT_ONCE: i64 = 4;
+
+/// The first entries whose keys begin with a prefix.
+fn first_entries(
+    ctx: &mut Context<'_>,
+    collection_id: &str,
+    prefix: &str,
+) -> Result<Vec<Entry>, Abort> {
+    let (id, count) = (Value::from(collection_id), Value::from(DELETED_AT_ONCE));
+    match after_prefix(prefix) {
+        Some(end) => ctx.find::<Entry>(
+            "WHERE collection_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4",
+            &[id, prefix.into(), end.into(), count],
+        ),
+        None => ctx.find::<Entry>(
+            "WHERE collection_id = ?1 AND key >= ?2 ORDER BY key LIMIT ?3",
+            &[id, prefix.into(), count],
+        ),
+    }
+}
+
+/// The bytes of stored entries that a call has read.
+#[derive(Debug, Default)]
+struct BytesRead(usize);
+
+impl BytesRead {
+    /// Counts an entry.
+    fn add(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        let (is_first, bytes) = (self.0 == 0, entry.bytes());
+        self.0 += bytes;
+        if is_first || self.0 <= limits::ENTRIES_BYTES {
+            return Ok(());
+        }
+        let most = limits::ENTRIES_BYTES >> 20;
+        let detail = format!("the call replaces or reads entries of more than {most} MiB");
+        Err(Refusal::new(Code::LimitExceeded, detail).hint("write them in several calls"))
+    }
+}
+
+impl Entry {
+    /// The bytes of its values.
+    fn bytes(&self) -> usize {
+        let data = self.data.as_ref().map_or(0, |data| data.as_str().len());
+        data + self.blob.as_ref().map_or(0, Vec::len) + self.key.len()
+    }
 }
 
 /// The first text after all that begin with a prefix, in the order of their bytes; `None` if there is none.
@@ -259,11 +309,17 @@ fn check_token(
 }
 
 /// Writes one entry. Returns whether it did.
-fn put(ctx: &mut Context<'_>, collection_id: &str, entry: EntryPut) -> Result<bool, Abort> {
+fn put(
+    ctx: &mut Context<'_>,
+    collection_id: &str,
+    entry: EntryPut,
+    read: &mut BytesRead,
+) -> Result<bool, Abort> {
     let EntryPut { key, data, blob, expected_seq, keep } = entry;
     check_key(&key)?;
     let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
     let before = ctx.get::<Entry>((collection_id, key.as_str()))?;
+    before.as_ref().map_or(Ok(()), |before| read.add(before))?;
     let found = before.as_ref().map_or(0, |before| before.seq.0);
     if expected_seq.is_some_and(|expected| expected != found) {
         let detail = match found {

@@ -92,6 +92,10 @@ pub const BATCH_RESULT_BYTES: usize = 4 << 20;
 /// Entries of a collection that one call writes or deletes by key: a few milliseconds of work.
 pub const ENTRIES_OF_A_CALL: usize = 1_000;
 
+/// Bytes of stored entries that one call reads, to replace, to compare or to delete them: it must not block others for
+/// long, nor fill the memory. The first entry is always read.
+pub const ENTRIES_BYTES: usize = 16 << 20;
+
 /// Entries of a collection that one call deletes by a prefix of their keys.
 pub const ENTRIES_DELETED: usize = 200;
 

@@ -8,6 +8,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use abide_engine::Holder;
@@ -105,6 +106,9 @@ pub(super) fn remove_left_behind(killed: &Holder) {
         && starts.is_some_and(|name| name.starts_with(PREFIX))
         && is_own(folder).is_some_and(|meta| meta.is_dir())
         && is_own(&path).is_some_and(|meta| meta.file_type().is_socket())
+        // Another engine of this user may listen there: the file may be a copy of its lock file.
+        && UnixStream::connect(&path)
+            .is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused)
     {
         // It may be removed at any time: it is in a folder for temporary files.
         let _ = fs::remove_file(&path);
@@ -142,10 +146,12 @@ mod tests {
         let base = tempfile::tempdir().expect("a folder");
         let (listener, folder, socket) = listen_in(base.path()).expect("a place");
         let folder = folder.keep();
+        let killed = |socket: &str| Holder { socket: Some(socket.to_owned()), ..Holder::default() };
+        remove_left_behind(&killed(&socket));
+        assert!(Path::new(&socket).exists(), "its engine is alive");
         drop(listener);
         let file = folder.join("file");
         fs::write(&file, "kept").expect("it is written");
-        let killed = |socket: &str| Holder { socket: Some(socket.to_owned()), ..Holder::default() };
         remove_left_behind(&killed(file.to_str().expect("a text")));
         assert!(file.exists() && Path::new(&socket).exists());
         fs::remove_file(&file).expect("it exists");

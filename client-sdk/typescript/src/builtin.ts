@@ -882,7 +882,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["approvals"];
   };
-  /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most 200 in one call. With the empty prefix it deletes all entries, and then the collection. */
+  /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. */
   delete_entries: {
     args: {
       collection_id: string;

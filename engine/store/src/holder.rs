@@ -29,6 +29,9 @@ pub struct Holder {
     /// The address on which it serves HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// Whether the lock file is of another user. What it says is then not believed, except for display.
+    #[serde(skip)]
+    pub is_foreign: bool,
     /// The token with which processes of the same user share its engine at that address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -45,10 +48,11 @@ impl Holder {
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The token is a secret.
-        let Holder { protocol, version, pid, socket, url, token: _ } = self;
+        let Holder { protocol, version, pid, socket, url, is_foreign, token: _ } = self;
         let mut shown = f.debug_struct("Holder");
         shown.field("protocol", protocol).field("version", version).field("pid", pid);
-        shown.field("socket", socket).field("url", url).finish_non_exhaustive()
+        shown.field("socket", socket).field("url", url).field("is_foreign", is_foreign);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -57,11 +61,12 @@ pub(crate) fn read(file: &File) -> Option<Holder> {
     let mut text = String::new();
     file.take(HOLDER_BYTES).read_to_string(&mut text).ok()?;
     let mut holder: Holder = serde_json::from_str(&text).ok()?;
-    // The system reports the user of a Unix socket's server, but not of an address. Another user who can write
-    // the lock file could name an address of its own.
+    // Another user who can write the lock file could name an address of its own, or the socket of another database
+    // of this user.
     let meta = file.metadata().ok()?;
-    if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        (holder.url, holder.token) = (None, None);
+    holder.is_foreign = meta.uid() != geteuid().as_raw();
+    if holder.is_foreign || meta.mode() & 0o022 != 0 {
+        (holder.socket, holder.url, holder.token) = (None, None, None);
     }
     Some(holder)
 }

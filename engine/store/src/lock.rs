@@ -91,7 +91,11 @@ fn announce(file: &mut File, holder: Option<&Holder>) -> io::Result<()> {
         file.set_len(0)?;
     }
     let Some(holder) = holder else { return Ok(()) };
-    // It can contain a token.
+    if holder.token.is_some() && !private::is_private(file)? {
+        // A process that has opened it before could read the token, whatever its mode is from now on.
+        let why = "other users could read it: remove it while no process has the file open";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
     private::restrict(file)?;
     file.write_all(serde_json::to_string(holder)?.as_bytes())
 }
@@ -217,5 +221,29 @@ mod tests {
         fs::set_permissions(&lock, Permissions::from_mode(0o620)).expect("it is ours");
         let believed = holder_of(&path).expect("it can be read");
         assert_eq!((believed.pid, believed.url, believed.token), (7, None, None));
+    }
+
+    /// A process that opened the lock file while others could read it kept its handle, and read the token later.
+    #[test]
+    fn a_token_is_written_only_to_a_private_lock_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("abide.db");
+        let file = beside(&path, "-lock");
+        fs::write(&file, "").expect("it is written");
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
+        let lock = lock_once(&path, Some(&holder())).expect("the lock is free");
+        assert_eq!(fs::read(&file).expect("it is there"), b"");
+        drop(lock);
+    }
+
+    /// A second name of another file of the user lost its contents.
+    #[test]
+    fn a_lock_file_has_one_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let (path, other) = (folder.path().join("abide.db"), folder.path().join("other"));
+        fs::write(&other, "kept").expect("it is written");
+        fs::hard_link(&other, beside(&path, "-lock")).expect("it is linked");
+        assert!(matches!(lock_once(&path, Some(&holder())), Err(OpenError::Io { .. })));
+        assert_eq!(fs::read(&other).expect("it is there"), b"kept");
     }
 }

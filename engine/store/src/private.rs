@@ -8,12 +8,16 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 use crate::companions::{beside, segments_of};
 use crate::error::OpenError;
 
 /// Read and write for the owner.
 const OWNER: u32 = 0o600;
+
+/// The largest segment of a journal: one group, whose frame has a length of 32 bits.
+const SEGMENT_BYTES: u64 = 5 << 30;
 
 /// Read or write for the group or for all.
 const OTHERS: u32 = 0o066;
@@ -62,10 +66,64 @@ pub(crate) fn create_empty(path: &Path) -> Result<(), OpenError> {
     })
 }
 
-/// Opens the lock file beside a database for reading, if it exists. A symlink is refused, as in [`open_lock`].
+/// Opens the lock file beside a database for reading, if it exists. Other kinds of files are refused, as in [`open_lock`].
 pub(crate) fn read_lock(path: &Path) -> io::Result<File> {
-    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
-    OpenOptions::new().read(true).custom_flags(no_follow).open(beside(path, "-lock"))
+    let file =
+        OpenOptions::new().read(true).custom_flags(lock_flags()).open(beside(path, "-lock"))?;
+    checked_lock(file)
+}
+
+/// Opens no symlink, and does not wait for the other end of a named pipe.
+fn lock_flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+/// Refuses what another user can put in the place of a lock file: a named pipe, or a second name of another file, whose
+/// contents would be lost.
+fn checked_lock(file: File) -> io::Result<File> {
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.nlink() <= 1 {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the lock file is not a regular file with one name",
+    ))
+}
+
+/// Whether only the user of this process can read and write a file.
+pub(crate) fn is_private(file: &File) -> io::Result<bool> {
+    let meta = file.metadata()?;
+    Ok(meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0)
+}
+
+/// Refuses a segment of a journal that another user may have put beside a database: its records would become rows.
+///
+/// # Errors
+/// `InvalidData` for a segment that is no regular file, belongs to another user than the database, or is writable by
+/// more users; and the errors of the system.
+pub(crate) fn check_segment(database: &Path, segment: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(segment)?;
+    let invalid = |what: &str| {
+        let text = format!("{}: {what}", segment.display());
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    };
+    if !meta.is_file() {
+        return invalid("a segment of the journal is not a regular file");
+    }
+    if meta.len() > SEGMENT_BYTES {
+        return invalid("a segment of the journal is too large");
+    }
+    let database = fs::metadata(database).ok();
+    let is_owner = |uid: u32| uid == meta.uid();
+    if !(is_owner(geteuid().as_raw()) || database.as_ref().is_some_and(|it| is_owner(it.uid()))) {
+        return invalid("a segment of the journal belongs to another user than the database");
+    }
+    let writers = database.map_or(0, |it| it.mode() & 0o022);
+    if meta.mode() & 0o022 & !writers != 0 {
+        return invalid("other users can write a segment of the journal");
+    }
+    Ok(())
 }
 
 /// Makes a file accessible to its owner only.
@@ -75,16 +133,15 @@ pub(crate) fn restrict(file: &File) -> io::Result<()> {
 
 /// Opens the lock file beside a database. A symlink is refused: it could create or lock any file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
-    options.write(true).custom_flags(no_follow);
+    options.write(true).custom_flags(lock_flags());
     let path = beside(path, "-lock");
     match options.clone().create_new(true).mode(OWNER).open(&path) {
         Ok(file) => {
             file.set_permissions(Permissions::from_mode(OWNER))?;
             Ok(file)
         }
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => checked_lock(options.open(path)?),
         Err(why) => Err(why),
     }
 }

@@ -84,6 +84,35 @@ fn bounds_are_checked() {
     );
 }
 
+/// Regression: a thousand writes of one entry of 7 MiB that keep it read 7 GiB, and blocked all callers.
+#[test]
+fn a_call_reads_a_bounded_number_of_bytes() {
+    let large = "x".repeat(7 << 20);
+    let write = |key: u32| {
+        format!("write_entries collection_id=c puts=[{{\"key\":\"{key}\",\"data\":\"{large}\"}}]\n")
+    };
+    let writes: String = (0..3).map(write).collect();
+    check(
+        &format!(
+            r#"{writes}
+            write_entries collection_id=c puts=[{{"key":"0","keep":true}},{{"key":"0","keep":true}}]
+            write_entries collection_id=c puts=[{{"key":"0","keep":true}},{{"key":"1","keep":true}},{{"key":"2","keep":true}}]
+            delete_entries collection_id=c prefix=null
+            sql SELECT (SELECT count(*) FROM entries), count(*) FROM collections
+            "#
+        ),
+        expect![[r#"
+            seq 1 {}
+            seq 2 {}
+            seq 3 {}
+            seq 4 {}
+            refused limit_exceeded: the call replaces or reads entries of more than 16 MiB (hint: write them in several calls)
+            seq 5 {}
+            (0, 0)
+        "#]],
+    );
+}
+
 #[test]
 fn a_late_writer_is_fenced_off() {
     check(

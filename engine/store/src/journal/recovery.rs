@@ -19,6 +19,7 @@ use crate::companions::segments_of;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::migrate;
+use crate::private;
 
 /// The segments beside a database, with their content.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ impl FoundJournal {
     pub(crate) fn read(database: &Path, disk: &dyn Disk) -> std::io::Result<Option<FoundJournal>> {
         let (mut paths, mut segments) = (Vec::new(), Vec::new());
         for path in segments_of(database)? {
-            let content = match disk.open(&path).and_then(|file| file.read()) {
+            let checked = private::check_segment(database, &path);
+            let content = match checked.and_then(|()| disk.open(&path)?.read()) {
                 Ok(content) => content,
                 // Another process has just removed it, so the database has everything that it held.
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
@@ -180,4 +182,36 @@ fn end_of_log(connection: &Connection) -> rusqlite::Result<(Seq, Option<Hash>)> 
         Some((seq, hash)) => (seq, Some(hash)),
         None => (Seq::ZERO, None),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    /// Another user who can write the folder could put a segment there, whose records became rows.
+    #[test]
+    fn only_segments_of_the_owner_are_read() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let (path, segment) = (folder.path().join("a.db"), folder.path().join("a.db-redo-1"));
+        let read = || FoundJournal::read(&path, &SystemDisk).map(|found| found.is_some());
+        let mode = |file: &Path, mode| {
+            fs::set_permissions(file, Permissions::from_mode(mode)).expect("it is ours");
+        };
+        for file in [&path, &segment] {
+            fs::write(file, "x").expect("it is written");
+            mode(file, 0o600);
+        }
+        assert!(read().expect("it is ours"));
+        mode(&segment, 0o666);
+        assert_eq!(read().expect_err("others write it").kind(), std::io::ErrorKind::InvalidData);
+        mode(&path, 0o666);
+        assert!(read().expect("others write the database, too"));
+        fs::remove_file(&segment).expect("it is there");
+        symlink(&path, &segment).expect("it is linked");
+        assert_eq!(read().expect_err("a symlink").kind(), std::io::ErrorKind::InvalidData);
+    }
 }
