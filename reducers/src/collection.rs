@@ -7,7 +7,8 @@
 //!
 //! A collection can be fenced: a write with the fencing token of a claim (a tool call, a run or a handoff) raises the
 //! token of the collection. From then on it refuses writes with an older token, and writes without one. So a worker
-//! that lost its lease cannot overwrite the state of its successor.
+//! that lost its lease cannot overwrite the state of its successor. The token must be an event of the caller; whether that
+//! event is a claim that is still held is not checked, so fencing does not protect from other identities of the scope.
 
 use abide_schema::reducer::{Nullable, ReducerResult, RowVisibility};
 use abide_schema::{

@@ -26,7 +26,7 @@ use crate::program::{ExitedProcess, PATIENCE, Process, abide, left_out, program,
 use crate::server::Server;
 
 /// An unprivileged user.
-const NOBODY: u32 = 65_534;
+const OTHER_USER: u32 = 65_534;
 
 /// A folder with a file that programs share.
 struct SharedFile {
@@ -426,14 +426,14 @@ async fn an_engine_of_another_version_or_none_is_named() {
 }
 
 /// The command as an unprivileged user, on a copy of the program that this user can run.
-fn as_nobody(folder: &Path, args: &[&str]) -> Command {
+fn as_other_user(folder: &Path, args: &[&str]) -> Command {
     let program = folder.join("program");
     if !program.exists() {
         fs::copy(crate::program::program(), &program).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     }
     let mut command = Command::new(program);
-    command.uid(NOBODY).gid(NOBODY).env_clear().stdin(Stdio::null()).args(args);
+    command.uid(OTHER_USER).gid(OTHER_USER).env_clear().stdin(Stdio::null()).args(args);
     command.current_dir("/");
     command
 }
@@ -449,7 +449,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     let db = db.to_str().unwrap();
     let (own, line) = file.open();
     let user = file.client().await;
-    let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
+    let foreign = Process::spawn(&mut as_other_user(folder, &["open", db, "--json"])).ended();
     assert!(problem(folder, &foreign).contains("is not writable"), "{foreign:?}");
     let socket = PathBuf::from(line["socket"].as_str().unwrap());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -461,7 +461,7 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
     fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&lock, Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(db, Permissions::from_mode(0o666)).unwrap();
-    let foreign = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"])).ended();
+    let foreign = Process::spawn(&mut as_other_user(folder, &["open", db, "--json"])).ended();
     assert!(problem(folder, &foreign).contains("of another user"), "{foreign:?}");
     user.close().await;
     own.terminate();
@@ -469,8 +469,8 @@ async fn another_user_can_neither_connect_nor_impersonate_an_engine() {
 
     // The other user serves the file first, in a folder that both can write.
     fs::remove_file(&lock).unwrap();
-    chown(db, Some(NOBODY), Some(NOBODY)).unwrap();
-    let theirs = Process::spawn(&mut as_nobody(folder, &["open", db, "--json"]));
+    chown(db, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
+    let theirs = Process::spawn(&mut as_other_user(folder, &["open", db, "--json"]));
     let line: JsonValue = serde_json::from_str(&theirs.line()).unwrap();
     assert_eq!(line["started"], true, "{line}");
     let ended = Process::spawn(&mut file.command()).ended();
