@@ -236,6 +236,18 @@ mod tests {
         drop(lock);
     }
 
+    /// Opening a named pipe in the place of a lock file waited for its other end.
+    #[test]
+    fn a_named_pipe_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        let path = folder.path().join("abide.db");
+        // No function of the standard library creates one.
+        let made = std::process::Command::new("mkfifo").arg(beside(&path, "-lock")).status();
+        assert!(made.is_ok_and(|status| status.success()), "mkfifo is here");
+        assert!(LockState::of(&path).is_err());
+        assert!(matches!(lock_once(&path, None), Err(OpenError::Io { .. })));
+    }
+
     /// A second name of another file of the user lost its contents.
     #[test]
     fn a_lock_file_has_one_name() {
