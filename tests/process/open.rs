@@ -289,6 +289,27 @@ fn a_leader_of_a_process_group_starts_the_engine_as_a_child() {
     assert_eq!(line["error"]["code"], "bad_arguments");
 }
 
+/// The session and the process group of the first process of a container have leaders outside it, which have the id 0
+/// inside.
+#[test]
+fn an_engine_is_detached_in_a_container() {
+    let container = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork"]);
+        command
+    };
+    if !container().arg("true").status().is_ok_and(|ended| ended.success()) {
+        return left_out("an engine in a container: the system creates no namespaces");
+    }
+    let file = SharedFile::new();
+    let mut command = container();
+    // The end of the first process of a container ends the others.
+    command.arg("sh").args(["-c", r#""$0" open "$1" --json; true"#]);
+    command.arg(program()).arg(file.db());
+    let ended = Process::spawn(&mut command).ended().json();
+    assert_eq!(ended["started"], true);
+}
+
 #[tokio::test]
 async fn a_user_of_a_file_with_tokens_is_the_local_admin() {
     let file = SharedFile::new();

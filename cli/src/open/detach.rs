@@ -6,7 +6,8 @@ use std::io::{self, Read as _};
 use std::process::{Command, Stdio};
 
 use abide_schema::{Code, Refusal};
-use rustix::process::{getpgrp, getpid, getsid, setsid};
+use rustix::io::Errno;
+use rustix::process::setsid;
 
 use crate::failure::Failure;
 use crate::output::say_part;
@@ -18,15 +19,13 @@ use crate::output::say_part;
 /// # Errors
 /// The child cannot be started.
 pub(super) fn from_terminal() -> Result<Option<Result<(), Failure>>, Failure> {
-    let own = getpid();
-    if getsid(None) == Ok(own) {
-        return Ok(None);
+    // The group and the session are not looked up first: in a container their leaders can be processes outside, whose
+    // id is 0 inside, which `rustix` takes for impossible.
+    match setsid() {
+        Ok(_) => Ok(None),
+        Err(Errno::PERM) => start_child().map(Some),
+        Err(why) => Err(failed(&why.into())),
     }
-    if getpgrp() == own {
-        return start_child().map(Some);
-    }
-    setsid().map_err(|why| failed(&why.into()))?;
-    Ok(None)
 }
 
 fn start_child() -> Result<Result<(), Failure>, Failure> {
