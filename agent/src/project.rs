@@ -13,7 +13,11 @@ use crate::catalog::Catalog;
 
 /// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a configuration: a map with models, http_tools, programs and mcp_servers"
+)]
 struct ProjectConfig {
     models: ModelsConfig,
     http_tools: Vec<HttpToolConfig>,

@@ -1,4 +1,7 @@
-//! The output of `abide agent run`, for people and for programs.
+//! The output of `abide agent run`, for people and for programs. People see an answer once, also if it started again:
+//! text that equals the text on the screen is not repeated.
+
+use std::ops::Range;
 
 use abide_agent::AgentEvent;
 use abide_client::{Run, RunEventKind};
@@ -18,11 +21,31 @@ pub(super) struct View {
     open: bool,
     /// Whether the model has answered since the last tool call.
     said: bool,
+    /// The text of the answer in progress.
+    answer: String,
+    /// The text of an answer that was cut off, and why, until the next answer differs from it.
+    cut_off: Option<(String, String)>,
+    /// The numbers of stored events that are known to be void.
+    void: Vec<Range<i64>>,
 }
 
 impl View {
     pub(super) fn new(json: bool) -> View {
-        View { terminal: Terminal::of_stdout(), json, open: false, said: false }
+        View {
+            terminal: Terminal::of_stdout(),
+            json,
+            open: false,
+            said: false,
+            answer: String::new(),
+            cut_off: None,
+            void: Vec::new(),
+        }
+    }
+
+    /// Omits the pieces of answers that were cut off, which these restarts among the stored events made void: the
+    /// number of each restart, and the number of the first void event.
+    pub(super) fn omit(&mut self, restarts: &[(i64, i64)]) {
+        self.void = restarts.iter().map(|(number, since)| *since..*number).collect();
     }
 
     /// Shows an event, as one line of JSON or as text.
@@ -33,11 +56,14 @@ impl View {
         }
         let data = &event.data;
         let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+        if !is_within_answer(event.kind) {
+            self.end_answer()?;
+        }
         match event.kind {
-            RunEventKind::Token => {
-                (self.open, self.said) = (true, true);
-                say_part(text("content"))
+            RunEventKind::Token if self.void.iter().any(|void| void.contains(&event.number)) => {
+                Ok(())
             }
+            RunEventKind::Token => self.token(&text("content")),
             RunEventKind::ToolCall => {
                 self.said = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
@@ -46,7 +72,7 @@ impl View {
             RunEventKind::Delegation => {
                 self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
             }
-            RunEventKind::Restart => self.aside(&format!("… {}; retrying", text("error"))),
+            RunEventKind::Restart => self.restart(format!("… {}; retrying", text("error"))),
             RunEventKind::StepComplete => self.aside(&format!(
                 "✓ {}/{} {}",
                 data["step_number"],
@@ -66,6 +92,51 @@ impl View {
                 }
             }
             RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.line(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows a piece of the answer, as far as it is not on the screen.
+    fn token(&mut self, piece: &str) -> Result<(), Failure> {
+        (self.open, self.said) = (true, true);
+        self.answer.push_str(piece);
+        match self.cut_off.take() {
+            None => say_part(piece),
+            Some((shown, _)) if self.answer.starts_with(&shown) => {
+                say_part(&self.answer[shown.len()..])
+            }
+            Some((shown, why)) if shown.starts_with(&self.answer) => {
+                self.cut_off = Some((shown, why));
+                Ok(())
+            }
+            Some((_, why)) => {
+                self.aside(&why)?;
+                self.open = true;
+                say_part(self.answer.as_str())
+            }
+        }
+    }
+
+    /// The answer starts again.
+    fn restart(&mut self, why: String) -> Result<(), Failure> {
+        let answer = std::mem::take(&mut self.answer);
+        let shown = self.cut_off.take().map_or(answer, |(shown, _)| shown);
+        if shown.is_empty() {
+            return self.aside(&why);
+        }
+        self.cut_off = Some((shown, why));
+        Ok(())
+    }
+
+    /// The answer is complete. If it is only the beginning of the text on the screen, it is shown as a whole.
+    fn end_answer(&mut self) -> Result<(), Failure> {
+        let answer = std::mem::take(&mut self.answer);
+        match self.cut_off.take() {
+            Some((shown, why)) if !answer.is_empty() && shown != answer => {
+                self.aside(&why)?;
+                self.open = true;
+                say_part(answer.as_str())
+            }
             _ => Ok(()),
         }
     }
@@ -100,6 +171,12 @@ impl View {
             false => Ok(()),
         }
     }
+}
+
+/// Whether an event can be in the middle of an answer.
+fn is_within_answer(kind: RunEventKind) -> bool {
+    use RunEventKind::{Line, Reasoning, Restart, Status, Token};
+    matches!(kind, Token | Reasoning | Restart | Status | Line)
 }
 
 /// The usage of an answer, if the provider reported it.
