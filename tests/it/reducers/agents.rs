@@ -45,7 +45,13 @@ fn an_inline_subagent_is_not_the_agent_of_its_name() {
         register_agent name=clerk/helper definition={"subagents":["boss"]}
         replay
         "#,
-        expect![[""]],
+        expect![[r#"
+            seq 1 {name: boss, revision: 1, mode: primary}
+            seq 2 {name: clerk, revision: 1, mode: primary}
+            refused bad_arguments: agent clerk would delegate to itself (hint: remove the agent from the subagents of every agent that it delegates to)
+            seq 3 {name: clerk/helper, revision: 1, mode: primary}
+            the same up to 3
+        "#]],
     );
 }
 

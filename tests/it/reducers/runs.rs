@@ -275,7 +275,7 @@ fn aborted_at_once_without_a_driver() {
             seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
             seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
             seq 9 again {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
-            ("active", NULL)
+            ("active", null)
             ("c1", "cancelled") ("c2", "cancelled")
             (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{\"tool_call_id\":\"c1\"}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
         "#]],
@@ -295,7 +295,17 @@ fn an_abort_leaves_a_session_suspended_that_its_run_did_not_suspend() {
         sql SELECT status, reason FROM sessions
         replay
         "#,
-        expect![[""]],
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: s1, status: suspended, reason: until Monday}
+            seq 6 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, reason: resume}
+            seq 7 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4, error_code: aborted, error_message: nobody wants the run any more}
+            ("suspended", "until Monday")
+            the same up to 7
+        "#]],
     );
 }
 
