@@ -131,11 +131,12 @@ fn retirement(name: &str) -> BatchCall {
     BatchCall { reducer: "retire_agent".to_owned(), args: json!({"name": name}) }
 }
 
-/// The inline agents of an agent that are not retired: their names begin with its name.
+/// The inline agents that an agent has or had: their names begin with its name. A retry of a request finds the same
+/// ones, so that it is the same call.
 async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
     // `0` follows `/`, so that the index of the names is used.
     let sql = "SELECT name FROM agents WHERE name >= :name || '/' AND name < :name || '0' \
-               AND retired_at IS NULL ORDER BY name";
+               ORDER BY name";
     let params = Map::from_iter([("name".to_owned(), json!(name))]);
     let found = engine.query(by, sql, &params, None).await?;
     let names = found.rows.iter().filter_map(|row| match row.first() {

@@ -133,15 +133,18 @@ async fn an_agent_is_retired_with_its_inline_agents_and_can_be_posted_again() {
     let inline = server.get("/agents/boss%2Fb").await;
     assert_eq!((inline.status, &inline.json()["mode"]), (200, &json!("subagent")));
 
-    let delete =
-        async |name: &str| server.request("DELETE", &format!("/agents/{name}")).send().await;
-    let retired = delete("boss").await;
+    // A retry with the same key is the same call.
+    let delete = async |name: &str, key: &str| {
+        let request = server.request("DELETE", &format!("/agents/{name}"));
+        request.header("idempotency-key", key).send().await
+    };
+    let retired = delete("boss", "once").await;
     assert_eq!(retired.status, 200);
     assert!(retired.json()["retired_at"].is_i64());
     assert_eq!(active().await, ["bosses"]);
-    assert_eq!(delete("boss").await.status, 200, "a second deletion changes nothing");
+    assert_eq!(delete("boss", "once").await.status, 200, "a second deletion changes nothing");
     check(
-        &delete("noname").await.problem(),
+        &delete("noname", "other").await.problem(),
         expect![[r#"
             404 not_found: there is no agent noname (GET /agents lists them)
         "#]],
@@ -195,7 +198,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     assert_eq!(server.get("/agents/clerk").await.json()["revision"], 1, "nothing has changed");
     let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(abide_schema::limits::MESSAGE_BYTES));
     assert_eq!(server.post("/agents", &long).await.status, 413);
-    assert_eq!(server.request("DELETE", "/agents/clerk").send().await.status, 405);
+    assert_eq!(server.request("PUT", "/agents/clerk").send().await.status, 405);
     assert_eq!(server.get("/agents/%ff").await.status, 404);
 }
 
