@@ -109,12 +109,13 @@ mod tests {
             <Line as clap::Parser>::try_parse_from(words).map(|line| line.grants.scope())
         };
         let pairs = [("end_user", "u1"), ("tenant", "acme")];
-        let both = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let both: BTreeMap<String, String> =
+            pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         for args in [
             &["--scope", "tenant=acme,end_user=u1"][..],
             &["--scope", "tenant=acme", "--scope", "end_user=u1"],
         ] {
-            assert_eq!(parse(args).expect("the line is valid"), Some(both), "{args:?}");
+            assert_eq!(parse(args).expect("the line is valid"), Some(both.clone()), "{args:?}");
         }
         for wrong in ["tenant=acme,u1", "tenant=acme,", ",tenant=acme"] {
             assert!(parse(&["--scope", wrong]).is_err(), "{wrong}");

@@ -242,7 +242,11 @@ fn a_check_reports_what_cannot_work() {
     fs::write(agent_folder.path("project/agents/lead.yaml"), broken).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
-    expect![[""]].assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
+    expect![[r#"
+        project/agents/lead.yaml:3: unknown subagent clrk; available: none   [unknown_subagent]
+        error: the agent folder has 1 error   [bad_arguments]
+    "#]]
+    .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
     let wrong = agent_folder.run(&["agent", "check", "--json"]);
     let problem: JsonValue = serde_json::from_str(&wrong.stdout).unwrap();
     assert_eq!((&problem["line"], &problem["code"]), (&json!(3), &json!("unknown_subagent")));
@@ -461,7 +465,7 @@ fn lists_and_checks_definitions() {
     assert!(
         plain
             .stdout
-            .contains("project/agents/broken.yaml: unknown tool refnd; available: look, refund"),
+            .contains("project/agents/broken.yaml:1: unknown tool refnd; available: look, refund"),
         "{plain:?}"
     );
     let listed = agent_folder.run(&["agent", "list"]).good();

@@ -72,7 +72,10 @@ impl View {
             RunEventKind::Delegation => {
                 self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
             }
-            RunEventKind::Restart => self.restart(format!("… {}; retrying", text("error"))),
+            RunEventKind::Restart => self.restart(
+                format!("… {}; retrying", text("error")),
+                text("code") != "runtime_restarted",
+            ),
             RunEventKind::StepComplete => self.aside(&format!(
                 "✓ {}/{} {}",
                 data["step_number"],
@@ -99,33 +102,44 @@ impl View {
     /// Shows a piece of the answer, as far as it is not on the screen.
     fn token(&mut self, piece: &str) -> Result<(), Failure> {
         (self.open, self.said) = (true, true);
+        let differs = self.cut_off.as_ref().map(|(_, why)| why.clone());
+        let Some(text) = self.new_text(piece) else { return Ok(()) };
+        if let Some(why) = differs.filter(|_| text == self.answer) {
+            self.aside(&why)?;
+            self.open = true;
+        }
+        say_part(text.as_str())
+    }
+
+    /// What to write for a piece of the answer: nothing while it repeats the text of an answer that was cut off, then
+    /// what follows that text, or the whole answer if it differs.
+    fn new_text(&mut self, piece: &str) -> Option<String> {
         self.answer.push_str(piece);
-        match self.cut_off.take() {
-            None => say_part(piece),
-            Some((shown, _)) if self.answer.starts_with(&shown) => {
-                say_part(&self.answer[shown.len()..])
-            }
-            Some((shown, why)) if shown.starts_with(&self.answer) => {
+        let Some((shown, why)) = self.cut_off.take() else { return Some(piece.to_owned()) };
+        match self.answer.strip_prefix(shown.as_str()) {
+            Some(rest) => Some(rest.to_owned()).filter(|rest| !rest.is_empty()),
+            None if shown.starts_with(&self.answer) => {
                 self.cut_off = Some((shown, why));
-                Ok(())
+                None
             }
-            Some((_, why)) => {
-                self.aside(&why)?;
-                self.open = true;
-                say_part(self.answer.as_str())
-            }
+            None => Some(self.answer.clone()),
         }
     }
 
-    /// The answer starts again.
-    fn restart(&mut self, why: String) -> Result<(), Failure> {
+    /// The answer starts again. If no text of it is on the screen, only an error of the model is shown.
+    fn restart(&mut self, why: String, is_error: bool) -> Result<(), Failure> {
+        match self.cut(why.clone()) {
+            false if is_error => self.aside(&why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that the answer was cut off. Returns whether text of it is on the screen.
+    fn cut(&mut self, why: String) -> bool {
         let answer = std::mem::take(&mut self.answer);
         let shown = self.cut_off.take().map_or(answer, |(shown, _)| shown);
-        if shown.is_empty() {
-            return self.aside(&why);
-        }
-        self.cut_off = Some((shown, why));
-        Ok(())
+        self.cut_off = (!shown.is_empty()).then_some((shown, why));
+        self.cut_off.is_some()
     }
 
     /// The answer is complete. If it is only the beginning of the text on the screen, it is shown as a whole.
@@ -200,6 +214,35 @@ fn first_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The text that is written for these pieces of an answer; `None` is a restart.
+    fn shown(pieces: &[Option<&str>]) -> (Vec<String>, bool) {
+        let mut view = View::new(false);
+        let mut written = Vec::new();
+        for piece in pieces {
+            match piece {
+                Some(piece) => written.extend(view.new_text(piece)),
+                None => drop(view.cut("why".to_owned())),
+            }
+        }
+        (written, view.cut_off.is_some())
+    }
+
+    /// Regression: an answer that started again was shown twice.
+    #[test]
+    fn text_that_is_on_the_screen_is_not_repeated() {
+        let texts = |pieces: &[Option<&str>]| shown(pieces).0.concat();
+        assert_eq!(texts(&[Some("Let "), Some("me "), None, Some("Let me look.")]), "Let me look.");
+        assert_eq!(
+            texts(&[Some("Let me"), None, Some("L"), None, Some("Let "), Some("me look.")]),
+            "Let me look."
+        );
+        assert_eq!(
+            texts(&[Some("Let me"), None, Some("Let"), Some("'s see.")]),
+            "Let meLet's see."
+        );
+        assert_eq!(shown(&[Some("Let me"), None, Some("Let")]), (vec!["Let me".to_owned()], true));
+    }
 
     #[test]
     fn a_cost_is_shown_where_it_is_known() {
