@@ -190,7 +190,7 @@ fn a_program_is_resumed_after_a_kill_at_every_step() {
     println!("killed at {killed} steps; {resumed} times the program was resumed");
 }
 
-/// Waits for a reader of `started` and tells it its process id, and then hangs and ignores SIGTERM. The second time it
+/// Waits for a reader of `started`, writes its process id, and then hangs and ignores SIGTERM. The second time it
 /// answers.
 const HANGS_ONCE: &str = r#"
 trap '' TERM

@@ -46,7 +46,7 @@ impl ModelProvider for Stuck {
     }
 }
 
-/// Drives the runs of a file until told to stop, or until all runs have ended.
+/// Drives the runs of a file until a query has a row.
 async fn drive(abide: &Abide, folder: &std::path::Path, asked: &Arc<AtomicBool>, until: &str) {
     let tools = Tools::new();
     let models = answering(Stuck { asked: Arc::clone(asked) });

@@ -276,7 +276,8 @@ fn an_incomplete_answer_is_a_failure() {
 /// Regression: a session log repeats messages, and each repetition counted as another call.
 #[test]
 fn a_repeated_call_starts_once() {
-    let line = r#"{"type":"assistant","message":{"id":"m1","content":[{"type":"tool_use","id":"t1","name":"Bash","input":{}}]}}"#;
+    let line = r#"
+        {"type":"assistant","message":{"id":"m1","content":[{"type":"tool_use","id":"t1","name":"Bash","input":{}}]}}"#;
     check(
         &[line, line],
         expect![[
