@@ -268,10 +268,7 @@ impl AgentDefinition {
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
         serde_saphyr::from_str(text).map_err(|why| {
             let line = why.location().map(|at| at.line()).filter(|line| *line > 0);
-            let why = why.without_snippet().to_string();
-            let why = why.replace("expected mapping start", "expected a map of fields");
-            let why = why.replace("expected sequence start", "expected a list");
-            DefinitionError::malformed(why, line)
+            DefinitionError::malformed(why.without_snippet().to_string(), line)
         })
     }
 

@@ -80,7 +80,7 @@ fn listed(names: &[String]) -> String {
 impl DefinitionError {
     /// A text that is not a definition.
     pub(crate) fn malformed(why: impl Into<String>, line: Option<u64>) -> DefinitionError {
-        DefinitionError::Malformed { why: why.into(), line }
+        DefinitionError::Malformed { why: plain(&why.into()), line }
     }
 
     /// A stable error code.
@@ -122,6 +122,13 @@ impl DefinitionError {
                 "name a provider and a model as models.default in abide.yaml"
             }
             DefinitionError::Mode(_) => "set its mode to subagent or all",
+            DefinitionError::Name(name) => {
+                let (parent, _) = name.split_once('/')?;
+                return Some(format!("an inline subagent is changed with its agent {parent}"));
+            }
+            DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
+                "write the prompt into the definition, or into a file in prompts/"
+            }
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
             }
@@ -169,9 +176,19 @@ impl DefinitionError {
     }
 }
 
+/// A parser's reason in the terms of YAML and JSON.
+pub(crate) fn plain(why: &str) -> String {
+    let terms = [
+        ("expected mapping start", "expected a map of fields"),
+        ("expected sequence start", "expected a list"),
+        ("unknown variant", "unknown value"),
+    ];
+    terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours))
+}
+
 /// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known
 /// names.
-fn misspelled(why: &str) -> Option<String> {
+pub(crate) fn misspelled(why: &str) -> Option<String> {
     let (_, rest) = why.split_once("unknown ")?;
     let wrong = rest.split('`').nth(1)?;
     let lists = ["expected one of ", "available: ", "expected "];

@@ -250,6 +250,13 @@ fn a_check_reports_what_cannot_work() {
     let wrong = agent_folder.run(&["agent", "check", "--json"]);
     let problem: JsonValue = serde_json::from_str(&wrong.stdout).unwrap();
     assert_eq!((&problem["line"], &problem["code"]), (&json!(3), &json!("unknown_subagent")));
+    let misspelled = TOOLS.replace("kind: script", "kind: scirpt");
+    fs::write(agent_folder.path("project/abide.yaml"), misspelled).unwrap();
+    let wrong = agent_folder.run(&["agent", "check"]);
+    expect![[r#"
+        error: project/abide.yaml: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script at line 3, column 35   [bad_arguments]
+          hint: did you mean script?
+    "#]].assert_eq(&wrong.stderr);
     let mut nowhere = abide();
     nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
     let nowhere = Process::spawn(&mut nowhere).ended();
@@ -280,7 +287,7 @@ fn a_server_says_which_agents_it_loaded() {
     let json = agent_folder.spawn(&["serve", "--listen", "127.0.0.1:0", "--json"]);
     let greeting: JsonValue = serde_json::from_str(&json.line()).unwrap();
     assert_eq!(greeting["agents"]["tools"], json!(["look", "refund"]));
-    assert_eq!(greeting["agents"]["problems"].as_array().map(Vec::len), Some(1));
+    assert_eq!(greeting["agents"]["errors"].as_array().map(Vec::len), Some(1));
 }
 
 /// SIGKILL during a model's reply, and right after a tool has run: the same command again

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use abide_agent::{AgentProject, McpStatus, Runtime, RuntimeError, Settings};
+use abide_agent::{AgentProject, McpStatus, Problem, Runtime, RuntimeError, Settings};
 use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -21,7 +21,8 @@ pub(super) const FOLDER: &str = ".abide";
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
     AgentProject::open_in(folder, &options.environment).await.map_err(|why| {
-        let hint = "docs/agents.md describes the folder of agents";
+        let usual = || "docs/agents.md describes the folder of agents".to_owned();
+        let hint = why.suggestion().unwrap_or_else(usual);
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
 }
@@ -57,7 +58,9 @@ pub(crate) struct LoadedProject {
     /// The MCP servers, with the reason if one is down.
     pub(crate) mcp_servers: Vec<String>,
     /// What cannot work, as `agent check` reports it.
-    pub(crate) problems: Vec<String>,
+    pub(crate) errors: Vec<String>,
+    /// What cannot work in this environment.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Drives runs next to the other work of this process.
@@ -109,7 +112,7 @@ impl AgentHost {
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
         runtime.register().await?;
-        for problem in &loaded.problems {
+        for problem in &loaded.errors {
             tracing::warn!("{problem}");
         }
         let stop = CancellationToken::new();
@@ -141,12 +144,16 @@ impl LoadedProject {
         }
         let (agents, _) = catalog.read();
         let problems = catalog.check(models, &options.environment);
+        let (warnings, errors): (Vec<Problem>, Vec<Problem>) =
+            problems.into_iter().partition(|problem| problem.error.is_warning());
+        let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
         LoadedProject {
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
             tools: tools.names(),
             models: models.providers().map(|provider| provider.id.clone()).collect(),
             mcp_servers,
-            problems: problems.iter().map(ToString::to_string).collect(),
+            errors: texts(&errors),
+            warnings: texts(&warnings),
         }
     }
 
@@ -160,7 +167,7 @@ impl LoadedProject {
         ];
         let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
         let lines = lists.map(|(what, names)| format!("\n  {what:<8} {}", names.join(", ")));
-        let failed = match self.problems.len() {
+        let failed = match self.errors.len() + self.warnings.len() {
             0 => String::new(),
             n => format!(
                 "\n  failed   {}:  abide agent check  shows them",
