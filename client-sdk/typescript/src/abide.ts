@@ -7,6 +7,8 @@ import { type AbideError, closedError } from "./errors.js";
 import { Emitter } from "./emitter.js";
 import type { Start } from "./feed.js";
 import { type Heartbeat, HEARTBEAT, Link } from "./link.js";
+import { checkOptions, kindOf, wrong } from "./options.js";
+import { bodyOf } from "./requests.js";
 import { RowFormat } from "./row.js";
 import type { ArgsOf, BuiltinSchema, ReducerName, ResultOf, Schema } from "./schema.js";
 import { Session, type SessionOptions } from "./session.js";
@@ -150,14 +152,22 @@ export type CallMethods<S extends Schema> = {
   ) => Promise<ResultOf<S, Name>>;
 };
 
-/** Events of a client. `lost` has the reason; the client then reconnects by itself. */
+/**
+ * Events of a client. `lost` has the reason; the client then reconnects by itself. `closed` has the error that
+ * ended the client, or nothing if the program closed it.
+ */
 export interface AbideEvents {
   connected: [];
   lost: [why: string];
-  closed: [error: AbideError];
+  closed: [error: AbideError | undefined];
 }
 
 const DEADLINE_MS = 60_000;
+
+const OPEN_OPTIONS = ["deadlineMs", "integers", "heartbeat", "onMismatch"];
+const REQUEST_OPTIONS = ["signal", "deadlineMs"];
+const CALL_OPTIONS = [...REQUEST_OPTIONS, "requestId"];
+const SUBSCRIBE_OPTIONS = [...REQUEST_OPTIONS, "after", "asOf", "checksum", "explain"];
 
 /** How often `Abide.open` starts an engine that ends before the connection is made. */
 const OPEN_ATTEMPTS = 10;
@@ -207,6 +217,9 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     file: string,
     options: OpenOptions = {},
   ): Promise<Abide<S>> {
+    checkFile(file);
+    checkOptions("open", options, OPEN_OPTIONS);
+    checkIntegers(options.integers);
     return await new Abide<S>(locateEngine(file), options).#connect(OPEN_ATTEMPTS);
   }
 
@@ -215,6 +228,10 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     url: string,
     options: ConnectOptions = {},
   ): Promise<Abide<S>> {
+    checkOptions("connect", options, [...OPEN_OPTIONS, "token", "scope"]);
+    checkIntegers(options.integers);
+    const { token } = options as { token?: unknown };
+    if (token !== undefined && typeof token !== "string") throw wrong(`the token is ${kindOf(token)}, not a text`);
     const target = targetOf(url, options);
     return await new Abide<S>(async () => target, options).#connect(1);
   }
@@ -253,6 +270,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     calls: Calls,
     options: CallOptions = {},
   ): Promise<BatchAnswer<BatchResults<S, Calls>>> {
+    checkOptions("batch", options, CALL_OPTIONS);
     const requestId = options.requestId ?? newId();
     const message = { op: "batch", calls, request_id: requestId };
     const frame = await this.#ask(message, `the batch of ${calls.length} calls`, options, requestId);
@@ -267,6 +285,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     params: Params = {},
     options: SqlOptions = {},
   ): Promise<QueryResult<R>> {
+    checkOptions("sql", options, [...REQUEST_OPTIONS, "asOf"]);
     const message = { op: "sql", sql, params: wireParams(params), as_of: options.asOf };
     const frame = await this.#ask(message, "the query", options);
     const format = new RowFormat(shapeOf(frame), this.#integers);
@@ -281,6 +300,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
 
   /** How a query would be maintained as a subscription, and at what cost. */
   async explain(sql: string, params: Params = {}, options: RequestOptions = {}): Promise<Explanation> {
+    checkOptions("explain", options, REQUEST_OPTIONS);
     const message = { op: "explain", sql, params: wireParams(params) };
     const frame = await this.#ask(message, "the explanation", options);
     const { op: _op, id: _id, ...explanation } = this.#visible(frame) as Record<string, Json>;
@@ -294,6 +314,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     options: SubscribeOptions = {},
   ): Promise<Subscription<R>> {
     return new Promise((resolve, reject) => {
+      checkOptions("subscribe", options, SUBSCRIBE_OPTIONS);
       const { signal, deadlineMs = this.#deadlineMs } = options;
       if (this.#link.isClosed) throw closedError();
       signal?.throwIfAborted();
@@ -303,6 +324,8 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
         checksum: (options.checksum ?? true) && options.after === undefined,
         explain: options.explain ?? false,
       };
+      // It is sent again on each new connection, and must not end one.
+      bodyOf({ op: "subscribe", ...query });
       const abort = () => {
         reject(signal?.reason);
         subscription.close();
@@ -370,6 +393,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   }
 
   async #request(reducer: string, args: object, options: CallOptions = {}): Promise<Answer<unknown>> {
+    checkOptions(`call.${reducer}`, options, CALL_OPTIONS);
     const requestId = options.requestId ?? newId();
     const message = { op: "call", reducer, args, request_id: requestId };
     const frame = await this.#ask(message, `the call of ${reducer}`, options, requestId);
@@ -409,6 +433,21 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const report = this.#options.onMismatch ?? ((reason) => console.warn(`abide: ${reason}`));
     report(`a change of a subscription does not apply, the result is fetched again: ${why}`);
   }
+}
+
+function checkFile(file: unknown): void {
+  if (typeof file !== "string" || file === "") {
+    const what = file === "" ? "an empty text" : kindOf(file);
+    throw wrong(`open takes the path of a database file, not ${what}`, 'such as Abide.open("agents.db")');
+  }
+  if (/^(?:https?|wss?):/i.test(file)) {
+    throw wrong(`open takes the path of a file, and ${file} is a URL`, "Abide.connect(url) uses a server");
+  }
+}
+
+function checkIntegers(integers: unknown): void {
+  if (integers === undefined || integers === "auto" || integers === "bigint") return;
+  throw wrong(`integers is not ${String(integers)}`, '"auto" or "bigint"');
 }
 
 function startOf({ after, asOf }: SubscribeOptions): Start {

@@ -52,19 +52,21 @@ export class AbideError extends Error {
   /** The stable code. */
   readonly code: ErrorCode;
   /** How to fix it. */
-  readonly hint: string | undefined;
+  declare readonly hint: string | undefined;
   /** How long to wait before a retry, in milliseconds. */
-  readonly retryAfterMs: number | undefined;
+  declare readonly retryAfterMs: number | undefined;
   /** The request id of a call that timed out. */
-  readonly requestId: string | undefined;
+  declare readonly requestId: string | undefined;
 
   constructor(code: ErrorCode, detail: string, details: ErrorDetails = {}) {
     super(detail, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = "AbideError";
     this.code = code;
-    this.hint = details.hint;
-    this.retryAfterMs = details.retryAfterMs;
-    this.requestId = details.requestId;
+    // What an error does not have is no property, so that a printed error does not list it.
+    const { hint, retryAfterMs, requestId } = details;
+    if (hint !== undefined) this.hint = hint;
+    if (retryAfterMs !== undefined) this.retryAfterMs = retryAfterMs;
+    if (requestId !== undefined) this.requestId = requestId;
   }
 }
 
@@ -97,5 +99,10 @@ export function closedError(): AbideError {
 
 /** The sentence of any thrown value. */
 export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
+  if (error instanceof Error) return error.message;
+  try {
+    return String(error);
+  } catch {
+    return "an object without a text was thrown";
+  }
 }

@@ -158,21 +158,34 @@ class Parser {
 const LEAST_INTEGER = -(2n ** 63n);
 const MOST_INTEGER = 2n ** 63n - 1n;
 
+/** The most nested arrays and objects of a message. The server reads no more. */
+const MOST_LEVELS = 127;
+
+/** Half of a surrogate pair. UTF-8 cannot express it. */
+const LONE_SURROGATE = /\p{Surrogate}/u;
+
 /**
  * Writes JSON as Abide reads it: a `bigint` and a safe integer as an INTEGER, other numbers and {@link Real}
- * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, and
- * objects with `toJSON` are converted, as in `JSON.stringify`.
+ * with a fraction or an exponent, bytes as `{"$blob"}`. Properties that are `undefined` are left out, in
+ * arrays they are `null`, and objects with `toJSON`, such as dates, are converted, as in `JSON.stringify`.
  *
- * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value.
+ * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value: functions,
+ *   circular objects, maps and sets, NaN, integers of more than 64 bits, half of a surrogate pair.
  */
 export function writeJson(value: unknown): string {
-  return write(value, "", "");
+  return write(value, "", "", []);
 }
 
-function write(value: unknown, path: string, key: string): string {
+/** The text with a replacement character for each half of a surrogate pair. */
+export function wellFormed(text: string): string {
+  return text.replace(/\p{Surrogate}/gu, "\ufffd");
+}
+
+/** `parents` are the arrays and objects that contain the value. */
+function write(value: unknown, path: string, key: string, parents: object[]): string {
   switch (typeof value) {
     case "string":
-      return JSON.stringify(value);
+      return writeString(value, path);
     case "number":
       return writeNumber(value, path);
     case "bigint":
@@ -182,28 +195,81 @@ function write(value: unknown, path: string, key: string): string {
       return value.toString();
     case "boolean":
       return value ? "true" : "false";
-    case "object":
-      return value === null ? "null" : writeObject(value, path, key);
+    case "object": {
+      if (value === null) return "null";
+      // A Buffer, too, which has a toJSON.
+      if (value instanceof Uint8Array) return `{"$blob":"${base64OfBytes(value)}"}`;
+      const { toJSON } = value as { toJSON?: unknown };
+      if (typeof toJSON !== "function") return writeObject(value, path, parents);
+      if (value instanceof Date && Number.isNaN(value.getTime())) {
+        throw wrong(path, "an invalid Date is not JSON", "send null, or a valid date");
+      }
+      const plain: unknown = toJSON.call(value, key);
+      // What it returns is not converted again, so that it can return the object itself.
+      if (typeof plain === "object" && plain !== null) return writeObject(plain, path, parents);
+      return write(plain, path, key, parents);
+    }
+    case "undefined":
+      throw wrong(path, "undefined is not JSON", "send null, or a value that JSON has");
     default:
       throw wrong(path, `a ${typeof value} is not JSON`, "send a value that JSON has");
   }
 }
 
-function writeObject(value: object, path: string, key: string): string {
-  if (value instanceof Real) return writeReal(value.value, path);
-  if (value instanceof Uint8Array) return `{"$blob":"${base64OfBytes(value)}"}`;
-  const { toJSON } = value as { toJSON?: unknown };
-  if (typeof toJSON === "function") return write(toJSON.call(value, key), path, key);
-  if (Array.isArray(value)) {
-    const items = value.map((item: unknown, at) =>
-      write(item === undefined ? null : item, `${path}/${at}`, String(at)),
-    );
-    return `[${items.join(",")}]`;
+function writeString(value: string, path: string): string {
+  const text = JSON.stringify(value);
+  // JSON.stringify escapes halves of pairs, and no other characters from this range.
+  if (text.includes("\\ud") && LONE_SURROGATE.test(value)) {
+    throw wrong(path, "a string with half of a surrogate pair is not Unicode text", SURROGATE_HINT);
   }
+  return text;
+}
+
+const SURROGATE_HINT = "cut strings between characters (Array.from(text)), or use text.toWellFormed()";
+
+function writeObject(value: object, path: string, parents: object[]): string {
+  if (value instanceof Real) return writeReal(value.value, path);
+  if (parents.includes(value)) {
+    throw wrong(path, "a circular object is not JSON", "send the id of the object instead");
+  }
+  if (parents.length >= MOST_LEVELS) {
+    const where = path.split("/").slice(0, 8).join("/");
+    const detail = `more than ${MOST_LEVELS} nested arrays and objects`;
+    throw wrong(`${where}/…`, detail, "send it as a string of JSON, or flatten it");
+  }
+  const without = withoutJson(value);
+  if (without !== undefined) throw wrong(path, `${without.name} is not JSON`, without.hint);
+  parents.push(value);
+  const text = Array.isArray(value) ? writeArray(value, path, parents) : writeFields(value, path, parents);
+  parents.pop();
+  return text;
+}
+
+/** Objects whose content `JSON.stringify` would drop. */
+function withoutJson(value: object): { name: string; hint: string } | undefined {
+  if (value instanceof Map) return { name: "a Map", hint: "send Object.fromEntries(map), or an array" };
+  if (value instanceof Set) return { name: "a Set", hint: "send Array.from(set)" };
+  if (value instanceof Promise) return { name: "a Promise", hint: "await it" };
+  if (value instanceof ArrayBuffer || ArrayBuffer.isView(value)) {
+    return { name: "a buffer that is no Uint8Array", hint: "send a Uint8Array, or an array" };
+  }
+  return undefined;
+}
+
+function writeArray(value: unknown[], path: string, parents: object[]): string {
+  // Also the holes of the array.
+  const items = Array.from(value, (item, at) =>
+    write(item === undefined ? null : item, `${path}/${at}`, String(at), parents),
+  );
+  return `[${items.join(",")}]`;
+}
+
+function writeFields(value: object, path: string, parents: object[]): string {
   const fields: string[] = [];
   for (const [name, field] of Object.entries(value)) {
     if (field === undefined) continue;
-    fields.push(`${JSON.stringify(name)}:${write(field, `${path}/${name}`, name)}`);
+    const where = `${path}/${name}`;
+    fields.push(`${writeString(name, where)}:${write(field, where, name, parents)}`);
   }
   return `{${fields.join(",")}}`;
 }
@@ -222,5 +288,6 @@ function writeReal(value: number, path: string): string {
 }
 
 function wrong(path: string, why: string, hint: string): AbideError {
-  return new AbideError("bad_arguments", path === "" ? why : `${path}: ${why}`, { hint });
+  const where = wellFormed(path);
+  return new AbideError("bad_arguments", where === "" ? why : `${where}: ${why}`, { hint });
 }

@@ -13,8 +13,14 @@ export interface LeasedWork<Result> {
   heartbeat(): Promise<boolean>;
 }
 
-/** How leased work ended. */
-export type LeasedEnd<Result> = { result: Result } | { error: unknown } | { cancelled: true };
+/** What the work itself did. */
+export type WorkEnd<Result> = { result: Result } | { error: unknown };
+
+/** How leased work ended. After `lost`, `end` is what the work did without a lease. */
+export type LeasedEnd<Result> =
+  | WorkEnd<Result>
+  | { cancelled: true }
+  | { lost: unknown; end: WorkEnd<Result> };
 
 /**
  * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was
@@ -23,7 +29,7 @@ export type LeasedEnd<Result> = { result: Result } | { error: unknown } | { canc
 export async function underLease<Result>(work: LeasedWork<Result>): Promise<LeasedEnd<Result>> {
   const controller = new AbortController();
   let isCancelled = false;
-  let lost: { error: unknown } | undefined;
+  let lost: { why: unknown } | undefined;
   let isRunning = true;
   let timer: ReturnType<typeof setTimeout> | undefined;
   const beat = async () => {
@@ -34,7 +40,7 @@ export async function underLease<Result>(work: LeasedWork<Result>): Promise<Leas
     } catch (error) {
       // Without an answer the lease may still hold when the server is reachable again.
       if (isAbideError(error, "timed_out")) return schedule();
-      lost = { error };
+      lost = { why: error };
       controller.abort(error);
     }
   };
@@ -43,7 +49,7 @@ export async function underLease<Result>(work: LeasedWork<Result>): Promise<Leas
     timer = setTimeout(() => void beat(), work.leaseMs / 3);
   };
   schedule();
-  let end: LeasedEnd<Result>;
+  let end: WorkEnd<Result>;
   try {
     end = { result: await work.run(controller.signal) };
   } catch (error) {
@@ -52,5 +58,6 @@ export async function underLease<Result>(work: LeasedWork<Result>): Promise<Leas
     isRunning = false;
     clearTimeout(timer);
   }
-  return lost ?? (isCancelled ? { cancelled: true } : end);
+  if (lost) return { lost: lost.why, end };
+  return isCancelled ? { cancelled: true } : end;
 }

@@ -32,7 +32,7 @@ const PONG_AFTER_SLEEP_MS = 3_000;
 export interface LinkEvents {
   connected: [];
   lost: [why: string];
-  closed: [error: AbideError];
+  closed: [error: AbideError | undefined];
 }
 
 export class Link extends Emitter<LinkEvents> {
@@ -95,17 +95,17 @@ export class Link extends Emitter<LinkEvents> {
     else if (this.#socket) this.#ping(PONG_AFTER_SLEEP_MS);
   }
 
-  /** Ends everything with this error. */
-  close(error: AbideError = closedError()): void {
+  /** Ends everything: with this error, or because the program closes the client. */
+  close(error?: AbideError): void {
     if (this.#closed) return;
-    this.#closed = error;
+    this.#closed = error ?? closedError();
     this.#generation += 1;
     clearTimeout(this.#timer);
     this.#endPause?.();
     this.#socket?.close();
     this.#socket = undefined;
-    this.requests.end(error);
-    this.subscriptions.end(error);
+    this.requests.end(this.#closed);
+    this.subscriptions.end(this.#closed);
     this.emit("closed", error);
     this.removeListeners();
   }

@@ -39,7 +39,7 @@ export function useLiveQuery<R extends object = SqlRow>(
   { enabled = true, checksum, deadlineMs }: LiveQueryOptions = {},
 ): LiveQuery<R> {
   const state = useRef<LiveQuery<R>>(LOADING);
-  const identity = writeJson(wireParams(params));
+  const identity = identityOf(params);
   // The parameters are compared by value.
   const stableParams = useMemo(() => params, [identity]);
   const subscribe = useCallback(
@@ -71,6 +71,15 @@ export function useLiveQuery<R extends object = SqlRow>(
   );
   const snapshot = () => state.current;
   return useSyncExternalStore(subscribe, snapshot, () => LOADING);
+}
+
+/** The parameters as a text. Those that cannot be sent make `subscribe` fail, not the rendering. */
+function identityOf(params: Params): string {
+  try {
+    return writeJson(wireParams(params));
+  } catch (error) {
+    return messageOf(error);
+  }
 }
 
 function stateOf<R extends object>({ rows, seq, error }: Subscription<R>): LiveQuery<R> {

@@ -174,8 +174,13 @@ export class Requests {
   }
 }
 
-/** The message as JSON without its first brace. */
-function bodyOf(message: Record<string, unknown>): string {
+/**
+ * The message as JSON without its first brace.
+ *
+ * @throws AbideError `bad_arguments` or `limit_exceeded` if the server could not read it. It closes the
+ *   connection of such a message without an answer.
+ */
+export function bodyOf(message: Record<string, unknown>): string {
   const text = writeJson(message);
   // A UTF-16 unit has at most three bytes in UTF-8.
   if (text.length * 3 > MESSAGE_BYTES) {

@@ -2,14 +2,15 @@
  * Sessions, and durable steps in your own code: a step that has run returns its recorded outcome when it is
  * repeated.
  *
- * Each step has a `key`, unique in its session. A program that crashed runs from the beginning again, and its
+ * Each step has a `key`, unique among the steps of its kind in its session. A program that crashed runs from the beginning again, and its
  * steps return what they returned before, without a second effect.
  */
 import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
-import { type AbideError, closedError, isAbideError } from "./errors.js";
+import { AbideError, closedError, isAbideError } from "./errors.js";
 import { readJson } from "./json.js";
 import { LEASE_MS } from "./lease.js";
+import { checkFunction, checkKey, checkOptions, isDate, kindOf, wrong } from "./options.js";
 import {
   Retryable,
   runTool,
@@ -47,7 +48,7 @@ export interface MessageOptions {
 
 /** A step that runs a tool. */
 export interface ToolOptions<Args, Result> {
-  /** The key of the step, unique in its session. */
+  /** The key of the step, unique among the tool and approval steps of its session. */
   key: string;
   /** Runs the tool, with the arguments that an approver may have changed. */
   run: ToolFunction<Args, Result>;
@@ -63,7 +64,7 @@ export interface ToolOptions<Args, Result> {
 
 /** A step that waits. */
 export interface WaitOptions {
-  /** The key of the step, unique in its session. */
+  /** The key of the step, unique among the steps of its kind in its session. */
   key: string;
   /** Stops waiting. */
   signal?: AbortSignal;
@@ -94,6 +95,8 @@ export interface Resolution {
 
 type CallState = Pick<ToolCallRow, "status" | "retry_at" | "result" | "error">;
 
+const WAIT_OPTIONS = ["key", "signal"];
+
 const CALL = "SELECT status, retry_at, result, error FROM tool_calls WHERE call_id = :id";
 const APPROVAL = `SELECT c.status, c.error, a.status AS decision, a.decided_by, a.comment, a.arguments,
   a.approved_arguments
@@ -119,6 +122,7 @@ export class Session {
 
   /** Finds or creates a session. */
   static async open(client: Abide, options: SessionOptions): Promise<Session> {
+    checkOptions("session", options, ["agent", "id", "title", "parentId", "metadata"]);
     const { agent, id, title, parentId: parent_id, metadata } = options;
     try {
       const row = await client.call.create_session({ agent, id, title, parent_id, metadata });
@@ -132,18 +136,22 @@ export class Session {
   }
 
   /** Appends a message, and returns its number. */
-  async message(
-    role: string,
-    content: string | null,
-    { key, kind, data }: MessageOptions = {},
-  ): Promise<number> {
+  async message(role: string, content: string | null, options: MessageOptions = {}): Promise<number> {
+    checkOptions("message", options, ["key", "kind", "data"]);
+    const { key, kind, data } = options;
+    // A key that is undefined by mistake would append the message again in each repetition.
+    if ("key" in options) checkKey("a message", key);
     const args = { session_id: this.id, role, content, kind, data };
-    const options = key === undefined ? {} : { requestId: this.#requestId("message", key) };
-    return (await this.client.call.append_message(args, options)).id;
+    const call = options.key === undefined ? {} : { requestId: this.#requestId("message", options.key) };
+    return await inTermsOfStep("message", key, async () => {
+      return (await this.client.call.append_message(args, call)).id;
+    });
   }
 
   /** The messages and other entries, in order; with `after` only those with a larger number. */
-  async messages({ after = 0 }: { after?: number } = {}): Promise<BuiltinTables["agent_state"][]> {
+  async messages(options: { after?: number } = {}): Promise<BuiltinTables["agent_state"][]> {
+    checkOptions("messages", options, ["after"]);
+    const { after = 0 } = options;
     const sql = "SELECT * FROM agent_state WHERE session_id = :id AND id > :after ORDER BY id";
     return (await this.client.sql<BuiltinTables["agent_state"]>(sql, { id: this.id, after })).rows;
   }
@@ -153,15 +161,19 @@ export class Session {
    * with heartbeats, and records its result. Repeated with the same key, it returns the recorded result.
    *
    * @throws UnknownOutcome if the worker of an earlier attempt disappeared and the tool must not run twice;
-   *   ToolFailed if an earlier
-   *   attempt failed, or the call was rejected or cancelled; what `run` threw, and then the call has failed.
+   *   ToolFailed if an earlier attempt failed, if the call was rejected or cancelled, or if the result cannot
+   *   be stored; what `run` threw, and then the call has failed for ever, except for `Retryable`.
    */
   async tool<Result, Args = Json>(
     name: string,
     args: Args,
     options: ToolOptions<Args, Result>,
   ): Promise<Result> {
+    checkOptions("tool", options, ["key", "run", "effect", "needsApproval", "leaseMs", "signal"]);
     const { key, run, effect, needsApproval, signal, leaseMs = LEASE_MS } = options;
+    checkKey("a tool step", key);
+    checkFunction("run", run);
+    checkEffect(effect);
     const callId = this.callId(key);
     const request = {
       call_id: callId,
@@ -171,7 +183,9 @@ export class Session {
       needs_approval: needsApproval,
     };
     const claim = { call_id: callId, lease_ms: leaseMs, worker: workerName() };
-    let claimed = await this.#registered(effect, name, () => this.#requestAndClaim(request, claim));
+    let claimed = await inTermsOfStep("tool", key, () =>
+      this.#registered(effect, name, () => this.#requestAndClaim(request, claim)),
+    );
     for (;;) {
       if (!claimed) {
         const state = await this.#claimOrOutcome(name, claim, signal);
@@ -181,6 +195,9 @@ export class Session {
       try {
         return await runTool(this.client, claimed, run, leaseMs);
       } catch (error) {
+        if (isAbideError(error, "lease_lost") && (await this.#isUnknown(callId))) {
+          throw await this.#unknownOutcome(callId, name);
+        }
         if (!(error instanceof Retryable)) throw error;
         // It is pending again, or has no attempts left.
         claimed = undefined;
@@ -189,16 +206,20 @@ export class Session {
   }
 
   /** Asks a person for a decision, and waits for it. The decision is recorded under the key. */
-  async approval(prompt: string, args: unknown, { key, signal }: WaitOptions): Promise<Decision> {
+  async approval(prompt: string, args: unknown, options: WaitOptions): Promise<Decision> {
+    checkOptions("approval", options, WAIT_OPTIONS);
+    const { key, signal } = options;
+    checkKey("an approval", key);
     const id = this.callId(key);
-    await this.#registered("read_only", "approval", () =>
-      this.client.call.request_tool_call({
-        call_id: id,
-        session_id: this.id,
-        tool_name: "approval",
-        arguments: { prompt, args: args ?? null },
-        needs_approval: true,
-      }),
+    const request = {
+      call_id: id,
+      session_id: this.id,
+      tool_name: "approval",
+      arguments: { prompt, args: args ?? null },
+      needs_approval: true,
+    };
+    await inTermsOfStep("tool", key, () =>
+      this.#registered("read_only", "approval", () => this.client.call.request_tool_call(request)),
     );
     const row = await this.#until<ApprovalState>(
       APPROVAL,
@@ -214,11 +235,10 @@ export class Session {
   }
 
   /** Hands the session off to a supervisor with this capability, and waits for the answer. */
-  async handoff(
-    reason: string,
-    capability: string,
-    { key, signal, data, expiresAfterMs }: HandoffOptions,
-  ): Promise<Resolution> {
+  async handoff(reason: string, capability: string, options: HandoffOptions): Promise<Resolution> {
+    checkOptions("handoff", options, [...WAIT_OPTIONS, "data", "expiresAfterMs"]);
+    const { key, signal, data, expiresAfterMs } = options;
+    checkKey("a handoff", key);
     const args = {
       session_id: this.id,
       reason,
@@ -227,7 +247,9 @@ export class Session {
       expires_after_ms: expiresAfterMs,
     };
     const requestId = this.#requestId("handoff", key);
-    const { id } = await this.client.call.request_supervisor_handoff(args, { requestId });
+    const { id } = await inTermsOfStep("handoff", key, () =>
+      this.client.call.request_supervisor_handoff(args, { requestId }),
+    );
     type State = Pick<BuiltinTables["handoff_requests"], "status" | "resolution">;
     const sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id";
     const isDone = ({ status }: State) => status !== "pending" && status !== "claimed";
@@ -236,7 +258,12 @@ export class Session {
   }
 
   /** Waits for a time, also across restarts. The first call with this key decides the time. */
-  async sleepUntil(when: Date, { key, signal }: WaitOptions): Promise<void> {
+  async sleepUntil(when: Date, options: WaitOptions): Promise<void> {
+    checkOptions("sleepUntil", options, WAIT_OPTIONS);
+    const { key, signal } = options;
+    checkKey("a timer", key);
+    if (!isDate(when)) throw wrong(`sleepUntil takes a Date, not ${kindOf(when)}`, "new Date(milliseconds)");
+    if (Number.isNaN(when.getTime())) throw wrong("sleepUntil takes a valid Date");
     const id = await this.#timer(this.callId(key), micros(when));
     type State = Pick<BuiltinTables["timers"], "status">;
     const sql = "SELECT status FROM timers WHERE id = :id";
@@ -267,7 +294,13 @@ export class Session {
     try {
       return await request();
     } catch (error) {
-      if (effect === undefined || !isAbideError(error, "not_found")) throw error;
+      if (!isAbideError(error, "not_found") || !error.message.endsWith(`there is no tool ${name}`)) {
+        throw error;
+      }
+      if (effect === undefined) {
+        const hint = 'pass `effect` to register it, such as effect: "at_most_once"';
+        throw new AbideError("not_found", `tool ${name} is not registered`, { hint, cause: error });
+      }
       await this.client.call.register_tool({ name, effect });
       return await request();
     }
@@ -307,7 +340,7 @@ export class Session {
           case "succeeded":
             return { outcome: readJson(row.result ?? "null") };
           case "unknown":
-            throw new UnknownOutcome(id, toolName);
+            throw await this.#unknownOutcome(id, toolName);
           case "failed":
           case "rejected":
           case "cancelled":
@@ -323,6 +356,18 @@ export class Session {
     } finally {
       subscription.close();
     }
+  }
+
+  async #isUnknown(call_id: string): Promise<boolean> {
+    const { rows } = await this.client.sql<CallState>(CALL, { id: call_id });
+    return rows[0]?.status === "unknown";
+  }
+
+  /** The error of a call whose outcome is unknown, with what its worker reported too late. */
+  async #unknownOutcome(id: string, toolName: string): Promise<UnknownOutcome> {
+    const sql = "SELECT late_outcome FROM unknown_tool_calls WHERE call_id = :id";
+    const { rows } = await this.client.sql<{ late_outcome: "succeeded" | "failed" | null }>(sql, { id });
+    return new UnknownOutcome(id, toolName, rows[0]?.late_outcome ?? null);
   }
 
   /** Claims a call; `undefined` if another worker was first. The next change of the call then decides. */
@@ -378,4 +423,47 @@ export class Session {
 /** The call cannot be claimed at the moment. */
 function isBusy(error: unknown): error is AbideError {
   return isAbideError(error, "conflict") || isAbideError(error, "overloaded");
+}
+
+/** What the keys of each kind of step belong to. A tool step and an approval have the id of a tool call. */
+const OWNERS = {
+  tool: "tool step or approval",
+  message: "message",
+  handoff: "handoff",
+};
+
+/** Makes a request of a step. Its errors speak of the step and its key, not of the ids that follow from it. */
+async function inTermsOfStep<Result>(
+  kind: keyof typeof OWNERS,
+  key: string | undefined,
+  request: () => Promise<Result>,
+): Promise<Result> {
+  try {
+    return await request();
+  } catch (error) {
+    if (!isAbideError(error)) throw error;
+    const { code, hint, retryAfterMs, requestId } = error;
+    if (code === "call_id_conflict" || code === "request_id_conflict") {
+      const other = /with other (.+)$/.exec(error.message)?.[1] ?? "arguments";
+      const owner = `another ${OWNERS[kind]} of this session`;
+      const detail = `the key ${JSON.stringify(key)} belongs to ${owner}, with other ${other}`;
+      throw new AbideError(code, detail, {
+        hint: "a repeated step must not change; give each step of a session a key of its own",
+        cause: error,
+      });
+    }
+    // The step is one request for its caller, with arguments of its own.
+    const detail = error.message
+      .replace(/^call \d+ of the batch \(\w+\): /, "")
+      .replace(/^(?:\/calls\/\d+)?\/args\//, "/");
+    if (detail === error.message) throw error;
+    throw new AbideError(code, detail, { hint, retryAfterMs, requestId, cause: error });
+  }
+}
+
+const EFFECTS: readonly unknown[] = ["read_only", "idempotent", "at_most_once", undefined];
+
+function checkEffect(effect: unknown): void {
+  if (EFFECTS.includes(effect)) return;
+  throw wrong(`effect is not ${JSON.stringify(effect)}`, "read_only, idempotent or at_most_once");
 }

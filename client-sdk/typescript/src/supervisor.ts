@@ -1,8 +1,9 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
 import { AbideError, isAbideError, messageOf } from "./errors.js";
-import { readJson } from "./json.js";
+import { readJson, wellFormed } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
+import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
 import type { Json } from "./values.js";
 import type { ServeOptions, WorkerOptions } from "./worker.js";
 
@@ -30,6 +31,11 @@ export class Rejected extends Error {
   }
 }
 
+interface Holder {
+  id: string;
+  fencing_token: number | null;
+}
+
 const PENDING = `SELECT id FROM handoff_requests
 WHERE status = 'pending' AND required_capability = :capability ORDER BY created_at, id`;
 
@@ -50,7 +56,9 @@ export class Supervisor {
   #isStopping = false;
   #wake: () => void = () => {};
 
-  constructor(client: Abide, { leaseMs, onProblem }: SupervisorOptions = {}) {
+  constructor(client: Abide, options: SupervisorOptions = {}) {
+    checkOptions("supervisor", options, ["leaseMs", "onProblem"]);
+    const { leaseMs, onProblem } = options;
     this.#client = client;
     this.#leaseMs = leaseMs ?? LEASE_MS;
     this.#onProblem = onProblem ?? ((problem) => console.warn(`abide: ${problem}`));
@@ -71,8 +79,12 @@ export class Supervisor {
   async serve(
     capability: string,
     run: SupervisorFunction,
-    { concurrency = 8 }: ServeOptions = {},
+    options: ServeOptions = {},
   ): Promise<void> {
+    checkFunction(`the second argument of serve(${JSON.stringify(capability)}, …)`, run);
+    checkOptions("serve", options, ["concurrency"]);
+    const { concurrency = 8 } = options;
+    checkConcurrency(concurrency);
     const pending = await this.#client.subscribe<{ id: string }>(PENDING, { capability });
     // Until the claim is visible, a handoff is still pending.
     const taken = new Set<string>();
@@ -123,8 +135,11 @@ export class Supervisor {
         return true;
       },
     });
+    if ("lost" in end) throw end.lost;
     if ("result" in end) {
-      await this.#client.call.resolve_handoff({ ...holder, resolution: end.result });
+      const resolution: unknown = end.result;
+      if (typeof resolution === "string") await this.#resolve(holder, resolution);
+      else await this.#giveUp(holder, noText(resolution));
     } else if ("error" in end) {
       await this.#giveUp(holder, end.error);
     }
@@ -140,15 +155,24 @@ export class Supervisor {
     }
   }
 
-  async #giveUp(holder: { id: string; fencing_token: number | null }, error: unknown): Promise<void> {
+  /** Records the answer. One that cannot be stored releases the handoff. */
+  async #resolve(holder: Holder, resolution: string): Promise<void> {
+    try {
+      await this.#client.call.resolve_handoff({ ...holder, resolution });
+    } catch (error) {
+      const isWrong = isAbideError(error, "bad_arguments") || isAbideError(error, "limit_exceeded");
+      if (!isWrong) throw error;
+      await this.#giveUp(holder, error);
+    }
+  }
+
+  async #giveUp(holder: Holder, error: unknown): Promise<void> {
     if (error instanceof Rejected) {
-      await this.#client.call.reject_handoff({ ...holder, reason: error.message });
+      await this.#client.call.reject_handoff({ ...holder, reason: wellFormed(error.message) });
       return;
     }
-    if (!(error instanceof AbideError && error.code === "lease_lost")) {
-      this.#rest(holder.id);
-      await this.#client.call.release_handoff(holder);
-    }
+    this.#rest(holder.id);
+    await this.#client.call.release_handoff(holder);
     throw error;
   }
 
@@ -159,4 +183,10 @@ export class Supervisor {
     };
     this.#resting.set(id, setTimeout(wake, REST_MS));
   }
+}
+
+/** The error of a function that returned something else than a text. */
+function noText(returned: unknown): AbideError {
+  const detail = `the function of the supervisor must return a text, not ${kindOf(returned)}`;
+  return wrong(detail, "the handoff is released to other supervisors; throw new Rejected(reason) to reject it");
 }

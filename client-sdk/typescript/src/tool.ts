@@ -1,9 +1,10 @@
 /** One attempt at a claimed tool call, and the errors of calls that have no result. */
 import type { Abide } from "./abide.js";
 import type { BuiltinTables } from "./builtin.js";
-import { AbideError, messageOf } from "./errors.js";
-import { readJson } from "./json.js";
+import { AbideError, isAbideError, messageOf } from "./errors.js";
+import { parseJson, readJson, wellFormed, writeJson } from "./json.js";
 import { underLease } from "./lease.js";
+import { visibleJson } from "./values.js";
 
 /** What a tool gets besides its arguments. */
 export interface ToolContext {
@@ -34,22 +35,34 @@ export class Retryable extends Error {
 }
 
 /**
- * A tool call may have run: its worker disappeared, and its tool must not run twice. Find out whether it ran,
- * and record that with `client.call.settle_tool_call`. The step then returns the settled outcome.
+ * A tool call may have run: its worker disappeared, or lost its lease, and its tool must not run twice. Find
+ * out whether it ran, and record that with `client.call.settle_tool_call`. The step then returns the settled
+ * outcome.
  */
 export class UnknownOutcome extends AbideError {
   constructor(
     readonly callId: string,
     readonly toolName: string,
+    /** What the worker reported after it had lost the lease; the view `unknown_tool_calls` has it. */
+    readonly reported: "succeeded" | "failed" | null = null,
   ) {
     super(
       "unknown_outcome",
-      `the worker of call ${callId} of ${toolName} disappeared, and the tool must not run twice`,
-      { hint: "find out whether it ran, then record that with settle_tool_call" },
+      reported === null
+        ? `the worker of call ${callId} of ${toolName} disappeared, and the tool must not run twice`
+        : `the worker of call ${callId} of ${toolName} lost its lease before it reported that the tool ${reported}`,
+      {
+        hint:
+          reported === null
+            ? "find out whether it ran, then record that with settle_tool_call"
+            : `what it reported is in the view unknown_tool_calls (${REPORTED_IN[reported]}): check it, then record it with settle_tool_call`,
+      },
     );
     this.name = "UnknownOutcome";
   }
 }
+
+const REPORTED_IN = { succeeded: "late_result", failed: "late_error" };
 
 /** A tool call ended without a result: it failed, was rejected, or was cancelled. */
 export class ToolFailed extends AbideError {
@@ -77,10 +90,11 @@ export function workerName(): string {
 }
 
 /**
- * Runs the function once, with heartbeats, and records its result or its error.
+ * Runs the function once, with heartbeats, and records its result or its error. Returns the result as it is
+ * recorded, which is what a repetition returns.
  *
- * @throws what the function threw; AbideError `lease_lost` if another worker has the call now; ToolFailed if
- *   the call was cancelled.
+ * @throws what the function threw; AbideError `lease_lost` if the lease ended before the result was recorded;
+ *   ToolFailed if the call was cancelled, or if its result cannot be stored.
  */
 export async function runTool<Result>(
   client: Abide,
@@ -100,18 +114,49 @@ export async function runTool<Result>(
       return row.cancel_requested_at === null;
     },
   });
-  if ("result" in end) {
-    await client.call.complete_tool_call({ ...holder, result: end.result ?? null });
-    return end.result;
+  if ("result" in end) return await record(client, holder, end.result);
+  if ("lost" in end) {
+    // The result is reported all the same: `unknown_tool_calls` keeps it.
+    if ("result" in end.end) return await record(client, holder, end.end.result);
+    throw end.lost;
   }
   if ("cancelled" in end) {
     await client.call.acknowledge_cancel(holder);
     throw new ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran");
   }
   const { error } = end;
-  if (!(error instanceof AbideError && error.code === "lease_lost")) {
-    const retryable = error instanceof Retryable;
-    await client.call.fail_tool_call({ ...holder, error: messageOf(error), retryable });
-  }
+  const retryable = error instanceof Retryable;
+  await client.call.fail_tool_call({ ...holder, error: wellFormed(messageOf(error)), retryable });
   throw error;
+}
+
+interface Holder {
+  call_id: string;
+  fencing_token: number;
+}
+
+/** Records the result of a tool that ran. If that is not possible, the call has failed. */
+async function record<Result>(client: Abide, holder: Holder, returned: Result): Promise<Result> {
+  let result: unknown;
+  try {
+    result = parseJson(writeJson(returned ?? null));
+  } catch (error) {
+    throw await recordLoss(client, holder, error);
+  }
+  try {
+    await client.call.complete_tool_call({ ...holder, result });
+  } catch (error) {
+    const isTooLarge = isAbideError(error, "bad_arguments") || isAbideError(error, "limit_exceeded");
+    throw isTooLarge ? await recordLoss(client, holder, error) : error;
+  }
+  return visibleJson(result, "auto") as Result;
+}
+
+/** Records that a tool ran and its result is lost: the tool must not run again. */
+async function recordLoss(client: Abide, holder: Holder, why: unknown): Promise<ToolFailed> {
+  // The path of a value begins at the result.
+  const reason = messageOf(why).replace(/^(?:complete_tool_call: |\/args\/result)/, "");
+  const error = wellFormed(`the tool ran, but its result cannot be stored: ${reason}`);
+  await client.call.fail_tool_call({ ...holder, error, retryable: false });
+  return new ToolFailed(holder.call_id, "failed", error);
 }

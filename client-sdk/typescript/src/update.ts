@@ -75,6 +75,13 @@ export class Update<R extends object = SqlRow> {
     };
   }
 
+  /** What `console.log` of Node, Bun and Deno shows. */
+  [Symbol.for("nodejs.util.inspect.custom")](): object {
+    const { from, seq, reset, historyChanged, inserts, updates, deletes, positions } = this;
+    const shown = { from, seq, reset, historyChanged, inserts, updates, deletes };
+    return positions === undefined ? shown : { ...shown, positions };
+  }
+
   #deleteNames(): readonly string[] {
     const { key } = this.#format.shape;
     return key.length > 0 ? key : this.#format.names;

@@ -2,6 +2,7 @@
 import type { Abide } from "./abide.js";
 import { isAbideError, messageOf } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
+import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
 import type { Subscription } from "./subscription.js";
 import { runTool, type ToolCallRow, type ToolFunction, workerName } from "./tool.js";
 
@@ -47,7 +48,9 @@ export class Worker {
   #wake: () => void = () => {};
   #failure: unknown;
 
-  constructor(client: Abide, { name, leaseMs, onProblem }: WorkerOptions = {}) {
+  constructor(client: Abide, options: WorkerOptions = {}) {
+    checkOptions("worker", options, ["name", "leaseMs", "onProblem"]);
+    const { name, leaseMs, onProblem } = options;
     this.#client = client;
     this.name = name ?? workerName();
     this.#leaseMs = leaseMs ?? LEASE_MS;
@@ -66,7 +69,11 @@ export class Worker {
    *
    * @throws AbideError if the client is closed or its token is revoked.
    */
-  async serve(tools: ToolFunctions, { concurrency = 8 }: ServeOptions = {}): Promise<void> {
+  async serve(tools: ToolFunctions, options: ServeOptions = {}): Promise<void> {
+    checkOptions("serve", options, ["concurrency"]);
+    const { concurrency = 8 } = options;
+    checkConcurrency(concurrency);
+    checkTools(tools);
     const names = Object.keys(tools);
     let retry: ReturnType<typeof setTimeout> | undefined;
     try {
@@ -143,4 +150,13 @@ export class Worker {
       this.#onProblem(`call ${call.call_id} of ${call.tool_name}: ${messageOf(error)}`, error);
     }
   }
+}
+
+function checkTools(tools: unknown): void {
+  if (typeof tools !== "object" || tools === null || Array.isArray(tools)) {
+    throw wrong(`serve takes an object of functions, not ${kindOf(tools)}`, "serve({ refund: async (args) => … })");
+  }
+  const entries = Object.entries(tools);
+  if (entries.length === 0) throw wrong("serve needs at least one tool");
+  for (const [name, run] of entries) checkFunction(`the tool ${name}`, run);
 }

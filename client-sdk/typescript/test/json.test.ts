@@ -82,6 +82,8 @@ test("a key __proto__ is a key", () => {
 });
 
 test("values are written as Abide reads them", () => {
+  const itself = { b: 1 };
+  Object.defineProperty(itself, "toJSON", { value: () => itself });
   const cases: [unknown, string][] = [
     [1, "1"],
     [1n, "1"],
@@ -95,17 +97,33 @@ test("values are written as Abide reads them", () => {
     [{ a: undefined, b: 1 }, '{"b":1}'],
     [new Uint8Array([0, 255, 16]), '{"$blob":"AP8Q"}'],
     [{ toJSON: () => "x" }, '"x"'],
-    ["\ud800", '"\\ud800"'],
+    ["👍 \\ud800", '"👍 \\\\ud800"'],
+    [{ a: new Date(0) }, '{"a":"1970-01-01T00:00:00.000Z"}'],
+    [itself, '{"b":1}'],
+    [Buffer.from([0, 255, 16]), '{"$blob":"AP8Q"}'],
+    [new Array(2), "[null,null]"],
   ];
   for (const [value, text] of cases) assert.equal(writeJson(value), text);
 });
 
 test("what JSON cannot express is refused with the path of the value", () => {
-  for (const value of [2n ** 63n, -(2n ** 63n) - 1n, NaN, Infinity, () => 1, Symbol("x")]) {
+  const circular: Record<string, unknown> = {};
+  circular["self"] = circular;
+  const numbers = [2n ** 63n, -(2n ** 63n) - 1n, NaN, Infinity];
+  const objects = [circular, new Map(), new Set(), Promise.resolve(1), new ArrayBuffer(1), new Date(NaN)];
+  for (const value of [...numbers, ...objects, () => 1, Symbol("x"), "\ud83d", "\udc4d\ud83d"]) {
     assert.throws(
       () => writeJson({ a: [0, value] }),
       (error) =>
-        error instanceof AbideError && error.code === "bad_arguments" && error.message.startsWith("/a/1: "),
+        error instanceof AbideError && error.code === "bad_arguments" && /^\/a\/1(?:\/self)?: /.test(error.message),
     );
   }
+});
+
+test("an object that occurs twice is not circular, and the levels of a message are limited", () => {
+  const shared = { n: 1 };
+  assert.equal(writeJson([shared, shared]), '[{"n":1},{"n":1}]');
+  const nested = (levels: number): unknown => (levels === 0 ? 1 : [nested(levels - 1)]);
+  assert.equal(writeJson(nested(127)).length, 255);
+  assert.throws(() => writeJson(nested(128)), /127 nested arrays and objects/);
 });
