@@ -36,7 +36,7 @@ test("the quickstart works as written, with only the packed packages", () => {
     const [first, second] = blocks("text");
     assert.equal(run(process.execPath, ["quickstart.mjs"]), first);
     assert.equal(run(process.execPath, ["quickstart.mjs"]), second);
-    const types = run(join(project, "node_modules/.bin/abide-types"), ["--db", "types.db"]);
+    const types = run(join(project, "node_modules/.bin/abide-types"), ["--new"]);
     assert.match(types, /export interface Schema/);
     writeFileSync(
       join(project, "check.mts"),

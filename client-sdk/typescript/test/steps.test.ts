@@ -156,9 +156,9 @@ test("heartbeats extend the lease, and a cancelled call stops its tool", async (
     {
       key: "slow",
       effect: "at_most_once",
-      leaseMs: 200,
-      // Several times as long as the lease.
-      run: () => new Promise((resolve) => setTimeout(resolve, 700, "done")),
+      leaseMs: 600,
+      // Twice as long as the lease.
+      run: () => new Promise((resolve) => setTimeout(resolve, 1_200, "done")),
     },
   );
   assert.equal(slow, "done");

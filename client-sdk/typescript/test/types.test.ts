@@ -1,7 +1,9 @@
 /** `abide-types`: the types of a database, and the built-in ones of this package. */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFile } from "node:fs/promises";
+import { once } from "node:events";
+import { readdir, readFile, writeFile } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
@@ -17,7 +19,7 @@ const program = join(root, "dist/bin/abide-types.js");
 test("the built-in types of the package are those of the engine", async () => {
   const folder = await Folder.make();
   const out = folder.file("abide.d.ts");
-  const args = ["--db", folder.file("x.db"), "--out", out, "--prefix", "Builtin", "--imports", "./values.js"];
+  const args = ["--new", "--out", out, "--prefix", "Builtin", "--imports", "./values.js"];
   await run(process.execPath, [program, ...args]);
   const generated = await readFile(out, "utf8");
   const shipped = await readFile(join(root, "src/builtin.ts"), "utf8");
@@ -25,11 +27,42 @@ test("the built-in types of the package are those of the engine", async () => {
   await folder.remove();
 });
 
-test("a wrong command line is reported", async () => {
-  const error: unknown = await run(process.execPath, [program]).catch((reason: unknown) => reason);
-  const { code, stderr } = error as { code: number; stderr: string };
-  assert.equal(code, 1);
-  assert.match(stderr, /abide-types: one of --url and --db is required\n {2}hint: /);
+/** The address of a server that has ended. */
+async function closedUrl(): Promise<string> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, "close");
+  return `http://127.0.0.1:${port}`;
+}
+
+test("a wrong command line is reported, and creates no file", async () => {
+  const folder = await Folder.make();
+  const text = folder.file("text.db");
+  await writeFile(text, "no database");
+  const typo = folder.file("typo.db");
+  const cases: [string[], RegExp][] = [
+    [[], /^abide-types: one of --url, --db and --new is required\n {2}hint: /],
+    [["--new", "--db", text], /^abide-types: one of --url, --db and --new is required\n {2}hint: /],
+    [["--dbb", text], /^abide-types: Unknown option '--dbb'.*\n {2}hint: /],
+    [["--db", typo], /^abide-types: there is no file .*typo\.db\n {2}hint: .*--new/],
+    [["--db", text], /^abide-types: .*text\.db is not an Abide database/],
+    [["--db", text, "--program", "/no/program"], /^abide-types: cannot start \/no\/program: .*\n {2}hint: --program/],
+    [["--new", "--program", "/bin/true"], /^abide-types: \/bin\/true serve did not start: it ended/],
+    [["--new", "--program", "/bin/echo"], /^abide-types: \/bin\/echo serve did not start: serve --db/],
+    [["--new", "--out", folder.file("no/folder")], /^abide-types: cannot write .*no\/folder/],
+    [["--url", await closedUrl()], /^abide-types: http:.* cannot be read: .*ECONNREFUSED.*\n {2}hint: /],
+    [["--url", "nonsense"], /^abide-types: "nonsense" is not the address of a server/],
+  ];
+  for (const [args, pattern] of cases) {
+    const error: unknown = await run(process.execPath, [program, ...args]).catch((reason: unknown) => reason);
+    const { code, stderr } = error as { code: number; stderr: string };
+    assert.equal(code, 1, args.join(" "));
+    assert.match(stderr, pattern);
+  }
+  assert.deepEqual(await readdir(folder.path), ["text.db"]);
+  await folder.remove();
 });
 
 test("schemas of own modules become types that compile", async () => {
@@ -79,7 +112,6 @@ test("schemas of own modules become types that compile", async () => {
     const row: Tables["odd table"] = { id: 1, "a-b": null, x: 2n };
     export const all: [unknown, unknown, Reducers["make"]["result"]] = [schema, row, { a: 1.5 }];
   `;
-  const { writeFile } = await import("node:fs/promises");
   await writeFile(file, text.replace("@abide/client", join(root, "dist/index.js")) + use);
   const tsc = join(root, "node_modules/.bin/tsc");
   const { stdout } = await run(tsc, [

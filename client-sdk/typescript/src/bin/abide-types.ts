@@ -1,11 +1,15 @@
 #!/usr/bin/env node
 /** `abide-types`: prints the TypeScript types of a database. */
 import { spawn } from "node:child_process";
-import { writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 
-import { AbideError, isAbideError, messageOf } from "../errors.js";
+import { httpUrl, targetOf } from "../address.js";
+import { AbideError, isAbideError, messageOf, type Refusal, refusalError } from "../errors.js";
 import { findBinary } from "../platform/engine.js";
 import { type DatabaseSchema, errorCodesOf, typesOf } from "./typegen.js";
 
@@ -14,12 +18,13 @@ const HELP = `Prints the TypeScript types of a database: tables, views, reducers
 Usage:
   abide-types --url http://127.0.0.1:7341 > abide.d.ts
   abide-types --db agents.db --out abide.d.ts
-  abide-types --db agents.db --program target/debug/own-module --out abide.d.ts
+  abide-types --new --program target/debug/own-module --out abide.d.ts
 
 Options:
   --url URL        the address of a server
-  --db FILE        a database file, which no server has open; it is created if it does not exist
-  --program FILE   the program that serves the file, if it has modules of its own
+  --db FILE        a database file, which no program has open
+  --new            a new database, which is removed afterwards
+  --program FILE   the program that serves the database, if it has modules of its own
   --token TOKEN    a token of the server; default: ABIDE_TOKEN
   --out FILE       where to write; default: the standard output
   --prefix NAME    a prefix of the names of the interfaces
@@ -30,6 +35,7 @@ Options:
 const OPTIONS = {
   url: { type: "string" },
   db: { type: "string" },
+  new: { type: "boolean" },
   program: { type: "string" },
   token: { type: "string" },
   out: { type: "string" },
@@ -39,46 +45,131 @@ const OPTIONS = {
 } as const;
 
 async function main(): Promise<void> {
-  const { values: given } = parseArgs({ options: OPTIONS });
+  const given = readArguments();
   if (given.help) return void process.stdout.write(HELP);
-  if ((given.url === undefined) === (given.db === undefined)) {
-    throw new AbideError("bad_arguments", "one of --url and --db is required", {
+  const sources = [given.url, given.db, given.new].filter((source) => source !== undefined);
+  if (sources.length !== 1) {
+    throw new AbideError("bad_arguments", "one of --url, --db and --new is required", {
       hint: "abide-types --help shows examples",
     });
   }
   const token = given.token ?? process.env["ABIDE_TOKEN"];
-  const server = given.url === undefined ? await serve(given.db ?? "", given.program) : undefined;
+  const server = given.url === undefined ? await serve(given.db, given.program) : undefined;
+  let text: string;
   try {
-    const url = (server?.url ?? given.url ?? "").replace(/\/+$/, "");
+    const url = server?.url ?? httpUrl(targetOf(given.url ?? "", { token }), "");
     const schema = (await fetchJson(`${url}/v1/schema`, token)) as DatabaseSchema;
     const codes = errorCodesOf(await fetchJson(`${url}/openapi.json`, token));
     const { prefix, imports } = given;
-    const text = typesOf(schema, codes, { ...(prefix && { prefix }), ...(imports && { imports }) });
-    if (given.out === undefined) process.stdout.write(text);
-    else await writeFile(given.out, text);
+    text = typesOf(schema, codes, { ...(prefix && { prefix }), ...(imports && { imports }) });
   } finally {
-    server?.stop();
+    await server?.stop();
+  }
+  if (given.out === undefined) process.stdout.write(text);
+  else await write(given.out, text);
+}
+
+function readArguments() {
+  try {
+    return parseArgs({ options: OPTIONS }).values;
+  } catch (error) {
+    throw new AbideError("bad_arguments", messageOf(error), { hint: "abide-types --help lists the options" });
   }
 }
 
-/** Serves a file on a free port, for as long as this takes. */
-async function serve(file: string, program = findBinary()): Promise<{ url: string; stop(): void }> {
+async function write(file: string, text: string): Promise<void> {
+  try {
+    await writeFile(file, text);
+  } catch (error) {
+    throw new AbideError("bad_arguments", `cannot write ${file}: ${messageOf(error)}`);
+  }
+}
+
+interface Server {
+  url: string;
+  stop(): Promise<void>;
+}
+
+/** Serves a file, or a new one, on a free port for as long as this takes. */
+async function serve(file: string | undefined, program = findBinary()): Promise<Server> {
+  if (file !== undefined) {
+    if (!existsSync(file)) {
+      throw new AbideError("not_found", `there is no file ${file}`, {
+        hint: "check the path, or use --new for the types of a new database",
+      });
+    }
+    return await start(program, file, async () => {});
+  }
+  const folder = await mkdtemp(join(tmpdir(), "abide-types-"));
+  const remove = () => rm(folder, { recursive: true, force: true });
+  try {
+    return await start(program, join(folder, "new.db"), remove);
+  } catch (error) {
+    await remove();
+    throw error;
+  }
+}
+
+async function start(program: string, file: string, remove: () => Promise<void>): Promise<Server> {
   const args = ["serve", "--db", file, "--listen", "127.0.0.1:0", "--json"];
-  const child = spawn(program, args, { stdio: ["ignore", "pipe", "inherit"] });
-  const failed = new Promise<never>((_, reject) => child.on("error", reject));
-  const lines = createInterface(child.stdout);
+  const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
+  const ended = new Promise<void>((resolve) => child.on("close", () => resolve()));
+  const failed = new Promise<never>((_, reject) => {
+    child.on("error", (cause) => {
+      const detail = `cannot start ${program}: ${messageOf(cause)}`;
+      reject(new AbideError("engine_start", detail, { hint: "--program FILE names the program", cause }));
+    });
+  });
+  let problem = "";
+  child.stderr.setEncoding("utf8").on("data", (text: string) => (problem += text));
   const line = async () => {
-    for await (const first of lines) return first;
-    throw new AbideError("engine_start", `${program} serve ended`);
+    for await (const first of createInterface(child.stdout)) return first;
+    await ended;
+    throw startError(program, problem.trim());
   };
-  const { listening } = JSON.parse(await Promise.race([line(), failed])) as { listening: string };
-  return { url: `http://${listening}`, stop: () => child.kill() };
+  const first = await Promise.race([line(), failed]);
+  const stop = async () => {
+    child.kill();
+    await ended;
+    await remove();
+  };
+  try {
+    const { listening } = JSON.parse(first) as { listening: string };
+    return { url: `http://${new URL(`http://${listening}`).host}`, stop };
+  } catch {
+    await stop();
+    throw startError(program, first);
+  }
+}
+
+/** What a program that did not serve the file printed: a problem, or any text. */
+function startError(program: string, printed: string): AbideError {
+  try {
+    const problem = JSON.parse(printed) as Refusal;
+    if (typeof problem.code === "string") return refusalError(problem);
+  } catch {
+    // It is no problem document.
+  }
+  const why = printed === "" ? "it ended without an answer" : printed;
+  return new AbideError("engine_start", `${program} serve did not start: ${why}`, {
+    hint: "--program FILE names a program with the commands of abide",
+  });
 }
 
 async function fetchJson(url: string, token: string | undefined): Promise<unknown> {
   const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
-  const answer = await fetch(url, { headers });
-  const body = (await answer.json()) as { code?: string; detail?: string; hint?: string };
+  let answer: Response;
+  let body: Refusal;
+  try {
+    answer = await fetch(url, { headers });
+    body = (await answer.json()) as Refusal;
+  } catch (error) {
+    const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
+    throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
+      hint: "is it the address of a server? abide serve starts one",
+      cause,
+    });
+  }
   if (answer.ok) return body;
   throw new AbideError(body.code ?? "unreachable", body.detail ?? `${url} answers ${answer.status}`, {
     hint: body.hint,
