@@ -7,7 +7,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { test } from "node:test";
 
 const root = join(import.meta.dirname, "..");
@@ -31,6 +31,12 @@ test("the quickstart works as written, with only the packed packages", () => {
     // A new user has neither the variable nor the program on the path.
     const { ABIDE_BINARY: _binary, ...env } = process.env;
     const run = (program, args) => execFileSync(program, args, { cwd: project, env, encoding: "utf8" });
+    // The page names the program and the files.
+    assert.match(page, /^node client-sdk\/typescript\/scripts\/pack\.mjs --binary \S+ --out packages$/m);
+    for (const file of files) {
+      const name = basename(file).replace(/linux-arm64|darwin-\w+|win32-x64/, "linux-x64");
+      assert.ok(page.includes(`../abide/packages/${name}`), name);
+    }
     run("npm", ["install", "--offline", "--no-audit", "--no-fund", "--silent", ...files]);
     writeFileSync(join(project, "quickstart.mjs"), blocks("js")[0]);
     const [first, second] = blocks("text");
