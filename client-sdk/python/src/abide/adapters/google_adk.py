@@ -53,8 +53,8 @@ class AbideSessionService(BaseSessionService):
     def __init__(self, client: Abide | sync.Abide) -> None:
         """A service over a client."""
         self._bridge = Bridge(client)
-        self._sessions = Collections(self._bridge.client, _KIND)
-        self._states = Collections(self._bridge.client, _STATE_KIND)
+        self._sessions = Collections.of(self._bridge.client, _KIND)
+        self._states = Collections.of(self._bridge.client, _STATE_KIND)
         self._last = 0
 
     async def create_session(

@@ -91,7 +91,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         super().__init__(serde=serde)
         self._bridge = Bridge(client)
-        self._collections = Collections(self._bridge.client, _KIND)
+        self._collections = Collections.of(self._bridge.client, _KIND)
         self._values = Values(self.serde)
 
     @staticmethod
@@ -332,7 +332,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         # Assertions: what a list refers to exists and is unchanged.
         puts += [put(one.base.key, keep=True, expected_seq=one.base.seq) for one in encoded if one.base is not None]
         puts.append(put(path("c", namespace, checkpoint["id"]), data, blob))
-        seq = await self._collections.write(collection, puts)
+        seq = (await self._collections.write(collection, puts)).seq
         for one in encoded:
             self._values.written(collection, one, seq)
 
