@@ -26,9 +26,9 @@ _CACHE_BYTES = 64 << 20
 _AT_ONCE = 5000
 _PAGE = 1000
 
-# Bytes that a value takes in memory, for each byte of its JSON and for itself. Measured with messages of 100 to 1,000 bytes.
+# Bytes in memory for each byte of JSON, and for each value: measured with messages of 100 to 1,000 bytes.
 _BYTES_PER_BYTE = 2
-_BYTES_PER_VALUE = 400
+BYTES_PER_VALUE = 400
 
 _CHANGED = """SELECT NULL AS collection_id, NULL AS key, count(*) AS seq, NULL AS data FROM entries WHERE collection_id = :c
 UNION ALL SELECT * FROM (
@@ -76,9 +76,10 @@ class _Known:
 class Cache:
     """The entries of the collections of one kind. Their memory is bounded."""
 
-    def __init__(self, client: Abide, decode: Decode) -> None:
+    def __init__(self, client: Abide, decode: Decode, bytes_per_value: int = BYTES_PER_VALUE) -> None:
         self._client = client
         self._decode = decode
+        self._bytes_per_value = bytes_per_value
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._size = 0
 
@@ -97,6 +98,13 @@ class Cache:
         known = self._known.pop(collection_id, None)
         if known is not None:
             self._size -= known.size
+
+    def update(self, collection_id: str, key: str, seq: int, data: str) -> None:
+        """An entry that exists has been written by this process. The next read fetches it again."""
+        known = self._known.get(collection_id)
+        earlier = known.entries.get(key) if known is not None else None
+        if known is not None and earlier is not None and earlier.seq < seq:
+            self._put(collection_id, known, [(key, seq, data)])
 
     async def read(self, collection_id: str, others: Sequence[str] = ()) -> Read:
         """All entries of a collection as they are now, and those of other collections."""
@@ -178,7 +186,7 @@ class Cache:
         for key, seq, data in changed:
             earlier = known.entries.get(key)
             is_sorted = is_sorted and (earlier is not None or key > last)
-            size = len(data) * _BYTES_PER_BYTE + _BYTES_PER_VALUE
+            size = len(data) * _BYTES_PER_BYTE + self._bytes_per_value
             known.size += size - (earlier.size if earlier is not None else 0)
             known.entries[key] = Cached(seq, self._decode(key, data), size)
         if not is_sorted:
@@ -195,3 +203,15 @@ class Cache:
         while self._size > _CACHE_BYTES:
             _, oldest = self._known.popitem(last=False)
             self._size -= oldest.size
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of a JSON value."""
+    if type(value) is dict:
+        return {name: copied(part) if type(part) in _NESTED else part for name, part in value.items()}
+    if type(value) is list:
+        return [copied(part) if type(part) in _NESTED else part for part in value]
+    return value
+
+
+_NESTED = frozenset({dict, list})

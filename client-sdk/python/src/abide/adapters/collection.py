@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from ..client import Abide, Call
-from .cache import Cache, Decode
+from .cache import BYTES_PER_VALUE, Cache, Decode
 from .writer import CALL_BYTES, MOST_PUTS, Entry, Write, Writer, parts_of
 
 T = TypeVar("T")
@@ -72,18 +72,23 @@ def put(
 class Collections:
     """The collections of one kind. All adapters of a client share them."""
 
-    def __init__(self, client: Abide, kind: str, decode: Decode) -> None:
+    def __init__(self, client: Abide, kind: str, decode: Decode, bytes_per_value: int) -> None:
         self.client = client
         self.kind = kind
-        self.cache = Cache(client, decode)
+        self.cache = Cache(client, decode, bytes_per_value)
         """What has been read."""
         self._writer = _kept(client, "writer", lambda: Writer(client))
         self._namespace: str | None = None
 
     @staticmethod
-    def of(client: Abide, kind: str, decode: Decode = lambda _, data: json.loads(data)) -> Collections:
+    def of(
+        client: Abide,
+        kind: str,
+        decode: Decode = lambda _, data: json.loads(data),
+        bytes_per_value: int = BYTES_PER_VALUE,
+    ) -> Collections:
         """Those of a client. `decode` makes the cached value of an entry from its key and its JSON."""
-        return _kept(client, f"collections {kind}", lambda: Collections(client, kind, decode))
+        return _kept(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
 
     async def stored_id(self, *parts: str) -> str:
         """The stored id of a collection. A caller with a scope has its own namespace."""

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from ..client import Abide
+from .cache import copied
 from .collection import Collections, put
 
 _LAST = "SELECT key, data FROM entries WHERE collection_id = :c ORDER BY key DESC LIMIT :limit"
@@ -48,7 +49,7 @@ class ItemList:
     async def read_with_keys(self) -> list[tuple[str, Any]]:
         """All items with their keys, in order."""
         read = await self._collections.cache.read(await self._id())
-        return [(key, _copied(cached.value)) for key, cached in read.entries.items()]
+        return [(key, copied(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
         """The last items, in order."""
@@ -85,15 +86,3 @@ class ItemList:
         """A key after all earlier ones of this process; the random part distinguishes processes."""
         self._last = max(self._last + 1, time.time_ns() // 1000)
         return f"{self._last:016x}{os.urandom(2).hex()}"
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of a JSON value."""
-    if type(value) is dict:
-        return {name: _copied(part) if type(part) in _NESTED else part for name, part in value.items()}
-    if type(value) is list:
-        return [_copied(part) if type(part) in _NESTED else part for part in value]
-    return value
-
-
-_NESTED = frozenset({dict, list})
