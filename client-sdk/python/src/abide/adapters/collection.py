@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from ..client import Abide, Call
 from .cache import BYTES_PER_VALUE, Cache, Decode
-from .writer import CALL_BYTES, MOST_PUTS, Entry, Write, Writer, parts_of
+from .writer import MOST_PUTS, Entry, Needs, Write, Writer, parts_of
 
 T = TypeVar("T")
 
@@ -104,27 +104,28 @@ class Collections:
         name = stored_id[len(self._namespace or "") :]
         return [unescape(part) for part in name.split("/")[1:]]
 
-    def begin(
-        self,
-        collection_id: str,
-        puts: list[Entry],
-        deletes: Sequence[str] = (),
-        needs: Sequence[tuple[str, Write | int]] = (),
-    ) -> Write:
-        """Begins a write that fits one call; await its `done`."""
-        write = Write(self.kind, collection_id, puts, deletes, needs)
+    def begin(self, collection_id: str, puts: list[Entry], needs: Needs = ()) -> Write | None:
+        """Begins a write, if it fits one call; await its `done`. If it does not, see `write`.
+
+        `needs` are keys of entries with their versions or writes: if one of them does not exist or has been replaced, the
+        write is a conflict.
+        """
+        write = Write(self.kind, collection_id, puts, (), needs)
+        if not write.fits:
+            return None
         self._writer.add(write)
         return write
 
-    async def write(self, collection_id: str, puts: list[Entry], deletes: Sequence[str] = ()) -> Write:
+    async def write(self, collection_id: str, puts: list[Entry], deletes: Sequence[str] = (), needs: Needs = ()) -> Write:
         """Writes entries: all or nothing, unless they are too many for one call. Returns the last write."""
-        write = Write(self.kind, collection_id, puts, deletes)
-        if len(puts) + len(deletes) <= MOST_PUTS and write.size <= CALL_BYTES:
+        write = Write(self.kind, collection_id, puts, deletes, needs)
+        if write.fits:
             return await self._finished(write)
         for at in range(0, len(deletes), MOST_PUTS):
             write = await self._finished(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
         for part in parts_of(puts, _PART_BYTES):
-            write = await self._finished(Write(self.kind, collection_id, part))
+            write = await self._finished(Write(self.kind, collection_id, part, (), needs))
+            needs = ()
         return write
 
     async def _finished(self, write: Write) -> Write:

@@ -213,7 +213,7 @@ class AbideSessionService(BaseSessionService):
             changed = {"state": {**head["state"], **parts["session"]}, "updated": event.timestamp}
             try:
                 if not parts["session"]:
-                    await self._sessions.begin(collection, puts, needs=[(_HEAD, seq)]).done
+                    await self._sessions.write(collection, puts, needs=[(_HEAD, seq)])
                 else:
                     puts.append(put(_HEAD, changed, expected_seq=seq))
                     done = await self._sessions.write(collection, puts)

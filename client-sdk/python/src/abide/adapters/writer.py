@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..client import Abide, Call, Committed
 from ..errors import AbideError, Conflict, Refused, copied
@@ -29,7 +29,7 @@ _REQUEST_CALLS = 64
 # Turns of the event loop for which a write waits. In a framework the end of one write leads to the next one within some turns.
 _TURNS = 6
 
-Entry = dict[str, Any]
+Entry: TypeAlias = dict[str, Any]
 
 
 class Write:
@@ -43,7 +43,7 @@ class Write:
         collection_id: str,
         puts: list[Entry],
         deletes: Sequence[str] = (),
-        needs: Sequence[tuple[str, Write | int]] = (),
+        needs: Needs = (),
     ) -> None:
         self.kind = kind
         self.collection_id = collection_id
@@ -60,6 +60,11 @@ class Write:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
+    def fits(self) -> bool:
+        """Whether it fits one call."""
+        return self.size <= CALL_BYTES and len(self.puts) + len(self.deletes) + len(self.needs) <= MOST_PUTS
+
+    @property
     def has_failed(self) -> bool:
         """Whether its entries may not exist."""
         return self.done.done() and not self.seq
@@ -68,6 +73,10 @@ class Write:
         """Reports an error to the caller, if it still waits."""
         if not self.done.done():
             self.done.set_exception(why)
+
+
+Needs: TypeAlias = Sequence[tuple[str, Write | int]]
+"""Keys of entries, with their versions or the writes that make them."""
 
 
 class Writer:

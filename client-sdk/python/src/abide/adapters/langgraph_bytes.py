@@ -1,0 +1,146 @@
+"""The bytes of LangGraph's values: each value is stored once.
+
+LangGraph saves a message up to three times: as the input of a graph, as the pending write of a task, and in a channel. The
+bytes that a value has in common with one that is stored already (its root) are not stored again: it is stored as parts of
+the root and the bytes between them. What remains is compressed with a dictionary of the texts that occur in all
+checkpoints and messages.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+DICTIONARY = "".join(
+    (
+        "input_audio output_audio cache_read cache_creation reasoning input_token_details output_token_details ",
+        "system_fingerprint service_tier model_provider model_name finish_reason stop tool_calls end_turn stop_sequence ",
+        "langchain_core.messages.toolToolMessage tool_call_id artifact status success error tool ",
+        "langchain_core.messages.systemSystemMessage langchain_core.messages.modifierRemoveMessage ",
+        "langgraph.typesSend Interrupt Command langgraph_node thread_id checkpoint_ns run_id user_id ",
+        "usage_metadata input_tokens output_tokens total_tokens token_usage prompt_tokens completion_tokens ",
+        "name args id type tool_call function arguments text ",
+        "v\x04 ts 2026- T+00:00 id channel_versions __start__ messages 00000000000 branch:to:agent branch:to:tools ",
+        "versions_seen __input__\x80 __start__\x81 __start__\xb5000000000 agent\x81 branch:to:agent\xb5000000000 ",
+        "updated_channels branch:to: messages __pregel_tasks __interrupt__ __resume__ __error__ ",
+        "source input step parents\x80 source update step source fork step source loop step parents\x80 ",
+        "\x91\xc8\x05\x94\xbalangchain_core.messages.ai\xa9AIMessage\x89\xa7content\xda",
+        "\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa2ai\xa4name\xc0\xa2id\xd9$",
+        "\xaatool_calls\x90\xb2invalid_tool_calls\x90\xaeusage_metadata\xc0\xb3model_validate_json",
+        "\x81\xa8messages\x91\xc8\x05\x94\xbdlangchain_core.messages.human\xacHumanMessage\x86\xa7content\xda",
+        "\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa5human\xa4name\xc0\xa2id\xd9$",
+        "\xb3model_validate_json",
+    )
+).encode("latin-1")
+"""The dictionary of `compress`. What is stored depends on it, so it never changes."""
+
+_COMPRESS_FROM = 32
+
+# A shorter match costs more than it saves.
+_PROBE_BYTES = 32
+_SMALLEST_PART = 96
+
+# Bytes of the root that are searched for the parts of one value.
+_SEARCHED_BYTES = 4 << 20
+
+
+class Copy(NamedTuple):
+    """A part of a value that the root has too."""
+
+    at: int
+    """Where it is in the value."""
+    offset: int
+    """Where it is in the root."""
+    length: int
+
+
+def compress(raw: bytes) -> bytes | None:
+    """Smaller bytes; `None` if there are none."""
+    if len(raw) < _COMPRESS_FROM:
+        return None
+    packer = zlib.compressobj(1, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+    small = packer.compress(raw) + packer.flush()
+    return small if len(small) < len(raw) else None
+
+
+def decompress(small: bytes) -> bytes:
+    """The inverse of `compress`."""
+    return zlib.decompressobj(-15, DICTIONARY).decompress(small)
+
+
+def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
+    """A value as parts of a root, and the bytes between them; `None` if they have less than a half of it in common.
+
+    The parts are flat: the number of bytes before the part, its offset in the root, and its length.
+    """
+    probes = range(len(value) // 4, len(value) - _PROBE_BYTES, max(len(value) // 4, 1))
+    if not any(value[at : at + _PROBE_BYTES] in root for at in probes):
+        return None
+    copies = sorted(_common_parts(value, root))
+    if 2 * sum(copy.length for copy in copies) < len(value):
+        return None
+    flat: list[int] = []
+    between: list[bytes] = []
+    end = 0
+    for copy in copies:
+        between.append(value[end : copy.at])
+        flat += (copy.at - end, copy.offset, copy.length)
+        end = copy.at + copy.length
+    between.append(value[end:])
+    return flat, b"".join(between)
+
+
+def rebuild(flat: list[int], between: bytes, root: bytes) -> bytes:
+    """The inverse of `difference`."""
+    parts: list[bytes] = []
+    at = 0
+    for nth in range(0, len(flat), 3):
+        before, offset, length = flat[nth : nth + 3]
+        parts += (between[at : at + before], root[offset : offset + length])
+        at += before
+    parts.append(between[at:])
+    return b"".join(parts)
+
+
+def _common_parts(value: bytes, root: bytes) -> list[Copy]:
+    """Long parts that occur in both. It searches for bytes in the middle, and extends what it finds in both directions."""
+    found: list[Copy] = []
+    waiting = [(0, len(value))]
+    searched = 0
+    while waiting and searched < _SEARCHED_BYTES:
+        first, end = waiting.pop()
+        if end - first < _SMALLEST_PART:
+            continue
+        middle = (first + end - _PROBE_BYTES) // 2
+        offset = root.find(value[middle : middle + _PROBE_BYTES])
+        searched += len(root) if offset < 0 else offset
+        if offset < 0:
+            waiting += ((first, middle), (middle + _PROBE_BYTES, end))
+            continue
+        before = _common_end(value[first:middle], root[:offset])
+        after = _common_start(value[middle:end], root[offset:])
+        copy = Copy(middle - before, offset - before, before + after)
+        if copy.length >= _SMALLEST_PART:
+            found.append(copy)
+        waiting += ((first, copy.at), (copy.at + copy.length, end))
+    return found
+
+
+def _common_start(left: bytes, right: bytes) -> int:
+    """The number of equal bytes at the start."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _common_end(left: bytes, right: bytes) -> int:
+    """The number of equal bytes at the end."""
+    most = min(len(left), len(right))
+    return _common_start(left[len(left) - most :][::-1], right[len(right) - most :][::-1])
