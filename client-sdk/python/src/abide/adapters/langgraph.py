@@ -11,11 +11,12 @@ In a coroutine: `AbideSaver(client)` with an `abide.Abide`. A thread is a collec
 
 | key | data | blob |
 |---|---|---|
-| `c/<namespace>/<checkpoint id>` | parent, keys of values, run id | the checkpoint without values, its metadata, and small values |
+| `c/<namespace>/<checkpoint id>` | parent, versions, run id | the checkpoint without values, its metadata, and small values |
 | `v/<namespace>/<channel>/<version>` | see `langgraph_values` | the value, or the new items of a list |
 | `w/<namespace>/<checkpoint id>/<task id>/<index>` | channel, task path | a write; several of a task have `<first>-<last>` |
 
 Entries `v/…` and those of `w/…` whose index is not negative are never replaced, because others refer to them.
+`langgraph_keys` shortens ids.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ from ..client import Abide
 from ..errors import Conflict
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
+from .langgraph_keys import checkpoint_key, long_id, short_id, value_key, writes_prefix
 from .langgraph_values import Encoded, Stored, Values
-from .writer import Entry
+from .writer import Entry, Write
 
 _KIND = "langgraph"
 
@@ -68,7 +70,8 @@ SELECT e.key, e.data, e.blob, e.seq FROM head, entries AS e
 WHERE e.collection_id = :c AND e.key >= 'w' || substr(head.key, 2) || '/' AND e.key < 'w' || substr(head.key, 2) || '0'
 UNION ALL
 SELECT e.key, e.data, iif(e.seq IN (SELECT value FROM json_each(:known)), NULL, e.blob), e.seq
-FROM head, json_each(head.data, '$.v') AS v JOIN entries AS e ON e.collection_id = :c AND e.key = v.value"""
+FROM head, json_each(head.data, '$.v') AS v
+JOIN entries AS e ON e.collection_id = :c AND e.key = :values || v.key || '/' || v.value"""
 
 # Keys, and those that they refer to.
 _CLOSURE = """WITH RECURSIVE chain(key) AS (
@@ -147,14 +150,15 @@ class AbideSaver(BaseCheckpointSaver[str]):
         collection = await self._collections.stored_id(thread_id)
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id:
-            return await self._load(collection, thread_id, path("c", namespace, checkpoint_id), config)
+            return await self._load(collection, thread_id, checkpoint_key(namespace, checkpoint_id), config)
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
     async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         """The checkpoint with a key; the last one if the key is a prefix."""
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
         self._values.begin(self._collections.client.timeline)
-        params = {"c": collection, "first": key, "end": end, "known": json.dumps(self._values.known(collection))}
+        known = json.dumps(self._values.known(collection))
+        params = {"c": collection, "first": key, "end": end, "known": known, "values": f"v/{key.split('/', 2)[1]}/"}
         rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_LATEST, params)).cells
         self._values.begin(self._collections.client.timeline)
         if not rows:
@@ -163,23 +167,24 @@ class AbideSaver(BaseCheckpointSaver[str]):
         head = json.loads(data)
         checkpoint, metadata, inline = self._values.unpack(head, blob or b"")
         stored = {name: Stored(json.loads(data or "{}"), blob, seq) for name, data, blob, seq in rows[1:]}
-        values = self._remembered(collection, head["v"], stored)
+        keys = _value_keys(head_key, head)
+        values = self._remembered(collection, keys, stored)
         # Entries that are not here, or refer to others.
-        missing = [name for channel, name in head["v"].items() if channel not in values and not _is_whole(stored.get(name))]
+        missing = [name for channel, name in keys.items() if channel not in values and not _is_whole(stored.get(name))]
         missing += [name for name in stored if name.startswith("w/") and not _is_whole(stored[name])]
         if missing:
             stored.update(await self._chains(collection, missing))
-        for channel, name in head["v"].items():
+        for channel, name in keys.items():
             if channel not in values and name in stored:
                 values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored)
-        _, namespace, checkpoint_id = map(unescape, head_key.split("/"))
+        namespace, checkpoint_id = unescape(head_key.split("/")[1]), long_id(head_key.split("/")[2])
         checkpoint["id"] = checkpoint_id
         checkpoint["channel_values"] = {**inline, **values}
         return CheckpointTuple(
             config or _config(thread_id, namespace, checkpoint_id),
             checkpoint,
             metadata,
-            _config(thread_id, namespace, head["p"]) if head["p"] else None,
+            _config(thread_id, namespace, long_id(head["p"])) if head["p"] else None,
             self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")]),
         )
 
@@ -200,7 +205,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for key in sorted(keys, key=lambda key: (stored[key].seq, len(key), key)):
             data = stored[key].data
             value = self._values.decode_write(key, stored)
-            *_, task_id, index = map(unescape, key.split("/"))
+            *_, task, index = key.split("/")
+            task_id = long_id(task)
             many = isinstance(data["c"], builtins.list)
             indexes = data.get("i") or (range(len(data["c"])) if many else [int(index)])
             for at, channel, one in zip(indexes, data["c"] if many else [data["c"]], value if many else [value], strict=True):
@@ -266,7 +272,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id in threads:
             collection = await self._collections.stored_id(thread_id)
             for key in await self._keys_between(collection, first, first[:-1] + "0"):
-                key_id = unescape(key.rsplit("/", 1)[1])
+                key_id = long_id(key.rsplit("/", 1)[1])
                 if checkpoint_id not in (None, "", key_id) or (before_id and key_id >= before_id):
                     continue
                 found.append((key_id, thread_id, collection, key))
@@ -344,8 +350,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
         refers: bool = True,
     ) -> None:
         namespace = config["configurable"].get("checkpoint_ns", "")
+        key = checkpoint_key(namespace, checkpoint["id"])
+        parent = config["configurable"].get("checkpoint_id")
         inline: dict[str, Any] = {}
-        keys: dict[str, str] = {}
+        versions: dict[str, str] = {}
         encoded: builtins.list[Encoded] = []
         puts: builtins.list[Entry] = []
         for channel, value in checkpoint["channel_values"].items():
@@ -353,34 +361,46 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 inline[channel] = value
                 continue
             version = checkpoint["channel_versions"].get(channel)
+            name = escape(channel)
+            # A value without a version belongs to this checkpoint alone, and is replaced with it.
+            versions[name] = short_id(checkpoint["id"]) if version is None else escape(_version_text(version))
+            value_name = value_key(key, name, versions[name])
             if version is None:
-                # It belongs to this checkpoint alone, and is replaced with it.
-                keys[channel] = key = path("v", namespace, channel, checkpoint["id"])
-                puts.append(put(key, *self._values.pack(value)))
-                continue
-            name = path("v", namespace, channel)
-            keys[channel] = key = f"{name}/{escape(_version_text(version))}"
-            if channel in new_versions:
-                encoded.append(self._values.encode_channel(collection, name, key, value, encoded if refers else None))
+                puts.append(put(value_name, *self._values.pack(value)))
+            elif channel in new_versions:
+                folder = value_name.rsplit("/", 1)[0]
+                encoded.append(self._values.encode_channel(collection, folder, value_name, value, encoded if refers else None))
         all_metadata = get_checkpoint_metadata(config, metadata)
         stripped = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
         packed, blob = self._values.pack((stripped, all_metadata, inline))
-        data = {**packed, "p": config["configurable"].get("checkpoint_id"), "v": keys}
+        data = {**packed, "p": parent and short_id(parent), "v": versions}
         if all_metadata.get("run_id"):
             data["r"] = all_metadata["run_id"]
         puts = [_put_new(one, one.data, refers) for one in encoded] + puts
-        puts.append(put(path("c", namespace, checkpoint["id"]), data, blob))
-        await self._write(collection, puts, encoded, refers)
+        puts.append(put(key, data, blob))
+        write = self._begin(collection, puts, encoded, checkpoint_key(namespace, parent) if parent else None, refers)
+        if write is not None and refers:
+            self._values.wrote_checkpoint(collection, key, list(_value_keys(key, data).values()), write)
+        await self._end(write, collection, puts, encoded)
 
-    async def _write(self, collection: str, puts: builtins.list[Entry], encoded: builtins.list[Encoded], refers: bool) -> None:
-        """Writes entries, and remembers the values among them if they are new."""
-        needs = {key: written for one in encoded for key, written in one.needs.items()}
-        write = self._collections.begin(collection, puts, needs=list(needs.items()))
+    def _begin(
+        self,
+        collection: str,
+        puts: builtins.list[Entry],
+        encoded: builtins.list[Encoded],
+        parent: str | None,
+        refers: bool,
+    ) -> Write | None:
+        """Begins a write that fits one call, and remembers the values in it if they are new."""
+        write = self._collections.begin(collection, puts, self._values.needs(collection, encoded, parent))
+        if write is not None and refers:
+            self._values.wrote(collection, encoded, write)
+        return write
+
+    async def _end(self, write: Write | None, collection: str, puts: builtins.list[Entry], encoded: builtins.list[Encoded]) -> None:
         if write is None:
-            await self._collections.write(collection, puts, needs=list(needs.items()))
+            await self._collections.write(collection, puts, needs=self._values.needs(collection, encoded, None))
         else:
-            if refers:
-                self._values.wrote(collection, encoded, write)
             await write.done
 
     async def aput_writes(
@@ -396,15 +416,18 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
         configurable = config["configurable"]
         collection = await self._collections.stored_id(str(configurable["thread_id"]))
-        prefix = path("w", configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"], task_id)
+        checkpoint = checkpoint_key(configurable.get("checkpoint_ns", ""), configurable["checkpoint_id"])
+        prefix = writes_prefix(checkpoint) + short_id(task_id)
         if not writes:
             return
         self._values.begin(self._collections.client.timeline)
         try:
-            await self._write(collection, *self._encode_writes(collection, prefix, writes, task_path, True), True)
+            puts, encoded = self._encode_writes(collection, prefix, writes, task_path, True)
+            await self._end(self._begin(collection, puts, encoded, checkpoint, True), collection, puts, encoded)
         except Conflict:
             self._values.forget(collection)
-            await self._write(collection, *self._encode_writes(collection, prefix, writes, task_path, False), False)
+            puts, encoded = self._encode_writes(collection, prefix, writes, task_path, False)
+            await self._end(self._begin(collection, puts, encoded, checkpoint, False), collection, puts, encoded)
 
     def _encode_writes(
         self, collection: str, prefix: str, writes: Sequence[tuple[str, Any]], task_path: str, refers: bool
@@ -526,7 +549,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         waiting -= loaded.checkpoint["channel_values"].keys()
         while waiting and loaded is not None and loaded.parent_config is not None:
             parent = loaded.parent_config["configurable"]
-            key = path("c", parent["checkpoint_ns"], parent["checkpoint_id"])
+            key = checkpoint_key(parent["checkpoint_ns"], parent["checkpoint_id"])
             if key in kept:
                 break
             kept.add(key)
@@ -540,10 +563,10 @@ class AbideSaver(BaseCheckpointSaver[str]):
         heads = await self._chains(collection, sorted(kept))
         prefixes = {"w" + key[1:] for key in kept}
         writes = await self._keys_between(collection, "w/", "w0")
-        needed = {key for head in heads.values() for key in head.data["v"].values()}
+        needed = {value for key, head in heads.items() for value in _value_keys(key, head.data).values()}
         needed |= {key for key in writes if key.rsplit("/", 2)[0] in prefixes}
         params = {"c": collection, "keys": json.dumps(sorted(needed))}
-        needed |= {key for (key,) in (await self._collections.client.sql(_CLOSURE_KEYS, params)).cells}
+        needed |= {str(key) for (key,) in (await self._collections.client.sql(_CLOSURE_KEYS, params)).cells}
         gone = [key for key in await self._keys_between(collection, "c/", "c0") if key not in kept]
         gone += [key for key in writes if key not in needed]
         gone += [key for key in await self._keys_between(collection, "v/", "v0") if key not in needed]
@@ -584,6 +607,11 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 def _is_small(value: Any) -> bool:
     """Whether a value is stored in each checkpoint: an entry of its own would take more space."""
     return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SMALL_TEXT)
+
+
+def _value_keys(key: str, data: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of the values of a checkpoint, by channel."""
+    return {unescape(channel): value_key(key, channel, version) for channel, version in data["v"].items()}
 
 
 def _put_new(encoded: Encoded, data: dict[str, Any], refers: bool) -> Entry:

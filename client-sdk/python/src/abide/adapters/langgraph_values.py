@@ -22,6 +22,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import langgraph_bytes
+from .langgraph_keys import writes_prefix
 from .writer import Write
 
 _LIST_BYTES = 128 << 20
@@ -35,6 +36,9 @@ _ROOTS = 3
 _ROOT_FROM = 128
 _RAW_UP_TO = 4 << 20
 _RAWS_OF_A_COLLECTION = 32
+
+_CHECKPOINTS = 4
+_COLLECTIONS = 10_000
 
 _USUAL = "msgpack+d"
 
@@ -100,12 +104,13 @@ class Values:
         self._timeline: str | None = None
         self._lists = _Lists()
         self._raws = _Raws()
+        self._checkpoints: OrderedDict[str, OrderedDict[str, tuple[Write, frozenset[str]]]] = OrderedDict()
 
     def begin(self, timeline: str | None) -> None:
         """Forgets everything that was written in another history of the database."""
         if timeline != self._timeline:
             self._timeline = timeline
-            self._lists, self._raws = _Lists(), _Raws()
+            self._lists, self._raws, self._checkpoints = _Lists(), _Raws(), OrderedDict()
 
     def pack(self, value: Any) -> tuple[dict[str, Any], bytes]:
         """A value without references: its description and bytes."""
@@ -155,6 +160,37 @@ class Values:
         found: list[tuple[str, bytes, Write | int | None]] = [(one.key, one.raw, None) for one in earlier if one.is_root]
         found.reverse()
         return found + [(key, raw.raw, raw.written) for key, raw in self._raws.roots(collection)]
+
+    def needs(self, collection: str, encoded: list[Encoded], parent: str | None) -> list[tuple[str, Write | int]]:
+        """The entries that must exist. A checkpoint has all of its values and writes, so that the parent stands for them."""
+        needs = {key: written for one in encoded for key, written in one.needs.items()}
+        checkpoints = self._checkpoints.get(collection)
+        known = checkpoints.get(parent or "") if checkpoints is not None else None
+        if known is None or known[0].has_failed:
+            return list(needs.items())
+        write, values = known
+        prefix = writes_prefix(parent or "")
+        covered = [
+            key
+            for key, written in needs.items()
+            if (key in values or key.startswith(prefix)) and not (isinstance(written, Write) and not written.seq)
+        ]
+        for key in covered:
+            del needs[key]
+        if covered:
+            needs[parent or ""] = write
+        return list(needs.items())
+
+    def wrote_checkpoint(self, collection: str, key: str, values: list[str], write: Write) -> None:
+        """Remembers a checkpoint and the keys of its values."""
+        checkpoints = self._checkpoints.setdefault(collection, OrderedDict())
+        checkpoints[key] = (write, frozenset(values))
+        checkpoints.move_to_end(key)
+        self._checkpoints.move_to_end(collection)
+        if len(checkpoints) > _CHECKPOINTS:
+            checkpoints.popitem(last=False)
+        if len(self._checkpoints) > _COLLECTIONS:
+            self._checkpoints.popitem(last=False)
 
     def wrote(self, collection: str, encoded: list[Encoded], write: Write) -> None:
         """Remembers what a write has, which begins now. If it fails, nothing refers to it."""
@@ -212,6 +248,7 @@ class Values:
         """Forgets a collection."""
         self._lists.forget(collection)
         self._raws.forget(collection)
+        self._checkpoints.pop(collection, None)
 
     def _is_same(self, item: Any, master: _Item) -> bool:
         """Whether an item equals what is stored, types included."""
@@ -258,7 +295,6 @@ class _Version:
     """The latest version of a list."""
 
     __slots__ = ("items", "key", "size", "written")
-
 
     def __init__(self, key: str, written: Write | int, items: list[_Item], size: int) -> None:
         self.key = key
@@ -347,13 +383,15 @@ class _Raws:
 
 
 def _compressed(kind: str, raw: bytes) -> tuple[dict[str, Any], bytes]:
+    if not raw and kind == "msgpack":
+        return {}, raw
     small = langgraph_bytes.compress(raw)
     way = kind if small is None else f"{kind}+d"
     return ({} if way == _USUAL else {"t": way}), raw if small is None else small
 
 
 def _decompressed(data: Mapping[str, Any], blob: bytes) -> tuple[str, bytes]:
-    kind: str = data.get("t", _USUAL)
+    kind: str = data.get("t", _USUAL if blob else "msgpack")
     return (kind[:-2], langgraph_bytes.decompress(blob)) if kind.endswith("+d") else (kind, blob)
 
 
