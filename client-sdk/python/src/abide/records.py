@@ -94,10 +94,19 @@ class Result(Sequence[R], Generic[R]):
         return [dict(zip(self.columns, row, strict=True)) for row in self.cells]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a pandas data frame. It needs the package `pandas`."""
+        """The rows as a pandas data frame. It needs the package `pandas`.
+
+        A column of integers is `int64`, and `Int64` if it has NULL: a `float64` would round integers beyond 53 bits.
+        """
         import pandas
 
-        return pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
+        frame = pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
+        for at in range(len(self.columns)):
+            kinds = {type(row[at]) for row in self.cells}
+            if kinds == {int, type(None)}:
+                cells = pandas.array([row[at] for row in self.cells], dtype="Int64")
+                frame.isetitem(at, cells)
+        return frame
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table. It needs the package `pyarrow`."""

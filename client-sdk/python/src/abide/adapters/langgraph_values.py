@@ -63,6 +63,8 @@ class Raw:
     """The version of its entry, or the write that makes it."""
     is_root: bool
     """Whether others can refer to it."""
+    is_value: bool
+    """Whether it is the value of a version: not only the new items of a list, and no pending write."""
 
     @property
     def seq(self) -> int:
@@ -133,7 +135,9 @@ class Values:
     def encode_channel(self, collection: str, channel: str, key: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
         """A version of a channel, see `encode`."""
         if type(value) is not list or not value:
-            return self.encode(collection, key, value, earlier)
+            whole = self.encode(collection, key, value, earlier)
+            whole.channel = channel
+            return whole
         base = self._lists.get(collection, channel) if earlier is not None else None
         kept = 0
         if base is not None:
@@ -197,8 +201,9 @@ class Values:
         for one in encoded:
             if one.channel is not None and one.items is not None:
                 self._lists.put(collection, one.channel, _Version(one.key, write, one.items, one.size))
-            if one.is_root or one.channel is None:
-                self._raws.put(collection, one.key, Raw(one.kind, one.raw, write, one.is_root))
+            is_value = one.channel is not None and "n" not in one.data
+            if one.is_root or is_value:
+                self._raws.put(collection, one.key, Raw(one.kind, one.raw, write, one.is_root, is_value))
 
     def known(self, collection: str) -> list[int]:
         """The versions of the entries that need not be read."""
@@ -211,13 +216,14 @@ class Values:
             copies = _copies(version.items)
             return None if copies is None else (copies,)
         raw = self._raws.get(collection, key)
-        return None if raw is None or raw.seq != seq else (self._serde.loads_typed((raw.kind, raw.raw)),)
+        return None if raw is None or raw.seq != seq or not raw.is_value else (self._serde.loads_typed((raw.kind, raw.raw)),)
 
     def decode(self, collection: str, channel: str, key: str, chain: dict[str, Stored]) -> Any:
         """The value of a version. `chain` has its entry, and those that it refers to."""
         if "n" not in chain[key].data:
             kind, raw = _raw(key, chain)
-            self._raws.put(collection, key, Raw(kind, raw, chain[key].seq, "f" not in chain[key].data and len(raw) >= _ROOT_FROM))
+            is_root = "f" not in chain[key].data and len(raw) >= _ROOT_FROM
+            self._raws.put(collection, key, Raw(kind, raw, chain[key].seq, is_root, True))
             return self._serde.loads_typed((kind, raw))
         parts: list[str] = []
         at: str | None = key
@@ -357,7 +363,7 @@ class _Raws:
         return raws.get(key) if raws is not None else None
 
     def seqs(self, collection: str) -> list[int]:
-        return [raw.seq for raw in self._all.get(collection, _NONE).values() if raw.seq]
+        return [raw.seq for raw in self._all.get(collection, _NONE).values() if raw.seq and raw.is_value]
 
     def roots(self, collection: str) -> Iterator[tuple[str, Raw]]:
         """The latest that can be roots, the last one first."""
