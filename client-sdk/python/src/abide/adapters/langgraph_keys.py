@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 
 from .collection import escape, path, unescape
 
@@ -18,6 +19,7 @@ _TO_ORDER = bytes.maketrans(_USUAL, _IN_ORDER)
 _FROM_ORDER = bytes.maketrans(_IN_ORDER, _USUAL)
 
 
+@lru_cache(maxsize=1024)
 def short_id(name: str) -> str:
     """An id as a part of a key."""
     if not _IS_UUID(name):
@@ -34,6 +36,7 @@ def long_id(part: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+@lru_cache(maxsize=1024)
 def checkpoint_key(namespace: str, checkpoint_id: str) -> str:
     """The key of a checkpoint."""
     return f"{path('c', namespace)}/{short_id(checkpoint_id)}"

@@ -12,10 +12,9 @@ the items that it keeps, for lists; `f` the root and `o` the parts of it.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -159,11 +158,15 @@ class Values:
         encoded.items = items
         return encoded
 
-    def _roots(self, collection: str, earlier: list[Encoded]) -> list[tuple[str, bytes, Write | int | None]]:
+    def _roots(self, collection: str, earlier: list[Encoded]) -> Iterator[tuple[str, bytes, Write | int | None]]:
         """Entries that a value can refer to, the latest first. Those of the same write need no check."""
-        found: list[tuple[str, bytes, Write | int | None]] = [(one.key, one.raw, None) for one in earlier if one.is_root]
-        found.reverse()
-        return found + [(key, raw.raw, raw.written) for key, raw in self._raws.roots(collection)]
+        for one in reversed(earlier):
+            if one.is_root:
+                yield one.key, one.raw, None
+        for key in reversed(self._raws.roots(collection)):
+            raw = self._raws.get(collection, key)
+            if raw is not None and not raw.has_failed:
+                yield key, raw.raw, raw.written
 
     def needs(self, collection: str, encoded: list[Encoded], parent: str | None) -> list[tuple[str, Write | int]]:
         """The entries that must exist. A checkpoint has all of its values and writes, so that the parent stands for them."""
@@ -349,6 +352,7 @@ class _Lists:
 
 
 _NONE: OrderedDict[str, Raw] = OrderedDict()
+_NO_KEYS: deque[str] = deque()
 
 
 class _Raws:
@@ -356,6 +360,7 @@ class _Raws:
 
     def __init__(self) -> None:
         self._all: OrderedDict[str, OrderedDict[str, Raw]] = OrderedDict()
+        self._roots: dict[str, deque[str]] = {}
         self._size = 0
 
     def get(self, collection: str, key: str) -> Raw | None:
@@ -365,10 +370,9 @@ class _Raws:
     def seqs(self, collection: str) -> list[int]:
         return [raw.seq for raw in self._all.get(collection, _NONE).values() if raw.seq and raw.is_value]
 
-    def roots(self, collection: str) -> Iterator[tuple[str, Raw]]:
-        """The latest that can be roots, the last one first."""
-        found = reversed(self._all.get(collection, _NONE).items())
-        return islice(((key, raw) for key, raw in found if raw.is_root and not raw.has_failed), _ROOTS)
+    def roots(self, collection: str) -> deque[str]:
+        """The keys of the latest that can be roots, the last one at the end."""
+        return self._roots.get(collection, _NO_KEYS)
 
     def put(self, collection: str, key: str, raw: Raw) -> None:
         if len(raw.raw) > _RAW_UP_TO:
@@ -378,12 +382,15 @@ class _Raws:
         before = raws.pop(key, None)
         self._size += len(raw.raw) - (len(before.raw) if before else 0)
         raws[key] = raw
+        if raw.is_root:
+            self._roots.setdefault(collection, deque(maxlen=_ROOTS)).append(key)
         if len(raws) > _RAWS_OF_A_COLLECTION:
             self._size -= len(raws.popitem(last=False)[1].raw)
         while self._size > _RAW_BYTES:
             self.forget(next(iter(self._all)))
 
     def forget(self, collection: str) -> None:
+        self._roots.pop(collection, None)
         for raw in self._all.pop(collection, _NONE).values():
             self._size -= len(raw.raw)
 

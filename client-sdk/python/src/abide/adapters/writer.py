@@ -221,7 +221,7 @@ def size_of(entry: Entry) -> int:
     """The bytes of an entry in a call, where bytes are base64."""
     data = entry.get("data")
     size = len(entry["key"]) + len(entry.get("blob") or b"") * 4 // 3
-    return size if data is None else size + len(_ENCODER.encode(data).encode("utf-8", "surrogatepass"))
+    return size + (len(_ENCODER.encode(data).encode("utf-8", "surrogatepass")) if data else 0)
 
 
 def parts_of(puts: list[Entry], most: int) -> Iterable[list[Entry]]:
