@@ -27,6 +27,7 @@ from abide.adapters.google_adk import AbideSessionService
 from abide.adapters.langgraph_store import AbideStore
 from abide.adapters.llama_index import AbideChatStore
 from abide.adapters.openai_agents import AbideSession
+from abide.errors import LeaseLost
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -163,6 +164,19 @@ async def test_adk_sessions_that_another_process_deletes(server: Server, client:
         again = await one.get_session(**owner)
         assert again is not None
         assert (again.state, again.events) == ({}, [])
+
+
+async def test_an_adk_session_that_a_worker_has_fenced(client: Abide) -> None:
+    """Regression: a lost lease is a conflict, and the write was tried again for ever."""
+    owner = {"app_name": "app", "user_id": "ann", "session_id": "s1"}
+    service = AbideSessionService(client)
+    session = await service.create_session(**owner)
+    token = (await client.call.create_session(agent="a")).seq
+    args = {"collection_id": "google-adk/app/ann/s1", "puts": [{"key": "other", "data": 1}], "fencing_token": token}
+    await client.call("write_entries", args)
+    for delta in ({}, {"a": 1}):
+        with pytest.raises(LeaseLost):
+            await service.append_event(session, Event(author="user", actions=EventActions(state_delta=delta)))
 
 
 async def test_adk_callers_can_change_what_they_get(client: Abide) -> None:
