@@ -13,7 +13,6 @@ A session is the collection `google-adk/<app>/<user>/<session>`: the entry `sess
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 import uuid
@@ -26,7 +25,6 @@ from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions._session_util import extract_json_safe_state_delta
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.state import State
-from pydantic import BaseModel
 
 from .. import sync
 from ..client import Abide
@@ -34,6 +32,7 @@ from ..errors import Conflict, LeaseLost
 from .bridge import Bridge
 from .cache import copied
 from .collection import Collections, escape, put
+from .models import Master
 
 _KIND = "google-adk"
 _STATE_KIND = "google-adk-state"
@@ -113,15 +112,15 @@ class AbideSessionService(BaseSessionService):
         head = read.entries.get(_HEAD)
         if head is None:
             return None
-        found: list[Event] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
-        events = [event for event in found if event.timestamp >= since] if since else found
+        found: list[Master] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
+        events = [event for event in found if event.value.timestamp >= since] if since else found
         return Session(
             app_name=app_name,
             user_id=user_id,
             id=session_id,
             state={**copied(head.value["state"]), **_shared(owners, read.others)},
-            events=[_copied(event) for event in (events[-limit:] if limit else [])],
-            last_update_time=found[-1].timestamp if found else head.value["updated"],
+            events=[event.copied() for event in (events[-limit:] if limit else [])],
+            last_update_time=found[-1].value.timestamp if found else head.value["updated"],
         )
 
     async def _get_recent(
@@ -253,7 +252,7 @@ def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]
 
 
 def _decode(key: str, data: str) -> Any:
-    return Event.model_validate_json(data) if key.startswith("e/") else json.loads(data)
+    return Master(Event.model_validate_json(data)) if key.startswith("e/") else json.loads(data)
 
 
 def _dump(event: Event) -> dict[str, Any]:
@@ -262,24 +261,3 @@ def _dump(event: Event) -> dict[str, Any]:
     for name in ("actions", "node_info"):
         said[name] = {field: value for field, value in said.get(name, {}).items() if value not in ({}, "")}
     return {name: value for name, value in said.items() if value or name not in ("actions", "node_info", "invocation_id")}
-
-
-_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of an event or a part of it. Almost all of its fields are immutable."""
-    kind = type(value)
-    if kind is dict:
-        return {name: part if type(part) in _IMMUTABLE else _copied(part) for name, part in value.items()}
-    if kind is list:
-        return [part if type(part) in _IMMUTABLE else _copied(part) for part in value]
-    if not isinstance(value, BaseModel) or value.__pydantic_private__:
-        return copy.deepcopy(value)
-    made = object.__new__(kind)
-    fields = {name: part if type(part) in _IMMUTABLE else _copied(part) for name, part in value.__dict__.items()}
-    object.__setattr__(made, "__dict__", fields)
-    object.__setattr__(made, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
-    object.__setattr__(made, "__pydantic_extra__", copy.deepcopy(value.__pydantic_extra__))
-    object.__setattr__(made, "__pydantic_private__", value.__pydantic_private__)
-    return made

@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import langgraph_bytes
 from .langgraph_keys import writes_prefix
+from .models import IMMUTABLE, Master
 from .writer import Write
 
 _LIST_BYTES = 128 << 20
@@ -91,7 +92,7 @@ class Encoded:
     is_root: bool = False
     """Whether others can refer to it."""
     channel: str | None = None
-    items: list[_Item] | None = None
+    items: list[Master] | None = None
     """The items of a list."""
     size: int = 0
     """The bytes of all items."""
@@ -259,45 +260,16 @@ class Values:
         self._raws.forget(collection)
         self._checkpoints.pop(collection, None)
 
-    def _is_same(self, item: Any, master: _Item) -> bool:
+    def _is_same(self, item: Any, master: Master) -> bool:
         """Whether an item equals what is stored, types included."""
         value = master.value
         if type(item) is not type(value):
             return False
+        if master.is_simple and not item.__pydantic_extra__:
+            return bool(item.__dict__ == value.__dict__)
         if isinstance(item, BaseMessage) and not item.__pydantic_extra__ and not value.__pydantic_extra__:
-            if master.is_simple:
-                return bool(item.__dict__ == value.__dict__)
             item, value = item.__dict__, value.__dict__
         return _is_identical(item, value, self._serde)
-
-
-class _Item:
-    """An item of a remembered list, of which no caller has a reference."""
-
-    __slots__ = ("empty", "is_simple", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.is_simple = False
-        """Whether it is a message whose fields are text, null, or empty lists and dictionaries."""
-        self.empty: tuple[tuple[str, type], ...] = ()
-        """Its empty fields."""
-        if isinstance(value, BaseMessage) and not value.__pydantic_extra__ and not value.__pydantic_private__:
-            fields = value.__dict__
-            self.is_simple = all(
-                part is None or type(part) is str or (not part and type(part) in (list, dict)) for part in fields.values()
-            )
-            self.empty = tuple((name, type(part)) for name, part in fields.items() if type(part) in (list, dict))
-
-    def copied(self) -> Any:
-        """A deep copy."""
-        if not self.is_simple:
-            return _copied(self.value)
-        made = object.__new__(type(self.value))
-        fields = dict(self.value.__dict__)
-        for name, kind in self.empty:
-            fields[name] = kind()
-        return _with_fields(made, fields, self.value)
 
 
 class _Version:
@@ -305,7 +277,7 @@ class _Version:
 
     __slots__ = ("items", "key", "size", "written")
 
-    def __init__(self, key: str, written: Write | int, items: list[_Item], size: int) -> None:
+    def __init__(self, key: str, written: Write | int, items: list[Master], size: int) -> None:
         self.key = key
         self.written = written
         self.items = items
@@ -415,15 +387,12 @@ def _raw(key: str, chain: dict[str, Stored]) -> tuple[str, bytes]:
     return (kind, langgraph_bytes.rebuild(data["o"], raw, _raw(data["f"], chain)[1]) if "f" in data else raw)
 
 
-_IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
-
-
 def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
     """Whether two values are equal, types included."""
     kind = type(value)
     if kind is not type(other):
         return False
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE:
         return bool(value == other)
     if kind is dict:
         return value.keys() == other.keys() and all(_is_identical(part, other[name], serde) for name, part in value.items())
@@ -432,34 +401,15 @@ def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
     return serde.dumps_typed(value) == serde.dumps_typed(other)
 
 
-def _copied(item: Any) -> Any:
-    """A deep copy. Messages have a fast path: almost all of their fields are immutable or empty."""
-    if not isinstance(item, BaseMessage) or item.__pydantic_extra__ or item.__pydantic_private__:
-        return copy.deepcopy(item)
-    fields = {
-        name: value if type(value) in _IMMUTABLE else copy.deepcopy(value) if value else type(value)()
-        for name, value in item.__dict__.items()
-    }
-    return _with_fields(object.__new__(type(item)), fields, item)
-
-
-def _with_fields(made: Any, fields: dict[str, Any], source: Any) -> Any:
-    object.__setattr__(made, "__dict__", fields)
-    object.__setattr__(made, "__pydantic_fields_set__", set(source.__pydantic_fields_set__))
-    object.__setattr__(made, "__pydantic_extra__", copy.copy(source.__pydantic_extra__))
-    object.__setattr__(made, "__pydantic_private__", copy.copy(source.__pydantic_private__))
-    return made
-
-
-def _items(values: list[Any]) -> list[_Item] | None:
+def _items(values: list[Any]) -> list[Master] | None:
     """Items with deep copies of these values; `None` if one cannot be copied."""
     try:
-        return [_Item(_copied(value)) for value in values]
+        return [Master(copy.deepcopy(value)) if type(value) not in IMMUTABLE else Master(value) for value in values]
     except Exception:
         return None
 
 
-def _copies(items: list[_Item]) -> list[Any] | None:
+def _copies(items: list[Master]) -> list[Any] | None:
     try:
         return [item.copied() for item in items]
     except Exception:
