@@ -101,12 +101,23 @@ async def test_a_killed_engine_and_a_restored_backup(server: Server, folder: Pat
     assert await contents(session) == ["0", "1", "other"]
 
 
+async def test_tenants_do_not_share_a_conversation(server: Server) -> None:
+    async with server.client(scope={"tenant": "a"}) as one, server.client(scope={"tenant": "b"}) as two:
+        first, second = AbideSession("s", one), AbideSession("s", two)
+        await first.add_items([item("a")])
+        assert await contents(second) == []
+        await second.add_items([item("b")])
+        assert (await contents(first), await contents(second)) == (["a"], ["b"])
+        await second.clear_session()
+        assert (await contents(first), await contents(second)) == (["a"], [])
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_changes_by_several_clients(server: Server, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages and memory are small, so that a list is read in pages and forgotten."""
     monkeypatch.setattr(cache, "_AT_ONCE", 8)
     monkeypatch.setattr(cache, "_PAGE", 3)
-    monkeypatch.setattr(cache, "_CACHE_BYTES", 6_000)
+    monkeypatch.setattr(cache, "_CACHE_BYTES", 8_000)
     chance = random.Random(seed)
     expected: dict[str, list[str]] = {"a": [], "b": []}
     async with server.client() as first, server.client() as second:

@@ -64,7 +64,7 @@ async def test_random_checkpoints_are_those_of_the_saver_in_memory(
 ) -> None:
     """Two savers write to one thread in turn. Their memory is small, and the engine is killed from time to time."""
     monkeypatch.setattr(langgraph_values, "_RAW_BYTES", 4_000)
-    monkeypatch.setattr(langgraph_values, "_LIST_BYTES", 30_000)
+    monkeypatch.setattr(langgraph_values, "_LIST_BYTES", 50_000)
     chance = random.Random(seed)
     memory = InMemorySaver()
     parents: dict[str, list[str | None]] = {"": [None], "sub": [None]}

@@ -28,7 +28,7 @@ _PAGE = 1000
 
 # Bytes in memory for each byte of JSON, and for each value: measured with messages of 100 to 1,000 bytes.
 _BYTES_PER_BYTE = 2
-BYTES_PER_VALUE = 400
+BYTES_PER_VALUE = 600
 
 _CHANGED = """SELECT NULL AS collection_id, NULL AS key, count(*) AS seq, NULL AS data FROM entries WHERE collection_id = :c
 UNION ALL SELECT * FROM (

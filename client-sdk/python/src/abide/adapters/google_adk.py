@@ -58,7 +58,7 @@ WHERE c.kind = :kind AND c.id >= :first AND c.id < :end"""
 _ALL_EVENTS = 100_000
 
 # Of an event with its fields, measured.
-_BYTES_OF_AN_EVENT = 5_000
+_BYTES_OF_AN_EVENT = 6_500
 
 
 class AbideSessionService(BaseSessionService):

@@ -29,7 +29,7 @@ _LIST_BYTES = 128 << 20
 _RAW_BYTES = 64 << 20
 
 # Bytes in memory of a message with short fields, measured.
-_BYTES_PER_ITEM = 1500
+_BYTES_PER_ITEM = 2_500
 
 # What is similar is stored soon after each other: the input, the write and the new version of a channel.
 _ROOTS = 3

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..client import Abide, Call, Committed
-from ..errors import AbideError, Conflict, Refused, copied
+from ..errors import AbideError, Conflict, Overloaded, Refused, copied
 
 MOST_PUTS = 1000
 """Entries that one call can write."""
@@ -149,32 +149,33 @@ class Writer:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, request: list[list[Write]]) -> None:
-        writes = [write for group in request for write in group]
         try:
             await self._request(request)
-        except AbideError as why:
-            for write in writes:
-                write.fail(copied(why))
         finally:
-            # Without effect unless the task has been cancelled.
-            for write in writes:
-                write.done.cancel()
             self._busy.difference_update(group[0].collection_id for group in request)
             if any(group[0].collection_id in self._waiting for group in request):
                 self._schedule()
 
     async def _request(self, request: list[list[Write]]) -> None:
+        """Sends a request, and answers its writes."""
+        writes = [write for group in request for write in group]
         try:
             replies = await self._call(request)
-        except Refused as why:
-            if len(request) > 1:
+        except Exception as why:
+            # An overloaded server has been asked again until the deadline.
+            if not isinstance(why, Refused) or isinstance(why, Overloaded) or len(writes) == 1:
+                for write in writes:
+                    write.fail(copied(why) if isinstance(why, AbideError) else why)
+            elif len(request) > 1:
                 await asyncio.gather(*[self._request([group]) for group in request])
-            elif len(request[0]) > 1:
-                for write in request[0]:
-                    await self._request([[write]])
             else:
-                request[0][0].fail(copied(why))
+                for write in writes:
+                    await self._request([[write]])
             return
+        except BaseException:
+            for write in writes:
+                write.done.cancel()
+            raise
         for group, reply in zip(request, replies, strict=True):
             for write in group:
                 write.seq, write.deleted = reply.seq, reply["deleted"]
