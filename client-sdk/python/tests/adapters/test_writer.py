@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from server import Server
 
 from abide import Abide
 from abide.adapters.collection import Collections, put
@@ -90,3 +91,16 @@ async def test_a_closed_client_ends_its_writes(client: Abide) -> None:
     await client.close()
     with pytest.raises(Closed):
         await asyncio.wait_for(made.write("test/a", [put("1", 1)]), 10)
+
+
+async def test_an_engine_that_is_killed_during_writes(server: Server, client: Abide) -> None:
+    """Each write takes effect once: `expected_seq=0` refuses a second time."""
+    made = collections(client)
+    writes = [asyncio.create_task(made.write(f"test/{at % 7}", [put(str(at), at, expected_seq=0)])) for at in range(200)]
+    done, _ = await asyncio.wait(writes, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    later = [asyncio.create_task(made.write(f"test/{at % 7}", [put(str(at), at, expected_seq=0)])) for at in range(200, 400)]
+    server.kill()
+    server.start()
+    await asyncio.gather(*writes, *later)
+    assert sorted(int(key) for _, key in await keys(client)) == list(range(400))

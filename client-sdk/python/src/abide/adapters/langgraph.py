@@ -25,6 +25,7 @@ import builtins
 import json
 import os
 import random
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
@@ -57,7 +58,7 @@ from .writer import Entry, Write
 _KIND = "langgraph"
 
 # A version of a channel is a count, and a random part that distinguishes the branches of a thread.
-_COUNT_DIGITS = 12
+_COUNT_DIGITS = 9
 
 _SMALL_TEXT = 64
 
@@ -132,7 +133,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The next version of a channel."""
         count = 0 if current is None else int(str(current).split(".", 1)[0])
-        return f"{count + 1:0{_COUNT_DIGITS}}.{random.getrandbits(32):08x}"
+        branch = urlsafe_b64encode(random.getrandbits(32).to_bytes(4, "big"))[:6].decode()
+        return f"{count + 1:0{_COUNT_DIGITS}}.{branch}"
 
     # Reading.
 

@@ -196,7 +196,7 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
     Raises:
         Conflict: an entry that a write refers to was not written.
     """
-    args: dict[str, Any] = {"collection_id": group[0].collection_id, "kind": group[0].kind}
+    args: dict[str, Any] = {"collection_id": group[0].collection_id}
     needs: dict[str, int] = {}
     for write in group:
         for key, earlier in write.needs:
@@ -207,6 +207,9 @@ def _arguments(group: list[Write]) -> dict[str, Any]:
             elif earlier not in group:
                 needs[key] = earlier.seq
     puts: list[Entry] = [{"key": key, "keep": True, "expected_seq": seq} for key, seq in needs.items()]
+    if not puts:
+        # The kind of a new collection. One that has an entry is not new.
+        args["kind"] = group[0].kind
     puts += [entry for write in group for entry in write.puts]
     if puts:
         args["puts"] = puts
