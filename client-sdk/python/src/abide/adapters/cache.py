@@ -23,6 +23,8 @@ Decode: TypeAlias = Callable[[str, str], Any]
 
 _CACHE_BYTES = 64 << 20
 
+_ATTEMPTS = 10
+
 _AT_ONCE = 5000
 _PAGE = 1000
 
@@ -34,6 +36,8 @@ _CHANGED = """SELECT NULL AS collection_id, NULL AS key, count(*) AS seq, NULL A
 UNION ALL SELECT * FROM (
   SELECT collection_id, key, seq, data FROM entries WHERE collection_id = :c AND seq > :seq LIMIT :limit)
 UNION ALL SELECT collection_id, key, seq, data FROM entries WHERE collection_id IN (SELECT value FROM json_each(:others))"""
+
+_OTHERS = "SELECT collection_id, data FROM entries WHERE collection_id IN (SELECT value FROM json_each(:others))"
 
 _PAGED = "SELECT key, seq, data FROM entries WHERE collection_id = :c AND key > :after ORDER BY key LIMIT :limit"
 
@@ -110,10 +114,14 @@ class Cache:
         """All entries of a collection as they are now, and those of other collections."""
         known = self._known.get(collection_id) or self._known.setdefault(collection_id, _Known())
         async with known.lock:
-            while True:
-                found = await self._update(collection_id, known, others)
-                if found is not None:
-                    break
+            found = None
+            for _ in range(_ATTEMPTS):
+                found = found if found is not None else await self._update(collection_id, known, others)
+            if found is None:
+                # Others delete all the time from a long list: its pages are read one after the other.
+                await self._load(collection_id, known)
+                rows = (await self._client.sql(_OTHERS, {"others": json.dumps(list(others))})).cells
+                found = [(str(owner), json.loads(str(data))) for owner, data in rows]
             if self._known.get(collection_id) is known:
                 self._known.move_to_end(collection_id)
                 self._evict()
