@@ -261,11 +261,15 @@ async def live() -> None:
                     put = {"key": f"{at % ROWS:06}", "data": {"text": "changed"}}
                     await client.call.write_entries(collection_id="live", puts=[put])
 
+            async def write_all() -> None:
+                await asyncio.gather(*[write(nth) for nth in range(CONVERSATIONS)])
+                await client.call.write_entries(collection_id="live", puts=[{"key": "end", "data": 1}])
+
             started = time.perf_counter()
-            writes = asyncio.gather(*[write(nth) for nth in range(CONVERSATIONS)])
-            received = 0
-            while received < CHANGES:
-                received += len((await anext(sub)).updates)
+            writes = asyncio.create_task(write_all())
+            async for update in sub:
+                if any(row.key == "end" for row in update.inserts):
+                    break
             rate = CHANGES / (time.perf_counter() - started)
             await writes
     print(f"live: {ROWS} rows, {rate:.0f} changes/s, {(after - before) / ROWS:.0f} bytes per row")

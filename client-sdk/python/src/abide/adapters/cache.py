@@ -116,7 +116,9 @@ class Cache:
         async with known.lock:
             found = None
             for _ in range(_ATTEMPTS):
-                found = found if found is not None else await self._update(collection_id, known, others)
+                found = await self._update(collection_id, known, others)
+                if found is not None:
+                    break
             if found is None:
                 # Others delete all the time from a long list: its pages are read one after the other.
                 await self._load(collection_id, known)
