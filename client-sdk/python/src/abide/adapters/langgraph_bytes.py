@@ -58,8 +58,10 @@ def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
 
     The parts are flat: the number of bytes before the part, its offset in the root, and its length.
     """
-    probes = range(len(value) // 4, len(value) - _PROBE_BYTES, max(len(value) // 4, 1))
-    if not any(value[at : at + _PROBE_BYTES] in root for at in probes):
+    for at in range(len(value) // 4, len(value) - _PROBE_BYTES, max(len(value) // 4, 1)):
+        if value[at : at + _PROBE_BYTES] in root:
+            break
+    else:
         return None
     copies = sorted(_common_parts(value, root))
     if 2 * sum(copy.length for copy in copies) < len(value):

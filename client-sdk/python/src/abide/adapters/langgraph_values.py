@@ -11,7 +11,6 @@ the items that it keeps, for lists; `f` the root and `o` the parts of it.
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -404,7 +403,7 @@ def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:
 def _items(values: list[Any]) -> list[Master] | None:
     """Items with deep copies of these values; `None` if one cannot be copied."""
     try:
-        return [Master(copy.deepcopy(value)) if type(value) not in IMMUTABLE else Master(value) for value in values]
+        return [Master(Master(value).copied()) for value in values]
     except Exception:
         return None
 

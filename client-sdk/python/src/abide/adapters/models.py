@@ -10,20 +10,23 @@ from pydantic import BaseModel
 IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values need no copy."""
 
+_CONTAINERS = (list, dict)
+
 _set = object.__setattr__
 
 
 class Master:
     """A value of which copies are made, and that does not change itself."""
 
-    __slots__ = ("_extra", "_fields", "_fields_set", "_kind", "_nested", "_private", "is_simple", "value")
+    __slots__ = ("_empty", "_extra", "_fields", "_fields_set", "_kind", "_nested", "_private", "is_simple", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
         """The value: only for reading."""
         self._kind = kind = type(value)
-        # Of a model or dictionary: its members, and those of them that need a copy.
+        # Of a model or dictionary: its members, and those of them that need a copy; those that are empty apart.
         self._fields: dict[Any, Any] | None = None
+        self._empty: list[tuple[Any, type]] = []
         self._nested: list[tuple[Any, Master]] = []
         self._fields_set: set[str] | None = None
         self._extra: Any = None
@@ -40,7 +43,11 @@ class Master:
             self._extra, self._private = value.__pydantic_extra__, value.__pydantic_private__
             self.is_simple = not self._extra and all(map(_is_simple, self._fields.values()))
         if self._fields is not None:
-            self._nested = [(name, Master(part)) for name, part in self._fields.items() if type(part) not in IMMUTABLE]
+            for name, part in self._fields.items():
+                if not part and type(part) in _CONTAINERS:
+                    self._empty.append((name, type(part)))
+                elif type(part) not in IMMUTABLE:
+                    self._nested.append((name, Master(part)))
 
     def copied(self) -> Any:
         """A deep copy."""
@@ -50,6 +57,8 @@ class Master:
         if self._fields is None:
             return self.value if kind in IMMUTABLE else copy.deepcopy(self.value)
         fields = self._fields.copy()
+        for name, empty in self._empty:
+            fields[name] = empty()
         for name, part in self._nested:
             fields[name] = part.copied()
         if self._fields_set is None:
@@ -63,4 +72,4 @@ class Master:
 
 
 def _is_simple(value: Any) -> bool:
-    return value is None or type(value) is str or (not value and type(value) in (list, dict))
+    return value is None or type(value) is str or (not value and type(value) in _CONTAINERS)
