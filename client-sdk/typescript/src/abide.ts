@@ -219,7 +219,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   ): Promise<Abide<S>> {
     checkFile(file);
     checkOptions("open", options, OPEN_OPTIONS);
-    checkIntegers(options.integers);
+    checkOpen(options);
     return await new Abide<S>(locateEngine(file), options).#connect(OPEN_ATTEMPTS);
   }
 
@@ -229,9 +229,10 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     options: ConnectOptions = {},
   ): Promise<Abide<S>> {
     checkOptions("connect", options, [...OPEN_OPTIONS, "token", "scope"]);
-    checkIntegers(options.integers);
+    checkOpen(options);
     const { token } = options as { token?: unknown };
-    if (token !== undefined && typeof token !== "string") throw wrong(`the token is ${kindOf(token)}, not a text`);
+    if (token !== undefined && typeof token !== "string")
+      throw wrong(`the token is ${kindOf(token)}, not a text`);
     const target = targetOf(url, options);
     return await new Abide<S>(async () => target, options).#connect(1);
   }
@@ -445,7 +446,8 @@ function checkFile(file: unknown): void {
   }
 }
 
-function checkIntegers(integers: unknown): void {
+function checkOpen({ integers, heartbeat = {} }: OpenOptions): void {
+  checkOptions("heartbeat", heartbeat, ["pingMs", "pongMs"]);
   if (integers === undefined || integers === "auto" || integers === "bigint") return;
   throw wrong(`integers is not ${String(integers)}`, '"auto" or "bigint"');
 }

@@ -10,7 +10,7 @@
  * ```
  *
  * In reading order: `abide` · `session`, `worker`, `supervisor` · `subscription`, `update` · `rows`,
- * `layout`, `order` · `subscriptions`, `requests`, `link` · `wire`, `json`, `values`, `checksum` · `platform`
+ * `layout`, `order` · `subscriptions`, `requests`, `link` · `wire`, `json`, `values`, `options`, `checksum` · `platform`
  * WebSockets and the engine.
  */
 export {

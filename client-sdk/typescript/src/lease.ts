@@ -18,9 +18,7 @@ export type WorkEnd<Result> = { result: Result } | { error: unknown };
 
 /** How leased work ended. After `lost`, `end` is what the work did without a lease. */
 export type LeasedEnd<Result> =
-  | WorkEnd<Result>
-  | { cancelled: true }
-  | { lost: unknown; end: WorkEnd<Result> };
+  WorkEnd<Result> | { cancelled: true } | { lost: unknown; end: WorkEnd<Result> };
 
 /**
  * Runs the work, with a heartbeat each third of the lease. Waits until the work has ended, also if it was

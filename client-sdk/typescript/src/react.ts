@@ -4,6 +4,7 @@ import { useCallback, useMemo, useRef, useSyncExternalStore } from "react";
 import type { Abide, SubscribeOptions } from "./abide.js";
 import { AbideError, messageOf } from "./errors.js";
 import { writeJson } from "./json.js";
+import { checkOptions } from "./options.js";
 import type { Schema } from "./schema.js";
 import type { Subscription } from "./subscription.js";
 import { type Params, type SqlRow, wireParams } from "./values.js";
@@ -36,8 +37,10 @@ export function useLiveQuery<R extends object = SqlRow>(
   client: Pick<Abide<Schema>, "subscribe">,
   sql: string,
   params: Params = {},
-  { enabled = true, checksum, deadlineMs }: LiveQueryOptions = {},
+  options: LiveQueryOptions = {},
 ): LiveQuery<R> {
+  checkOptions("useLiveQuery", options, ["enabled", "checksum", "deadlineMs"]);
+  const { enabled = true, checksum, deadlineMs } = options;
   const state = useRef<LiveQuery<R>>(LOADING);
   const identity = identityOf(params);
   // The parameters are compared by value.
@@ -51,10 +54,10 @@ export function useLiveQuery<R extends object = SqlRow>(
       state.current = LOADING;
       if (!enabled) return () => {};
       const controller = new AbortController();
-      const options: SubscribeOptions = { signal: controller.signal };
-      if (checksum !== undefined) options.checksum = checksum;
-      if (deadlineMs !== undefined) options.deadlineMs = deadlineMs;
-      client.subscribe<R>(sql, stableParams, options).then(
+      const settings: SubscribeOptions = { signal: controller.signal };
+      if (checksum !== undefined) settings.checksum = checksum;
+      if (deadlineMs !== undefined) settings.deadlineMs = deadlineMs;
+      client.subscribe<R>(sql, stableParams, settings).then(
         (subscription) => {
           const show = () => set(stateOf(subscription));
           subscription.on("update", show);

@@ -20,7 +20,7 @@ import {
   UnknownOutcome,
   workerName,
 } from "./tool.js";
-import { type Json, micros, type Params } from "./values.js";
+import type { Json, Params } from "./values.js";
 
 /** How to find or create a session. */
 export interface SessionOptions {
@@ -264,7 +264,7 @@ export class Session {
     checkKey("a timer", key);
     if (!isDate(when)) throw wrong(`sleepUntil takes a Date, not ${kindOf(when)}`, "new Date(milliseconds)");
     if (Number.isNaN(when.getTime())) throw wrong("sleepUntil takes a valid Date");
-    const id = await this.#timer(this.callId(key), micros(when));
+    const id = await this.#timer(this.callId(key), BigInt(when.getTime()) * 1000n);
     type State = Pick<BuiltinTables["timers"], "status">;
     const sql = "SELECT status FROM timers WHERE id = :id";
     const row = await this.#until<State>(sql, { id }, signal, ({ status }) => status !== "pending");
@@ -365,9 +365,11 @@ export class Session {
 
   /** The error of a call whose outcome is unknown, with what its worker reported too late. */
   async #unknownOutcome(id: string, toolName: string): Promise<UnknownOutcome> {
-    const sql = "SELECT late_outcome FROM unknown_tool_calls WHERE call_id = :id";
-    const { rows } = await this.client.sql<{ late_outcome: "succeeded" | "failed" | null }>(sql, { id });
-    return new UnknownOutcome(id, toolName, rows[0]?.late_outcome ?? null);
+    type Late = Pick<UnknownOutcome, "reported">;
+    const sql = "SELECT late_outcome AS reported FROM unknown_tool_calls WHERE call_id = :id";
+    // A caller that may not read the view gets the error without this.
+    const late = await this.client.sql<Late>(sql, { id }).catch(() => undefined);
+    return new UnknownOutcome(id, toolName, late?.rows[0]?.reported ?? null);
   }
 
   /** Claims a call; `undefined` if another worker was first. The next change of the call then decides. */
@@ -388,7 +390,7 @@ export class Session {
     await this.client.call.complete_tool_call({ call_id: id, fencing_token, result: { approved: true } });
   }
 
-  async #timer(id: string, due_at: number): Promise<string> {
+  async #timer(id: string, due_at: bigint): Promise<string> {
     try {
       return (await this.client.call.set_timer({ id, session_id: this.id, due_at })).id;
     } catch (error) {

@@ -76,11 +76,7 @@ export class Supervisor {
    *
    * @throws AbideError if the client is closed or its token is revoked.
    */
-  async serve(
-    capability: string,
-    run: SupervisorFunction,
-    options: ServeOptions = {},
-  ): Promise<void> {
+  async serve(capability: string, run: SupervisorFunction, options: ServeOptions = {}): Promise<void> {
     checkFunction(`the second argument of serve(${JSON.stringify(capability)}, …)`, run);
     checkOptions("serve", options, ["concurrency"]);
     const { concurrency = 8 } = options;
@@ -188,5 +184,8 @@ export class Supervisor {
 /** The error of a function that returned something else than a text. */
 function noText(returned: unknown): AbideError {
   const detail = `the function of the supervisor must return a text, not ${kindOf(returned)}`;
-  return wrong(detail, "the handoff is released to other supervisors; throw new Rejected(reason) to reject it");
+  return wrong(
+    detail,
+    "the handoff is released to other supervisors; throw new Rejected(reason) to reject it",
+  );
 }

@@ -154,7 +154,10 @@ export class Worker {
 
 function checkTools(tools: unknown): void {
   if (typeof tools !== "object" || tools === null || Array.isArray(tools)) {
-    throw wrong(`serve takes an object of functions, not ${kindOf(tools)}`, "serve({ refund: async (args) => … })");
+    throw wrong(
+      `serve takes an object of functions, not ${kindOf(tools)}`,
+      "serve({ refund: async (args) => … })",
+    );
   }
   const entries = Object.entries(tools);
   if (entries.length === 0) throw wrong("serve needs at least one tool");

@@ -115,7 +115,9 @@ test("what JSON cannot express is refused with the path of the value", () => {
     assert.throws(
       () => writeJson({ a: [0, value] }),
       (error) =>
-        error instanceof AbideError && error.code === "bad_arguments" && /^\/a\/1(?:\/self)?: /.test(error.message),
+        error instanceof AbideError &&
+        error.code === "bad_arguments" &&
+        /^\/a\/1(?:\/self)?: /.test(error.message),
     );
   }
 });

@@ -89,10 +89,20 @@ async function stop(child: ChildProcess): Promise<void> {
 }
 
 test("each block of JavaScript is tested here", () => {
-  const parts = ["paying", "create_session", "sub.close", "settle_tool_call", "worker()", "request_tool_call"];
+  const parts = [
+    "paying",
+    "create_session",
+    "sub.close",
+    "settle_tool_call",
+    "worker()",
+    "request_tool_call",
+  ];
   const tested = [...parts, "supervisor()", "session.handoff"].map(block);
   const all = blocks.filter(({ language }) => language === "js");
-  assert.deepEqual(all.filter((one) => !tested.includes(one)), []);
+  assert.deepEqual(
+    all.filter((one) => !tested.includes(one)),
+    [],
+  );
 });
 
 test("the quickstart prints what the page says, at the second run too", async () => {
@@ -120,7 +130,11 @@ test("the call of settle_tool_call settles a step", async () => {
   const unknown = await client.subscribe("SELECT call_id FROM unknown_tool_calls WHERE call_id = :id", {
     id: call_id,
   });
-  await until("the end of the lease", () => unknown.size === 1, (changed) => unknown.on("update", changed));
+  await until(
+    "the end of the lease",
+    () => unknown.size === 1,
+    (changed) => unknown.on("update", changed),
+  );
   unknown.close();
   const file = await save(block("settle_tool_call"), "settle.mjs");
   assert.match(await outputOf(file), /s1\/refund-8813/);
@@ -149,7 +163,10 @@ test("the blocks of TypeScript compile under strict", async () => {
   const source = join(folder, "types");
   await mkdir(source, { recursive: true });
   const typed = blocks.filter(({ language }) => language === "ts" || language === "tsx");
-  assert.deepEqual(typed.map(({ language }) => language), ["tsx", "ts"]);
+  assert.deepEqual(
+    typed.map(({ language }) => language),
+    ["tsx", "ts"],
+  );
   const files = typed.map(({ language }, at) => join(source, `block-${at}.${language}`));
   for (const [at, { text }] of typed.entries()) await writeFile(files[at] as string, text);
   // The types of a module with a table and a reducer, as abide-types writes them.
@@ -160,7 +177,9 @@ test("the blocks of TypeScript compile under strict", async () => {
     export interface Reducers { add_note: { args: { session_id: string; body: string }; result: Json } }
     export interface Schema { tables: Tables; reducers: Reducers }\n`,
   );
-  const options = "--noEmit --strict --ignoreConfig --module nodenext --target es2022 --jsx react-jsx".split(" ");
+  const options = "--noEmit --strict --ignoreConfig --module nodenext --target es2022 --jsx react-jsx".split(
+    " ",
+  );
   const tsc = join(root, "node_modules/.bin/tsc");
   const { stdout } = await run(tsc, [...options, ...files]).catch((error: { stdout: string }) => error);
   assert.equal(stdout, "");

@@ -111,3 +111,13 @@ test("a query that is refused shows its error", async () => {
   await act(async () => root.unmount());
   assert.equal(client.subscriptionCount, 0);
 });
+
+/** A search field can cut an emoji in half. The component threw while it rendered. */
+test("parameters that cannot be sent show an error", async () => {
+  shown = [];
+  const root = await render({ client, sql: SQL, agent: "👍".slice(0, 1) });
+  const { error } = await rendered((query) => query.error !== undefined);
+  assert.equal(error?.code, "bad_arguments");
+  await act(async () => root.unmount());
+  assert.equal(client.subscriptionCount, 0);
+});

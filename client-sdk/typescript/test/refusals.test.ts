@@ -8,13 +8,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { inspect } from "node:util";
 
-import {
-  Abide,
-  AbideError,
-  isAbideError,
-  ToolFailed,
-  UnknownOutcome,
-} from "@abide/client";
+import { Abide, AbideError, isAbideError, ToolFailed, UnknownOutcome } from "@abide/client";
 
 import { Server } from "./server.js";
 import { until, within } from "./within.js";
@@ -53,17 +47,29 @@ test("half of a surrogate pair is refused at once, in every message, with its pa
   const session = await client.session({ agent: "a" });
   const at = await seqOf();
   const cases: [RegExp, () => Promise<unknown>][] = [
-    [/^\/args\/content: .* half of a surrogate pair/, () => client.call.append_message({ session_id: session.id, role: "user", content: half })],
+    [
+      /^\/args\/content: .* half of a surrogate pair/,
+      () => client.call.append_message({ session_id: session.id, role: "user", content: half }),
+    ],
     [/^\/content: /, () => session.message("user", half, { key: "m" })],
     [/^\/data\/nice \ufffd: /, () => session.message("user", "x", { key: "m", data: { [half]: 1 } })],
-    [/^\/calls\/0\/args\/title: /, () => client.batch([{ reducer: "create_session", args: { agent: "a", title: half } }])],
+    [
+      /^\/calls\/0\/args\/title: /,
+      () => client.batch([{ reducer: "create_session", args: { agent: "a", title: half } }]),
+    ],
     [/^\/request_id: /, () => client.call.create_session({ agent: "a" }, { requestId: half })],
     [/^\/params\/b: /, () => client.sql("SELECT :b", { b: half })],
     [/^\/params\/1: /, () => client.subscribe("SELECT ?", [half])],
     [/^\/sql: /, () => client.subscribe(`SELECT '${half}'`)],
     [/^\/params\/b: /, () => client.explain("SELECT :b", { b: half })],
-    [/^\/arguments\/t: /, () => session.tool("t", { t: half }, { key: "k", effect: "read_only", run: () => 1 })],
-    [/^the key of a tool step has half/, () => session.tool("t", {}, { key: half, effect: "read_only", run: () => 1 })],
+    [
+      /^\/arguments\/t: /,
+      () => session.tool("t", { t: half }, { key: "k", effect: "read_only", run: () => 1 }),
+    ],
+    [
+      /^the key of a tool step has half/,
+      () => session.tool("t", {}, { key: half, effect: "read_only", run: () => 1 }),
+    ],
     [/^\/reason: /, () => session.handoff(half, "c", { key: "h" })],
     [/^\/arguments\/prompt: /, () => session.approval(half, {}, { key: "a" })],
     [/^\/args\/id: /, () => client.session({ id: half, agent: "a" })],
@@ -91,19 +97,26 @@ test("a result that cannot be stored fails the call, and the tool does not run a
     let runs = 0;
     const step = () =>
       session
-        .tool("work", {}, {
-          key,
-          effect: "at_most_once",
-          run: () => {
-            runs += 1;
-            return result;
+        .tool(
+          "work",
+          {},
+          {
+            key,
+            effect: "at_most_once",
+            run: () => {
+              runs += 1;
+              return result;
+            },
           },
-        })
+        )
         .catch((error: unknown) => error);
     const [first, again] = [await step(), await step()];
     for (const error of [first, again]) {
       assert.ok(error instanceof ToolFailed && error.status === "failed", String(error));
-      assert.ok(error.error?.startsWith(`the tool ran, but its result cannot be stored: ${reason}`), error.error ?? "");
+      assert.ok(
+        error.error?.startsWith(`the tool ran, but its result cannot be stored: ${reason}`),
+        error.error ?? "",
+      );
     }
     assert.equal(runs, 1, key);
   }
@@ -122,15 +135,22 @@ test("a step returns the same value the first time and when it is repeated", asy
 test("an error with half of a surrogate pair is recorded", async () => {
   const session = await client.session({ agent: "a" });
   const step = (thrown: unknown) =>
-    session.tool("work", {}, {
-      key: "throws",
-      effect: "at_most_once",
-      run: () => {
-        throw thrown;
+    session.tool(
+      "work",
+      {},
+      {
+        key: "throws",
+        effect: "at_most_once",
+        run: () => {
+          throw thrown;
+        },
       },
-    });
+    );
   await assert.rejects(step(new Error(half)), { message: half });
-  await assert.rejects(step(new Error("not run")), (error) => error instanceof ToolFailed && error.error === "nice \ufffd");
+  await assert.rejects(
+    step(new Error("not run")),
+    (error) => error instanceof ToolFailed && error.error === "nice \ufffd",
+  );
 });
 
 test("a worker records a result that cannot be stored as a failure", async () => {
@@ -171,7 +191,8 @@ test("a key that is no text, or empty, is refused for each kind of step", async 
       () => session.sleepUntil(new Date(0), { key }),
       () => session.message("user", "x", { key }),
     ];
-    for (const step of steps) await assert.rejects(step(), refusal(/^the key of .* must be a text that is not empty/));
+    for (const step of steps)
+      await assert.rejects(step(), refusal(/^the key of .* must be a text that is not empty/));
   }
   assert.equal(await seqOf(), at, "nothing was written");
 });
@@ -181,7 +202,9 @@ test("a step without a function, and a tool that is not registered, are refused 
   const at = await seqOf();
   const withoutRun = session.tool("t", {}, untyped({ key: "k", effect: "at_most_once" }));
   await assert.rejects(withoutRun, refusal(/^run must be a function, not undefined$/));
-  const unknown: unknown = await session.tool("nope", {}, { key: "k", run: () => 1 }).catch((error: unknown) => error);
+  const unknown: unknown = await session
+    .tool("nope", {}, { key: "k", run: () => 1 })
+    .catch((error: unknown) => error);
   assert.ok(isAbideError(unknown, "not_found"));
   assert.equal(unknown.message, "tool nope is not registered");
   assert.match(unknown.hint ?? "", /^pass `effect` to register it/);
@@ -193,8 +216,14 @@ test("the conflict of a step names its key", async () => {
   const session = await client.session({ agent: "a" });
   await session.tool("t", { n: 1 }, { key: "k", effect: "read_only", run: () => 1 });
   const other = session.tool("t", { n: 2 }, { key: "k", run: () => 1 });
-  await assert.rejects(other, refusal(/^the key "k" belongs to another tool step or approval .* other arguments$/, "call_id_conflict"));
-  await assert.rejects(session.approval("p", {}, { key: "k" }), refusal(/^the key "k" belongs to/, "call_id_conflict"));
+  await assert.rejects(
+    other,
+    refusal(/^the key "k" belongs to another tool step or approval .* other arguments$/, "call_id_conflict"),
+  );
+  await assert.rejects(
+    session.approval("p", {}, { key: "k" }),
+    refusal(/^the key "k" belongs to/, "call_id_conflict"),
+  );
   await session.message("user", "a", { key: "k" });
   const message = session.message("user", "b", { key: "k" });
   await assert.rejects(message, refusal(/^the key "k" belongs to another message/, "request_id_conflict"));
@@ -220,15 +249,27 @@ test("options and arguments of another type, and misspelt options, are refused",
     [/^sql has no option signl$/, () => c.sql("SELECT 1", {}, { signl: 1 })],
     [/^signal of sql is not an AbortSignal$/, () => c.sql("SELECT 1", {}, { signal: new AbortController() })],
     [/^subscribe has no option since$/, () => c.subscribe("SELECT 1", {}, { since: 1 })],
-    [/^call\.create_session has no option request_id$/, () => c.call.create_session({ agent: "a" }, { request_id: "r" })],
+    [
+      /^call\.create_session has no option request_id$/,
+      () => c.call.create_session({ agent: "a" }, { request_id: "r" }),
+    ],
     [/^worker has no option lease$/, () => c.worker({ lease: 1 })],
     [/^serve needs at least one tool$/, () => c.worker().serve({})],
     [/^the tool pay must be a function, not undefined$/, () => c.worker().serve({ pay: undefined })],
     [/^concurrency must be/, () => c.worker().serve({ pay: run }, { concurrency: 0 })],
-    [/^the second argument of serve\("refunds", …\) must be a function/, () => c.supervisor().serve("refunds")],
+    [
+      /^the second argument of serve\("refunds", …\) must be a function/,
+      () => c.supervisor().serve("refunds"),
+    ],
     [/is a URL$/, () => Abide.open("http://127.0.0.1:7341")],
     [/^open takes the path of a database file, not undefined$/, () => untyped(Abide).open()],
     [/^open has no option token$/, () => Abide.open("x.db", untyped({ token: "t" }))],
+    [
+      /^heartbeat has no option pingMS$/,
+      () => Abide.connect(server.url, untyped({ heartbeat: { pingMS: 1 } })),
+    ],
+    [/^integers is not number$/, () => Abide.connect(server.url, untyped({ integers: "number" }))],
+    [/^the token is null, not a text$/, () => Abide.connect(server.url, untyped({ token: null }))],
     [/^connect has no option tokn$/, () => Abide.connect(server.url, untyped({ tokn: "t" }))],
   ];
   for (const [pattern, request] of cases) {
@@ -262,19 +303,26 @@ test("a tool that blocks longer than its lease ends with where its result is", a
 /** The heartbeat noticed that the lease was lost, and the result of the tool was dropped. */
 test("a result after a lost lease is reported also if the heartbeat noticed the loss", async () => {
   const session = await client.session({ agent: "a" });
-  const step = session.tool("pay-slow", {}, {
-    key: "k",
-    effect: "at_most_once",
-    leaseMs: 100,
-    run: async (_args, { signal }) => {
-      const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
-      const end = performance.now() + 300;
-      while (performance.now() < end);
-      await aborted;
-      return "paid";
+  const step = session.tool(
+    "pay-slow",
+    {},
+    {
+      key: "k",
+      effect: "at_most_once",
+      leaseMs: 100,
+      run: async (_args, { signal }) => {
+        const aborted = new Promise((resolve) => signal.addEventListener("abort", resolve));
+        const end = performance.now() + 300;
+        while (performance.now() < end);
+        await aborted;
+        return "paid";
+      },
     },
-  });
-  const error: unknown = await within("the outcome", step.catch((reason: unknown) => reason));
+  );
+  const error: unknown = await within(
+    "the outcome",
+    step.catch((reason: unknown) => reason),
+  );
   assert.ok(error instanceof UnknownOutcome && error.reported === "succeeded", String(error));
 });
 
@@ -283,21 +331,35 @@ test("a tool that throws lease_lost itself has failed", async () => {
   const session = await client.session({ agent: "a" });
   const step = (run: () => unknown) => session.tool("nested", {}, { key: "k", effect: "at_most_once", run });
   const lost = new AbideError("lease_lost", "another lease");
-  await assert.rejects(step(() => Promise.reject(lost)), lost);
-  await assert.rejects(step(() => 1), (error) => error instanceof ToolFailed && error.error === "another lease");
+  await assert.rejects(
+    step(() => Promise.reject(lost)),
+    lost,
+  );
+  await assert.rejects(
+    step(() => 1),
+    (error) => error instanceof ToolFailed && error.error === "another lease",
+  );
 });
 
 test("an answer of a supervisor that is no text releases the handoff, with the reason", async () => {
-  for (const [answer, reason] of [[{ ok: 1 }, /must return a text, not an object/], [half, /half of a surrogate/]] as const) {
+  for (const [answer, reason] of [
+    [{ ok: 1 }, /must return a text, not an object/],
+    [half, /half of a surrogate/],
+  ] as const) {
     const session = await client.session({ agent: "a" });
     const problem = deferred<string>();
     const supervisor = client.supervisor({ onProblem: problem.resolve });
     const capability = `c-${String(reason)}`;
-    const serving = supervisor.serve(capability, untyped(() => answer));
+    const serving = supervisor.serve(
+      capability,
+      untyped(() => answer),
+    );
     const signal = new AbortController();
     const waiting = session.handoff("r", capability, { key: "h", signal: signal.signal }).catch(() => {});
     assert.match(await within("the problem", problem.promise), reason);
-    const { rows } = await client.sql("SELECT status FROM handoff_requests WHERE session_id = :id", { id: session.id });
+    const { rows } = await client.sql("SELECT status FROM handoff_requests WHERE session_id = :id", {
+      id: session.id,
+    });
     assert.deepEqual(rows, [{ status: "pending" }], "released");
     signal.abort();
     supervisor.stop();
@@ -311,15 +373,28 @@ function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => void } {
   return { promise, resolve };
 }
 
+/** Its microseconds are no safe integer, and were sent as a REAL, which the refusal named. */
+test("a timer that is too far in the future is refused as a time", async () => {
+  const session = await client.session({ agent: "a" });
+  const far = session.sleepUntil(new Date("2400-01-01T00:00:00Z"), { key: "far" });
+  await assert.rejects(far, refusal(/^due_at is not a time between 1970 and/));
+});
+
 test("errors show only what they have, and updates and subscriptions show their rows", async () => {
   const shown = inspect(await client.sql("SELEC").catch((error: unknown) => error));
   assert.doesNotMatch(shown, /undefined/);
   const session = await client.session({ agent: "a" });
-  const sub = await client.subscribe("SELECT content FROM agent_state WHERE session_id = :id", { id: session.id });
+  const sub = await client.subscribe("SELECT content FROM agent_state WHERE session_id = :id", {
+    id: session.id,
+  });
   const updates: unknown[] = [];
   sub.on("update", (update) => updates.push(update));
   await session.message("user", "shown", { key: "m" });
-  await until("the update", () => updates.length === 1, (changed) => sub.on("update", changed));
+  await until(
+    "the update",
+    () => updates.length === 1,
+    (changed) => sub.on("update", changed),
+  );
   for (const value of [updates, sub]) assert.match(inspect(value, { depth: 5 }), /content: 'shown'/);
   sub.close();
 });

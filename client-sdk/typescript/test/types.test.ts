@@ -48,7 +48,10 @@ test("a wrong command line is reported, and creates no file", async () => {
     [["--dbb", text], /^abide-types: Unknown option '--dbb'.*\n {2}hint: /],
     [["--db", typo], /^abide-types: there is no file .*typo\.db\n {2}hint: .*--new/],
     [["--db", text], /^abide-types: .*text\.db is not an Abide database/],
-    [["--db", text, "--program", "/no/program"], /^abide-types: cannot start \/no\/program: .*\n {2}hint: --program/],
+    [
+      ["--db", text, "--program", "/no/program"],
+      /^abide-types: cannot start \/no\/program: .*\n {2}hint: --program/,
+    ],
     [["--new", "--program", "/bin/true"], /^abide-types: \/bin\/true serve did not start: it ended/],
     [["--new", "--program", "/bin/echo"], /^abide-types: \/bin\/echo serve did not start: serve --db/],
     [["--new", "--out", folder.file("no/folder")], /^abide-types: cannot write .*no\/folder/],
