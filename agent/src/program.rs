@@ -13,9 +13,10 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, json};
 
-use abide_models::ModelMessage;
+use abide_models::{ModelMessage, ModelRequest};
 use abide_tools::Environment;
 
+use crate::budget;
 use crate::driver::Driver;
 use crate::program_approvals::{self, OpenApprovals};
 use crate::program_output::ProgramOutput;
@@ -33,6 +34,8 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     driver.look_at_messages().await?;
+    // Its usage is known at its end only.
+    budget::reserve(driver, &ModelRequest::default(), None).await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let mut config = resumed(driver, config).await?;
     inherit(&driver.shared.environment, &mut config);

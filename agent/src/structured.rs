@@ -29,7 +29,7 @@ pub(crate) enum StructuredAnswer {
 pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
     let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
     let of_the_model = next_step::last_answer(&driver.run, &driver.entries)
-        .is_some_and(|(_, said)| said.iteration > 0 && said.original.is_none());
+        .is_some_and(|(_, said)| said.is_of_the_model());
     if !of_the_model {
         return StructuredAnswer::Free;
     }

@@ -1,6 +1,8 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod composition;
 mod contract;
+mod delegation;
 mod errors;
 mod events;
 mod fixture;
@@ -15,3 +17,4 @@ mod reload;
 mod rows;
 mod shapes;
 mod tenants;
+mod withheld;

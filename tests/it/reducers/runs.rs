@@ -357,3 +357,112 @@ fn runs_of_another_scope_are_not_found() {
         "#]],
     );
 }
+
+/// Usage is reserved in the budgets of a run and of the runs above it, and settled with what was reported.
+#[test]
+fn usage_is_reserved_before_a_model_is_asked() {
+    check(
+        r#"
+        register_tool name=task
+        register_agent name=lead definition={"limits":{"tokens":100,"cost_usd":0.001}}
+        register_agent name=clerk definition={} mode=subagent
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=task arguments={} run_id=r1 run_fencing_token=6 claim_lease_ms=1000
+        start_child_run call_id=r1~1 fencing_token=7 agent=clerk input=x
+        claim_run id=r1~1~run driver=d lease_ms=1000
+        reserve_usage id=r1 fencing_token=6 tokens=-1
+        reserve_usage id=r1 fencing_token=6 tokens=60 cost_micros=10
+        reserve_usage id=r1~1~run fencing_token=9 tokens=50
+        reserve_usage id=r1~1~run fencing_token=9 tokens=40
+        reserve_usage id=r1~1~run fencing_token=9 tokens=30
+        sql SELECT run_id, tokens, cost_micros FROM reservations ORDER BY 1
+        sql SELECT run_id, token_limit, cost_limit_micros, tokens, cost_micros, reserved_tokens, reserved_cost_micros FROM run_budgets
+        record_run id=r1~1~run fencing_token=9 spent={"iteration":true,"input_tokens":20,"output_tokens":5,"cost_micros":7}
+        record_run id=r1 fencing_token=6 spent={"iteration":true}
+        sql SELECT run_id, token_limit, cost_limit_micros, tokens, cost_micros, reserved_tokens, reserved_cost_micros FROM run_budgets
+        reserve_usage id=r1~1~run fencing_token=9 tokens=500
+        record_run id=r1~1~run fencing_token=9 spent={"iteration":true,"input_tokens":20,"output_tokens":5}
+        reserve_usage id=r1~1~run fencing_token=9 tokens=1
+        finish_run id=r1~1~run fencing_token=9 end=failed code=token_limit
+        sql SELECT count(*) FROM reservations
+        replay
+        "#,
+        expect![[r#""#]],
+    );
+}
+
+#[test]
+fn a_reservation_ends_with_the_lease_of_its_run() {
+    check(
+        r#"
+        register_agent name=lead definition={"limits":{"tokens":100}}
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        reserve_usage id=r1 fencing_token=4 tokens=60
+        reserve_usage id=r1 fencing_token=4 tokens=70
+        sql SELECT reserved_tokens FROM run_budgets
+        +1s
+        sql SELECT reserved_tokens, (SELECT count(*) FROM reservations) FROM run_budgets
+        reserve_usage id=r1 fencing_token=4 tokens=60
+        "#,
+        expect![[r#""#]],
+    );
+}
+
+/// The parent of a run that waits can wait, too; it continues when the child does.
+#[test]
+fn a_waiting_child_makes_its_parent_wait() {
+    check(
+        r#"
+        register_tool name=task effect=idempotent
+        register_tool name=pay needs_approval=true
+        register_agent name=lead definition={"limits":{"wall_clock_seconds":60}}
+        register_agent name=clerk definition={} mode=subagent
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=task arguments={} run_id=r1 run_fencing_token=7 claim_lease_ms=1000
+        start_child_run call_id=r1~1 fencing_token=8 agent=clerk input=x deadline_ms=90000
+        sql SELECT deadline_at - created_at FROM runs WHERE parent_id = 'r1'
+        claim_run id=r1~1~run driver=d lease_ms=1000
+        wait_run id=r1 fencing_token=7 interrupt={}
+        request_tool_call call_id=r1~1~run~1 session_id=r1~1 tool_name=pay arguments={} run_id=r1~1~run run_fencing_token=10
+        wait_run id=r1~1~run fencing_token=10 interrupt={}
+        wait_run id=r1 fencing_token=7 interrupt={}
+        sql SELECT id, status, reason, turn FROM runs ORDER BY id
+        sql SELECT id, status, reason FROM sessions ORDER BY id
+        decide_approval call_id=r1~1~run~1 decision=approve
+        sql SELECT id, status, reason, turn FROM runs ORDER BY id
+        sql SELECT number, kind, data FROM run_events WHERE run_id = 'r1' ORDER BY number
+        replay
+        "#,
+        expect![[r#""#]],
+    );
+}
+
+/// Only the holder of the run records it, and its event does not name the session: events of a session are visible to
+/// everyone in its scope.
+#[test]
+fn the_original_of_a_withheld_answer_is_not_in_the_events_of_its_session() {
+    check(
+        r#"
+        register_agent name=lead definition={}
+        create_session agent=lead id=s1 scope={"tenant":"a"}
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"swordfish"}
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"swordfish"}
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"other"}
+        withhold_answer id=r1 fencing_token=3 iteration=2 original={"text":"other"}
+        sql SELECT session_id, arguments FROM events WHERE reducer = 'withhold_answer'
+        who tom app +* tenant=a
+        withhold_answer id=r1 fencing_token=4 iteration=2 original={"text":"other"} as=tom
+        sql SELECT run_id, iteration, original FROM withheld_answers
+        replay
+        "#,
+        expect![[r#""#]],
+    );
+}
