@@ -63,7 +63,15 @@ async fn as_tool_checks_the_arguments_and_passes_them_as_json() {
     let fixture = open(plan("", input, [script, "answers: [{ text: '3' }]"])).await;
     let run = fixture.begin("Sum?").await;
     fixture.told(&run.id, 0).await;
-    expect![[r#""#]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Sum? 
+        assistant:  "r1~1.1" "sum", "r1~1.2" "task"
+        tool [r1~1.1]: sum: invalid arguments: "b" is a required property. Parameters: a (integer, required), b (integer, required) 
+        tool [r1~1.2]: there is no tool task: this agent has no subagents 
+        assistant:  "r1~2.1" "sum"
+        tool [r1~2.1]: 3 
+        assistant: Three. 
+    "#]].assert_eq(&fixture.transcript().await);
     let sql = "SELECT content FROM agent_state WHERE session_id <> 's1' AND role = 'user'";
     let asked: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(asked, [(r#"{"a":1,"b":2}"#.to_owned(),)]);
@@ -101,7 +109,15 @@ async fn as_handoff_takes_over_the_turn_until_it_answers() {
     let (told, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Paid.");
     assert!(told.contains(r#"delegation {"from_agent":"clerk","handoff":true,"task":"Order A.","to_agent":"other"}"#), "{told}");
-    expect![[r#""#]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Pay A. 
+        assistant: One moment. "r1~1.1" "to_billing"
+        tool [r1~1.1]: ok: agent other continues 
+        assistant:  "r1~2.1" "pay"
+        tool [r1~2.1]: pay A is done 
+        assistant: Paid. 
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     let sql = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM sessions)";
     let rows: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(rows, [(1, 1)], "the same session and run");
@@ -121,7 +137,18 @@ async fn a_handoff_ends_when_the_agent_hands_back() {
     let (_, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "All is well.");
     // The first agent has its own tools again, and none of the other.
-    expect![[r#""#]].assert_eq(&fixture.transcript().await);
+    expect![[r#"
+        user: Pay A. 
+        assistant:  "r1~1.1" "to_billing"
+        tool [r1~1.1]: ok: agent other continues 
+        assistant:  "r1~2.1" "hand_back"
+        tool [r1~2.1]: ok: the other agent continues 
+        assistant:  "r1~3.1" "pay", "r1~3.2" "hand_back"
+        tool [r1~3.1]: unknown tool pay; available: look 
+        tool [r1~3.2]: there is no tool hand_back: no agent has handed over 
+        assistant: All is well. 
+    "#]]
+    .assert_eq(&fixture.transcript().await);
     assert_eq!(fixture.ledger(), [""; 0]);
     fixture.close().await;
 }
@@ -183,5 +210,15 @@ fn agent_check_reports_composition_errors() {
         .iter()
         .map(|it| format!("{}: {}", it.path.file_name().unwrap_or_default().display(), it.error))
         .collect();
-    expect![[r#""#]].assert_eq(&lines.join("\n"));
+    expect![[r#"
+        a.yaml: as a tool the agent needs another name: look exists
+        b.yaml: the tool name task belongs to the runtime: choose another name
+        d.yaml: agents c and d are both the tool same
+        e.yaml: an agent with as_tool or as_handoff needs mode: subagent or all
+        f.yaml: as_tool.input is not a supported JSON Schema: type is 7, which is not the name of a type
+        g.g.yaml: "g.g" is not a tool name: letters, digits, _ and -, at most 64: set name
+        h.yaml: a program (cli) cannot take over a turn: remove as_handoff
+        i.yaml: the output of a program (cli) cannot be held back: remove middleware
+        j.yaml: a guardrail has exactly one of deny, schema, verdict and check
+        k.yaml: limits.delegation_seconds is negative"#]].assert_eq(&lines.join("\n"));
 }
