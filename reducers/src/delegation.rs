@@ -52,21 +52,28 @@ pub fn start_child_run(
     let above = session::wanted(ctx, &call.session_id)?;
     let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
     let new = NewRun {
-        id: Some(id),
-        agent,
+        id: Some(id.clone()),
+        agent: agent.clone(),
         as_subagent: true,
         input: Some(input.clone()),
         parent_id: Some(parent.id.clone()),
         deadline_at: deadline(ctx, &parent, deadline_ms)?,
     };
+    let told = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
+        "run_id": id, "session_id": child.id});
+    let is_former = run::is_former(ctx);
+    let mut parent = parent;
+    if !is_former {
+        // Before the events of the child, which the parent reports, too.
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, told.clone())?;
+        parent = run::save(ctx, parent)?;
+    }
     let child = run::begin(ctx, child, new)?;
-    // The child has reported its start to the parent.
-    let mut parent = parent_of(ctx, &call)?;
     note(ctx, &child, &parent, place, Some(call_id))?;
-    let told = json!({"from_agent": parent.agent, "to_agent": child.agent, "task": input,
-        "run_id": child.id, "session_id": child.session_id});
-    run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
-    run::save(ctx, parent)?;
+    if is_former {
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
+        run::save(ctx, parent)?;
+    }
     ctx.about(&call.session_id);
     Ok(ReducerResult::Fresh(child))
 }

@@ -8,7 +8,7 @@ use serde_json::Value as JsonValue;
 use crate::run::{self, Run};
 
 /// The withheld part of an answer.
-#[table(name = "withheld_answers", without_rowid, index(session_id))]
+#[table(name = "withheld_answers", index(session_id))]
 pub struct WithheldAnswer {
     /// The run.
     #[column(key, references = "runs(id)")]

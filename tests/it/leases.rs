@@ -84,6 +84,11 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60_000})),
         ("heartbeat_run", json!({"id": "r1", "fencing_token": run, "lease_ms": 70_000})),
         ("record_run", json!({"id": "r1", "fencing_token": run, "spent": {"iteration": true}})),
+        ("reserve_usage", json!({"id": "r1", "fencing_token": run, "tokens": 5})),
+        (
+            "withhold_answer",
+            json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
