@@ -163,9 +163,15 @@ fn non_holders_cannot_end_leases() {
         // A holder that lost the capability cannot end the call or resolve the handoff either.
         let demoted = caller("worker-1", "app", &[]);
         for (reducer, args) in uses(&world, tokens).await {
-            let needs_none =
-                ["release_handoff", "request_tool_call", "write_entries", "delete_entries"]
-                    .contains(&reducer);
+            let needs_none = [
+                "release_handoff",
+                "request_tool_call",
+                "reserve_usage",
+                "withhold_answer",
+                "write_entries",
+                "delete_entries",
+            ]
+            .contains(&reducer);
             if !reducer.ends_with("_run") && !needs_none {
                 let denied = call(&world, &demoted, reducer, &args).await;
                 assert_eq!(denied.expect_err(reducer), Code::Denied, "{reducer}");

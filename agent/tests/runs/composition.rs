@@ -100,7 +100,8 @@ const TAKES_OVER: &str =
 
 #[tokio::test]
 async fn as_handoff_takes_over_the_turn_until_it_answers() {
-    let first = "answers: [{ text: One moment., calls: [{ name: to_billing, arguments: { message: Order A. } }] }]";
+    let first = "answers: [{ text: One moment., calls: \
+                 [{ name: to_billing, arguments: { message: Order A. } }] }]";
     // The answers of both agents count.
     let second =
         "answers: [{}, { calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
@@ -108,7 +109,8 @@ async fn as_handoff_takes_over_the_turn_until_it_answers() {
     let run = fixture.begin("Pay A.").await;
     let (told, last) = fixture.told(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Paid.");
-    assert!(told.contains(r#"delegation {"from_agent":"clerk","handoff":true,"task":"Order A.","to_agent":"other"}"#), "{told}");
+    let event = r#"{"from_agent":"clerk","handoff":true,"task":"Order A.","to_agent":"other"}"#;
+    assert!(told.contains(&format!("delegation {event}\n")), "{told}");
     expect![[r#"
         user: Pay A. 
         assistant: One moment. "r1~1.1" "to_billing"

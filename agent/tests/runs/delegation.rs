@@ -5,7 +5,6 @@ use std::future::pending;
 use abide_client::arguments::{AbortRun, DecideApproval, ResumeSession, SuspendSession};
 use abide_client::{Decision, RunEventKind};
 use abide_tools::{Effect, Function, ToolContext};
-use expect_test::expect;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -55,8 +54,13 @@ async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
     let fixture = plan("", ASKS, [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
     let (_, interrupt) = fixture.told(&run.id, 0).await;
-    expect![[r#"{"action_requests":[{"agent":"helper","args":{"order":"A"},"run_id":"r1~1.1~run","session_id":"r1~1.1","status":"awaiting_approval","tool_call_id":"r1~1.1~run~1.1","tool_name":"pay"}],"args":{"order":"A"},"reason":"approval","session_id":"s1","tool_call_id":"r1~1.1~run~1.1","tool_name":"pay"}"#]]
-        .assert_eq(&interrupt.data.to_string());
+    let call_id = "r1~1.1~run~1.1";
+    let request = json!({"tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"},
+        "status": "awaiting_approval", "agent": "helper", "run_id": "r1~1.1~run",
+        "session_id": "r1~1.1"});
+    let expected = json!({"action_requests": [request], "reason": "approval",
+        "session_id": "s1", "tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"}});
+    assert_eq!(interrupt.data, expected);
     fixture.until("SELECT id FROM runs WHERE id = 'r1' AND status = 'waiting'").await;
     let both = ["r1", "r1~1.1~run"].map(|id| row(id, "waiting", Some("approval")));
     assert_eq!(runs(&fixture).await, both);
@@ -315,8 +319,8 @@ async fn events_of_a_subagent_appear_in_the_stream_of_its_parent() {
     let fixture = plan("", "tools: [pay]\n", [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
     fixture.told(&run.id, 0).await;
-    let sql = "SELECT data FROM run_events WHERE run_id = 'r1' AND data ->> 'status' = 'delegating' \
-               ORDER BY number";
+    let sql = "SELECT data FROM run_events WHERE run_id = 'r1' \
+               AND data ->> 'status' = 'delegating' ORDER BY number";
     let found: Vec<(abide_client::Json,)> = fixture.abide.sql(sql).fetch().await.expect("read");
     let copies: Vec<Value> = found.iter().map(|(data,)| data.value()["child"].clone()).collect();
     let sql = "SELECT number, turn, kind, data FROM run_events WHERE run_id = 'r1~1.1~run' \
