@@ -28,6 +28,10 @@ use clap::{Parser, Subcommand};
 use live::report::Machine;
 use record::Record;
 
+/// That of the program `abide`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures Abide against a baseline in the same run.
 #[derive(Debug, Parser)]
 #[command(name = "abide-bench", version)]

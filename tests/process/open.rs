@@ -254,7 +254,8 @@ async fn an_engine_that_is_ending_is_replaced() {
     assert_eq!(file.sessions().len(), 2 + 3 + 4 + 5 + 6);
 }
 
-/// Ctrl-C in a terminal goes to all processes of its foreground group.
+/// Ctrl-C in a terminal goes to all processes of its foreground group. Here it is SIGKILL, because the tests themselves can
+/// run with SIGINT ignored.
 #[tokio::test]
 async fn an_engine_is_detached_from_its_starter() {
     let file = SharedFile::new();
@@ -266,7 +267,7 @@ async fn an_engine_is_detached_from_its_starter() {
     let engine = file.engine();
     assert_eq!(getsid(Some(engine.pid)), Ok(engine.pid));
     let group = Pid::from_raw(i32::try_from(user.id()).unwrap()).unwrap();
-    kill_process_group(group, Signal::INT).unwrap();
+    kill_process_group(group, Signal::KILL).unwrap();
     assert_eq!(user.ended().code, None, "the signal ended it");
     abide.call(CreateSession::new("a")).await.unwrap();
     assert!(engine.is_running());

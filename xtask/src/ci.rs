@@ -6,7 +6,8 @@
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use crate::command::{self, StepResult};
 
@@ -50,26 +51,43 @@ const STEPS: &[Step] = &[
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
 ];
 
-/// Runs every step. Succeeds if all steps do.
+/// The longest time of a step: a step that waits for ever must not take the summary of the others with it.
+const STEP_TIME: Duration = Duration::from_mins(40);
+
+/// Runs every step. Succeeds if all steps do. A step that takes too long is the last one.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let mut results = Vec::new();
     for step in STEPS {
         headline(step);
         let start = Instant::now();
-        let good = step.run(root)?;
+        let ended = step.run(root, start)?;
+        let good = ended == Some(true);
         let result = StepResult { name: step.name.to_owned(), good, took: start.elapsed() };
         println!("==== {result}");
         results.push(result);
+        if ended.is_none() {
+            println!("==== {} was ended, and the steps after it did not run", step.name);
+            break;
+        }
     }
     Ok(command::verdict(command::print_results(&results)))
 }
 
 impl Step {
-    fn run(&self, root: &Path) -> Result<bool, String> {
+    /// Whether it succeeded; `None` if it took too long.
+    fn run(&self, root: &Path, start: Instant) -> Result<Option<bool>, String> {
+        let failed = |why: io::Error| format!("cannot run {}: {why}", self.command);
         let mut cargo = command::cargo(root);
         cargo.args(self.command.split(' ').skip(1)).envs(self.env).stdin(Stdio::null());
-        let status = cargo.status().map_err(|why| format!("cannot run {}: {why}", self.command))?;
-        Ok(status.success())
+        let mut child = cargo.spawn().map_err(failed)?;
+        while start.elapsed() < STEP_TIME {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                return Ok(Some(status.success()));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        child.kill().map_err(failed)?;
+        Ok(None)
     }
 }
 

@@ -48,12 +48,17 @@ const SUITES: [Suite; 2] = [
     },
 ];
 
-/// The adapters and packages. They use what [`SUITES`] has installed and built.
-const FRAMEWORKS: [Suite; 4] = [
+/// The adapters, packages and generated references. They use what [`SUITES`] has installed and built.
+const FRAMEWORKS: [Suite; 5] = [
     Suite {
         language: Language::TypeScript,
         folder: "client-sdk/typescript",
         commands: &["npm run test-packed"],
+    },
+    Suite {
+        language: Language::TypeScript,
+        folder: "client-sdk/typescript/reference",
+        commands: &["npm ci", "npm run build"],
     },
     Suite {
         language: Language::TypeScript,
@@ -73,6 +78,8 @@ const FRAMEWORKS: [Suite; 4] = [
             "mypy",
             "pytest --quiet tests/adapters",
             "pytest --quiet -m packed",
+            "pdoc --docformat google --output-directory ../../target/reference/python \
+             abide abide.sync abide.adapters",
         ],
     },
 ];

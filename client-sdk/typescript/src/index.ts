@@ -35,10 +35,12 @@ export {
   AbideError,
   type ClientErrorCode,
   type ErrorCode,
+  type ErrorDetails,
   isAbideError,
   type ServerErrorCode,
 } from "./errors.js";
 export { readJson, writeJson } from "./json.js";
+export type { Heartbeat } from "./link.js";
 export type { Positions } from "./rows.js";
 export type { ArgsOf, Reducer, ReducerName, ResultOf, RowOf, Schema } from "./schema.js";
 export {

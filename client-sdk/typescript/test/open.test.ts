@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 import { Abide, isAbideError } from "@abide/client";
 import { locateEngine } from "#dist/platform/engine.js";
 
-import { binary, firstLine, Folder, kill, Server } from "./server.js";
+import { binary, firstLine, Folder, kill, ownChild, Server } from "./server.js";
 import { within } from "./within.js";
 
 let folder: Folder;
@@ -23,7 +23,7 @@ function run(source: string, ...args: string[]) {
     stdio: ["ignore", "pipe", "inherit"] as ["ignore", "pipe", "inherit"],
     cwd: import.meta.dirname,
   };
-  return spawn(process.execPath, ["--input-type=module", "-e", source, ...args], options);
+  return ownChild(spawn(process.execPath, ["--input-type=module", "-e", source, ...args], options));
 }
 
 const USER = `

@@ -37,6 +37,14 @@ export class Folder {
   }
 }
 
+/** A child process that ends with this one, also after a failed test. */
+export function ownChild<Child extends ChildProcess>(child: Child): Child {
+  const end = () => child.kill("SIGKILL");
+  process.on("exit", end);
+  child.on("exit", () => process.off("exit", end));
+  return child;
+}
+
 /** Waits for the first line of a program. */
 export async function firstLine(child: ChildProcess): Promise<string> {
   if (!child.stdout) throw new Error("the output is not read");
@@ -91,7 +99,7 @@ export class Server {
   async start(): Promise<void> {
     const listen = `127.0.0.1:${this.port}`;
     const args = ["serve", "--db", this.db, "--listen", listen, "--json", ...this.extra];
-    const child = spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"] });
+    const child = ownChild(spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"] }));
     this.#child = child;
     const { listening } = JSON.parse(await firstLine(child)) as { listening: string };
     this.port = Number(listening.split(":").at(-1));

@@ -4,12 +4,14 @@ use abide_schema::{Refusal, limits};
 
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
 
-/// Which units of a group run on savepoints of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which units of a group run on savepoints of their own. SQLite copies every page that a savepoint covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Savepoints {
-    /// Units of several calls: they are often refused half-way. A single call is mostly refused before it writes.
+    /// None: most calls are refused before they write, and most batches succeed.
+    NoUnit,
+    /// Units of several calls: a batch was refused half-way a short time ago.
     Batches,
-    /// Every unit: a single call of the group was refused after it had written.
+    /// Every unit: a unit of the group was refused after it had written.
     EveryUnit,
 }
 
@@ -24,7 +26,7 @@ pub(crate) struct CommitGroup {
 
 impl CommitGroup {
     pub(crate) fn new(units: Vec<Unit>, held_answers: Vec<ReplyEnvelope>) -> CommitGroup {
-        CommitGroup { units, savepoints: Savepoints::Batches, held_answers }
+        CommitGroup { units, savepoints: Savepoints::NoUnit, held_answers }
     }
 
     /// The same units, each on its own savepoint.

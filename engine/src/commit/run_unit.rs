@@ -22,7 +22,7 @@ use crate::threads::panic_text;
 /// Why a transaction cannot be committed.
 #[derive(Debug)]
 pub(crate) enum TransactionFailure {
-    /// A call was refused after it had written rows, and it had no savepoint.
+    /// A unit was refused after it had written rows, and it had no savepoint.
     NeedsSavepoints,
     /// The storage failed, or a deferred constraint of the group.
     Store(StoreError),
@@ -78,7 +78,11 @@ impl Executor {
             Err(failure) => return Ok(failure.outcome()?),
         }
         let start = self.mark();
-        let on_savepoint = savepoints == Savepoints::EveryUnit || unit.calls.len() > 1;
+        let on_savepoint = match savepoints {
+            Savepoints::NoUnit => false,
+            Savepoints::Batches => unit.calls.len() > 1,
+            Savepoints::EveryUnit => true,
+        };
         if on_savepoint {
             self.transaction.store.savepoint()?;
             self.transaction.overlay.begin_unit();

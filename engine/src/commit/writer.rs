@@ -24,7 +24,7 @@ use crate::access::policies::TransactionPolicies;
 use crate::commit::deferred::Deferred;
 use crate::commit::durable::{Commit, Deltas};
 use crate::commit::execute::{Executor, RollbackPoint};
-use crate::commit::group::CommitGroup;
+use crate::commit::group::{CommitGroup, Savepoints};
 use crate::commit::jobs::{BackfillResult, WriterJob};
 use crate::commit::live_queries::LiveQueries;
 use crate::commit::open_rows::{OpenRows, VisibleRows};
@@ -66,7 +66,7 @@ pub(crate) struct WriterThread {
     /// Whether a test schedules the steps.
     pub(crate) is_directed: bool,
     pub(crate) started: Instant,
-    /// The number of groups that still get a savepoint, because one was rolled back.
+    /// The number of groups that still get a savepoint, and one for each batch, because one was rolled back.
     pub(crate) guarded_groups: u32,
 }
 
@@ -173,7 +173,7 @@ impl WriterThread {
             let finished = match self.run_group(&group) {
                 Ok(finished) => finished,
                 Err(RolledBack::NeedsSavepoints) => {
-                    // Rare: reducers check before they write.
+                    // Rare: reducers check before they write, and after one such batch the others have savepoints.
                     self.metrics.savepoint_reruns_total.add(1);
                     work.push_front(group.with_savepoints());
                     continue;
@@ -217,11 +217,14 @@ impl WriterThread {
         let (from, before) = (self.executor.chain.seq, self.executor.chain.hash);
         self.restore_rows()?;
         self.guarded_groups = self.guarded_groups.saturating_sub(1);
-        self.executor.transaction.store.begin_group(self.guarded_groups > 0)?;
+        let is_guarded = self.guarded_groups > 0;
+        self.executor.transaction.store.begin_group(is_guarded)?;
+        let usual = if is_guarded { Savepoints::Batches } else { Savepoints::NoUnit };
+        let savepoints = group.savepoints.max(usual);
         self.scheduler.at_fault_point(FaultPoint::Begun);
         let mut outcomes = Vec::with_capacity(group.units.len());
         for unit in &group.units {
-            outcomes.push(self.executor.run_unit(unit, group.savepoints, &self.watchers)?);
+            outcomes.push(self.executor.run_unit(unit, savepoints, &self.watchers)?);
         }
         self.scheduler.at_fault_point(FaultPoint::Ran);
         let to = self.executor.chain.seq;

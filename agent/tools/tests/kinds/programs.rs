@@ -304,10 +304,17 @@ async fn binary_output_is_kept() {
 #[tokio::test]
 async fn a_grandchild_with_an_open_pipe_does_not_block_the_call() {
     let begun = Instant::now();
-    // The first one is in the group and is killed with it. The second one has left the group; the call does not
-    // wait for it.
-    for script_ in ["tail -f /dev/null & echo done", "setsid tail -f /dev/null & echo done $!"] {
-        let tool = tool(script(script_, &json!({"timeout_ms": 30_000}))).expect("it is valid");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let left = folder.path().join("left");
+    let left = left.display();
+    // The first one is in the group and is killed with it. The second one has left the group when the script ends;
+    // the call does not wait for it.
+    let in_the_group = "tail -f /dev/null & echo done".to_owned();
+    let outside = format!(
+        "mkfifo {left}; setsid sh -c 'echo done $$; echo > {left}; exec tail -f /dev/null' & read _ < {left}"
+    );
+    for script_ in [in_the_group, outside] {
+        let tool = tool(script(&script_, &json!({"timeout_ms": 30_000}))).expect("it is valid");
         let outcome = call(&tool, json!({})).await;
         assert!(outcome.text.starts_with("done"), "{}", outcome.text);
         if let Some(escaped) = outcome.text.strip_prefix("done ") {
