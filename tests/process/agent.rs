@@ -168,8 +168,17 @@ answers:
     fs::write(agent_folder.path("project/agents/clerk.yaml"), "subagents: [helper]\n").unwrap();
     let waits = agent_folder.clerk(&[]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
-    expect![[r#""#]].assert_eq(&waits.stdout);
-    expect![[r#""#]].assert_eq(&waits.stderr);
+    expect![[r#"
+        → task {"agent":"helper","task":"Pay it back."}
+        ⇢ helper: Pay it back.
+          helper → refund {"order":"A-7"}
+          helper waits for approval
+    "#]].assert_eq(&waits.stdout);
+    expect![[r#"
+        waits: awaiting_approval helper: refund {"order":"A-7"}   [waits]
+          hint: abide call --db agents.db decide_approval call_id=order-7~1.1~run~1.1 decision=approve
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
     let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7~1.1~run~1.1"];
     let mut command = abide();
     command.current_dir(agent_folder.folder.path()).args(decide).arg("decision=approve");
