@@ -57,6 +57,7 @@ impl Driver {
             match next_step::next(&self.run, &self.entries, &calls, &waiting) {
                 NextStep::Ask => {
                     self.check_limits()?;
+                    structured::check_repairs(self)?;
                     model_call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
@@ -69,9 +70,7 @@ impl Driver {
                 }
                 NextStep::Deliver(ended) => self.deliver(ended).await?,
                 NextStep::Finish(text) => match structured::judge(self, &text) {
-                    StructuredAnswer::Mismatch(why)
-                        if structured::repairs(self) < structured::REPAIRS =>
-                    {
+                    StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
                     }
                     judged => return self.finish(&text, judged).await,

@@ -9,21 +9,20 @@ use std::pin::Pin;
 use abide_client::{Call, NewRunEvent, RunEventKind};
 use abide_models::{
     ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
-    ModelResponse, ToolSpec,
+    ModelResponse, StructuredOutput, ToolSpec,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::agent_tool::AgentTool;
-use crate::definition::ModelChoice;
 use crate::driver::Driver;
-use crate::guardrail::GuardrailAt;
 use crate::held::HeldAnswer;
-use crate::model_choice::{self, candidates, spent};
+use crate::model_choice::{self, spent};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
+use crate::structured::RESPONSE;
 use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
-use crate::{budget, delegate, handoff, next_step, plan, tool_calls, verdict};
+use crate::{budget, delegate, handoff, next_step, plan, structured, tool_calls, verdict};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -37,13 +36,12 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     }
     let left = driver.definition.limits.tool_calls() - driver.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let request = request(driver, allowed > 0);
-    let config = &driver.definition.config;
-    let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let candidates = candidates(driver, std::iter::once(&first).chain(&config.fallbacks))?;
+    let candidates = model_choice::of_agent(driver)?;
+    let output = candidates.structured_output;
+    let request = request(driver, allowed > 0, output);
     budget::reserve(driver, &request, candidates.price).await?;
     let answered = listen(driver, candidates.chain.stream(request)).await?;
-    put_on_record(driver, answered, allowed).await
+    put_on_record(driver, answered, allowed, output).await
 }
 
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
@@ -62,7 +60,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
     });
     for entry in of_others {
         let text = entry.content.as_deref().unwrap_or_default();
-        let ruling = verdict::rule(driver, GuardrailAt::Request, text).await?;
+        let ruling = verdict::rule_request(driver, text).await?;
         if ruling.denied.is_some() {
             return Ok(ruling.denied);
         }
@@ -71,20 +69,27 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
 }
 
 /// Builds the request for the model.
-fn request(driver: &Driver, may_call: bool) -> ModelRequest {
+fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
     let mut messages = transcript::messages(&driver.entries);
-    let tools = if may_call { specs(driver) } else { Vec::new() };
+    let mut tools = if may_call { specs(driver) } else { Vec::new() };
+    let (mut system, mut response_schema) =
+        (definition.instructions.clone(), definition.response_format.clone());
+    if let Some(schema) = structured::by_tool(driver, output) {
+        tools.push(structured::spec(schema));
+        let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
+        (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+    }
     if !may_call {
         messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
     }
     ModelRequest {
-        system: definition.instructions.clone(),
+        system,
         messages,
         tools,
         temperature: config.temperature,
         max_tokens: config.max_tokens,
-        response_schema: definition.response_format.clone(),
+        response_schema,
         ..ModelRequest::default()
     }
 }
@@ -220,10 +225,22 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
 }
 
 /// Records an answer in one batch: the message, its usage and its tool calls.
-async fn put_on_record(driver: &mut Driver, unsaved: UnsavedResponse, allowed: usize) -> Step {
-    let UnsavedResponse { mut answer, rest: mut events, held, held_reasoning } = unsaved;
-    if let Some(message) = verdict::rule(driver, GuardrailAt::Response, &answer.text).await?.denied
-    {
+async fn put_on_record(
+    driver: &mut Driver,
+    unsaved: UnsavedResponse,
+    allowed: usize,
+    output: StructuredOutput,
+) -> Step {
+    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = unsaved;
+    let schema = structured::by_tool(driver, output);
+    let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
+    if let Some(Ok(json)) = &response {
+        // The answer is the JSON alone: the text and the calls beside it have no effect.
+        (answer.text, held) = (json.clone(), json.clone());
+        (answer.calls, answer.carry) = (Vec::new(), None);
+    }
+    let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
+    if let Some(message) = ruling.denied {
         return withhold(driver, answer, events, &message).await;
     }
     let mut withheld = None;
@@ -240,9 +257,11 @@ async fn put_on_record(driver: &mut Driver, unsaved: UnsavedResponse, allowed: u
     events.push(model_choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
     let calls = asked(driver, iteration, &answer.calls);
-    let mut requests = requests(driver, &calls, allowed, &mut events);
+    let wrong = response.and_then(Result::err);
+    let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
     requests.extend(withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it))));
-    let spent = spent(&answer, calls.len());
+    let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
+    let spent = spent(&answer, calls.iter().filter(is_counted).count());
     let said = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
@@ -267,15 +286,22 @@ async fn put_on_record(driver: &mut Driver, unsaved: UnsavedResponse, allowed: u
     }
 }
 
-/// Adds the events of an answer's calls, and returns the reducer calls that request them.
+/// Adds the events of an answer's calls, and returns the reducer calls that request them. `wrong` is the error of a
+/// structured answer: the model gets it as the result of that call.
 fn requests(
     driver: &Driver,
     calls: &[RequestedCall],
     allowed: usize,
+    wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<Call> {
     let mut requests = Vec::new();
     for (at, asked) in calls.iter().enumerate() {
+        if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
+            let (_, result) = driver.result(asked, wrong, true, 1);
+            requests.push(result);
+            continue;
+        }
         let arguments = tool_calls::arguments_or_text(&asked.arguments);
         let data = json!({"name": asked.name, "args": arguments, "id": asked.call_id});
         events.push(run_event(RunEventKind::ToolCall, data));

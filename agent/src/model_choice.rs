@@ -1,7 +1,7 @@
 //! The models that a run asks, and what their answers consume.
 
 use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
-use abide_models::{Chain, ModelResponse, ModelSelection, Price};
+use abide_models::{Chain, ModelResponse, ModelSelection, Price, StructuredOutput};
 use serde_json::json;
 
 use crate::definition::ModelChoice;
@@ -14,6 +14,8 @@ pub(crate) struct Candidates {
     pub(crate) chain: Chain,
     /// The price of the first candidate, if it is known.
     pub(crate) price: Option<Price>,
+    /// How the candidates give structured answers: by the tool if one of them needs it.
+    pub(crate) structured_output: StructuredOutput,
 }
 
 /// The models of these choices, in order.
@@ -37,7 +39,20 @@ pub(crate) fn candidates<'a>(
         candidates.push(resolved);
     }
     let price = candidates.first().and_then(|first| first.price);
-    Ok(Candidates { chain: Chain::new(candidates, driver.shared.settings.retry), price })
+    let by_tool = candidates.iter().any(|it| it.structured_output == StructuredOutput::Tool);
+    let structured_output = match by_tool {
+        true => StructuredOutput::Tool,
+        false => StructuredOutput::Native,
+    };
+    let chain = Chain::new(candidates, driver.shared.settings.retry);
+    Ok(Candidates { chain, price, structured_output })
+}
+
+/// The models of the active agent, in order.
+pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
+    let config = &driver.definition.config;
+    let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
+    candidates(driver, std::iter::once(&first).chain(&config.fallbacks))
 }
 
 /// The event that reports the usage of an answer.

@@ -110,6 +110,30 @@ mod tests {
     }
 
     #[test]
+    fn agents_can_be_tools() {
+        check(
+            &json!({"name": "clerk", "mode": "all", "system_prompt": "Be kind.",
+                "as_tool": {"name": "ask_clerk"}, "as_handoff": {},
+                "subagents": [{"name": "helper", "mode": "subagent", "as_tool": {"name": "help"}}],
+                "interrupt_on": {"help": true, "task": true}}),
+            expect![[r#"
+                helper native: false says null
+                clerk native: false says "Be kind.""#]],
+        );
+        check(
+            &json!({"name": "clerk", "as_tool": {}}),
+            expect![
+                "contradiction: an agent with as_tool or as_handoff needs mode: subagent or all"
+            ],
+        );
+        check(
+            &json!({"name": "clerk", "mode": "all", "as_tool": {"name": "same"},
+                "as_handoff": {"name": "same"}}),
+            expect!["contradiction: agents clerk and clerk are both the tool same"],
+        );
+    }
+
+    #[test]
     fn programs_and_files_of_the_machine_are_not_accessible() {
         check(
             &json!({"name": "clerk", "cli": {"command": ["sh", "-c", "id"]}}),

@@ -18,9 +18,27 @@ pub(crate) struct Ruling {
     pub(crate) denied: Option<String>,
 }
 
-/// Asks the run's guardrails about a text.
-pub(crate) async fn rule(driver: &Driver, at: GuardrailAt, text: &str) -> Step<Ruling> {
-    let rules: Vec<&Guardrail> = driver.guardrails().filter(|rule| rule.at == at).collect();
+/// Asks the run's guardrails about a message, before the model is asked.
+pub(crate) async fn rule_request(driver: &Driver, text: &str) -> Step<Ruling> {
+    rule(driver, driver.guardrails().filter(|rule| rule.at == GuardrailAt::Request), text).await
+}
+
+/// Asks the run's guardrails about an answer. A schema is about the last answer of a run, not about the text beside
+/// tool calls. Without text there is nothing to deny.
+pub(crate) async fn rule_response(driver: &Driver, text: &str, calls_tools: bool) -> Step<Ruling> {
+    if calls_tools && text.trim().is_empty() {
+        return Ok(Ruling { denied: None });
+    }
+    let rules = driver.guardrails().filter(|rule| rule.at == GuardrailAt::Response);
+    rule(driver, rules.filter(|rule| !calls_tools || rule.schema.is_none()), text).await
+}
+
+async fn rule(
+    driver: &Driver,
+    rules: impl Iterator<Item = &Guardrail>,
+    text: &str,
+) -> Step<Ruling> {
+    let rules: Vec<&Guardrail> = rules.collect();
     let functions = &driver.shared.guardrails;
     if let Some(rule) = rules.iter().find(|rule| rule.denies(functions, text)) {
         return Ok(Ruling { denied: Some(rule.message.clone()) });

@@ -173,7 +173,8 @@ answers:
         ⇢ helper: Pay it back.
           helper → refund {"order":"A-7"}
           helper waits for approval
-    "#]].assert_eq(&waits.stdout);
+    "#]]
+    .assert_eq(&waits.stdout);
     expect![[r#"
         waits: awaiting_approval helper: refund {"order":"A-7"}   [waits]
           hint: abide call --db agents.db decide_approval call_id=order-7~1.1~run~1.1 decision=approve

@@ -83,12 +83,27 @@ pub struct ProviderConfig {
     /// Prices of single models; they override `price`.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
+    /// How the provider's models give structured answers. The default is `native`; for `openai_compatible` and `script`
+    /// it is `tool`.
+    #[serde(default)]
+    pub structured_output: Option<StructuredOutput>,
     /// For `replay`: files of recorded conversations, `.jsonl` or `.jsonl.zst`.
     #[serde(default)]
     pub recordings: Vec<PathBuf>,
     /// For `script`: a file of answers, YAML or JSON.
     #[serde(default)]
     pub script: Option<PathBuf>,
+}
+
+/// How a model gives a structured answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StructuredOutput {
+    /// The provider enforces [`ModelRequest::response_schema`](crate::ModelRequest::response_schema).
+    #[default]
+    Native,
+    /// The model calls a tool whose arguments are the answer.
+    Tool,
 }
 
 /// The kinds of providers.

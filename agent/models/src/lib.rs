@@ -42,7 +42,7 @@ mod script;
 mod secret;
 
 pub use chain::{Chain, Retry};
-pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
+pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind, StructuredOutput};
 pub use error::{ModelError, ModelErrorKind};
 pub use models::{ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Surroundings};
 pub use price::Price;

@@ -148,6 +148,20 @@ async fn an_answer_that_does_not_match_a_schema_is_withheld() {
     }
 }
 
+/// A schema is about the last answer, so an agent with one can call tools.
+#[tokio::test]
+async fn a_schema_is_not_about_text_beside_tool_calls() {
+    let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, \
+                  { text: Now B., calls: [{ name: look, arguments: { order: B } }] }, \
+                  { text: '{\"ok\": 1}' }]";
+    let fixture = RuntimeFixture::of(&format!("tools: [look]\n{SCHEMA}"), script).await;
+    let run = fixture.begin("Is it?").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "{\"ok\": 1}");
+    assert_eq!(fixture.ledger(), ["look A", "look B"]);
+    fixture.close().await;
+}
+
 /// A fixture with a guardrail that the model `judge` decides.
 async fn judged(at: &str, verdict: &str) -> RuntimeFixture {
     let definition = format!(
