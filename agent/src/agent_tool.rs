@@ -37,10 +37,13 @@ pub struct AsHandoff {
 
 /// Names that belong to the runtime.
 pub(crate) const RESERVED: [&str; 5] =
-    [TASK, "manage_todo_list", "program_call", HAND_BACK, "response"];
+    [TASK, "manage_todo_list", "program_call", HAND_BACK, RESPONSE];
 
 /// The tool that delegates to an agent by its name.
 pub(crate) const TASK: &str = "task";
+
+/// The hidden tool whose arguments are a structured answer.
+pub(crate) const RESPONSE: &str = "response";
 
 /// The tool that ends a handoff.
 pub(crate) const HAND_BACK: &str = "hand_back";

@@ -13,7 +13,7 @@ use abide_tools::{Parameters, Selection, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::agent_tool::{AgentTool, AsHandoff, AsTool, TASK};
+use crate::agent_tool::{AgentTool, AsHandoff, AsTool, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::{Guardrail, GuardrailFunctions};
 use crate::{folder_texts, plan};
@@ -389,7 +389,12 @@ impl AgentDefinition {
         tools: &Tools,
         of_agents: &BTreeSet<String>,
     ) -> Result<(), DefinitionError> {
-        tools.view(self.selection())?;
+        let view = tools.view(self.selection())?;
+        let takes_response = view.declarations().iter().any(|tool| tool.name == RESPONSE);
+        if self.response_format.is_some() && takes_response {
+            let why = "with response_format the tool name response belongs to the runtime";
+            return Err(DefinitionError::Contradiction(why.to_owned()));
+        }
         let inline = self.subagents.iter().flat_map(|subagent| match subagent {
             Subagent::Inline(inline) => inline.agent_tools(),
             Subagent::Named(_) => Vec::new(),

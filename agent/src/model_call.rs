@@ -14,13 +14,12 @@ use abide_models::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::agent_tool::AgentTool;
+use crate::agent_tool::{AgentTool, RESPONSE};
 use crate::driver::Driver;
 use crate::held::HeldAnswer;
 use crate::model_choice::{self, spent};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
-use crate::structured::RESPONSE;
 use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
 use crate::{budget, delegate, handoff, next_step, plan, structured, tool_calls, verdict};
 
@@ -298,7 +297,11 @@ fn requests(
     let mut requests = Vec::new();
     for (at, asked) in calls.iter().enumerate() {
         if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
-            let (_, result) = driver.result(asked, wrong, true, 1);
+            // It is to be called once; only the first call counts.
+            let (_, result) = match calls[..at].iter().any(|call| call.name == RESPONSE) {
+                true => driver.result(asked, "ignored: call response once", false, 0),
+                false => driver.result(asked, wrong, true, 1),
+            };
             requests.push(result);
             continue;
         }

@@ -1,5 +1,5 @@
 //! Structured answers: a definition's `response_format` applies to the final answer of a run. The provider enforces
-//! it, or the model calls the hidden tool `response`, whose arguments are the answer. Text that matches counts in both
+//! it, or the model calls the hidden tool `response`, whose arguments are the answer; it has no events and no rows of its own. Text that matches counts in both
 //! cases. The model can correct an answer that does not match a few times; then the run fails. A mismatch is never
 //! reported as a structured answer.
 
@@ -9,6 +9,7 @@ use abide_models::{ModelCall, StructuredOutput, ToolSpec};
 use abide_tools::Parameters;
 use serde_json::{Value, json};
 
+use crate::agent_tool::RESPONSE;
 use crate::driver::Driver;
 use crate::step::{Failure, Step, StepError};
 use crate::transcript::{REPAIR, RepairEntry, ToolEntry, data};
@@ -20,12 +21,9 @@ const REPAIRS: usize = 1;
 /// The same for the tool: such models are often smaller.
 const RESPONSE_REPAIRS: usize = 3;
 
-/// The tool whose arguments are the answer. It has no events and no rows of its own.
-pub(crate) const RESPONSE: &str = "response";
-
 /// The part of the instructions about the tool.
-pub(crate) const RESPONSE_RULES: &str = "When the work is done, call the tool response exactly once. Its arguments \
-are your final answer. Do not write the answer as text.";
+pub(crate) const RESPONSE_RULES: &str = "When the work is done, call the tool response exactly \
+once. Its arguments are your final answer. Do not write the answer as text.";
 
 /// The schema of the answer if the model gives it by the tool.
 pub(crate) fn by_tool(driver: &Driver, output: StructuredOutput) -> Option<&Value> {

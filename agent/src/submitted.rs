@@ -114,10 +114,10 @@ mod tests {
         check(
             &json!({"name": "clerk", "mode": "all", "system_prompt": "Be kind.",
                 "as_tool": {"name": "ask_clerk"}, "as_handoff": {},
-                "subagents": [{"name": "helper", "mode": "subagent", "as_tool": {"name": "help"}}],
+                "subagents": [{"name": "helper", "system_prompt": "Help.", "as_tool": {"name": "help"}}],
                 "interrupt_on": {"help": true, "task": true}}),
             expect![[r#"
-                helper native: false says null
+                helper native: false says "Help."
                 clerk native: false says "Be kind.""#]],
         );
         check(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Price, Protocol, Secret, StallTimeouts};
+use crate::{Price, Protocol, Secret, StallTimeouts, StructuredOutput};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -93,17 +93,6 @@ pub struct ProviderConfig {
     /// For `script`: a file of answers, YAML or JSON.
     #[serde(default)]
     pub script: Option<PathBuf>,
-}
-
-/// How a model gives a structured answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StructuredOutput {
-    /// The provider enforces [`ModelRequest::response_schema`](crate::ModelRequest::response_schema).
-    #[default]
-    Native,
-    /// The model calls a tool whose arguments are the answer.
-    Tool,
 }
 
 /// The kinds of providers.

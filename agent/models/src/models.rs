@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind, StructuredOutput};
+use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
 use crate::{
     Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Resolved, Retry, Script, Secret,
+    StructuredOutput,
 };
 
 /// The context for reading a configuration.

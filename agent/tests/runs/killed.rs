@@ -5,6 +5,9 @@
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
+use std::time::Duration;
 
 use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
@@ -24,7 +27,12 @@ struct Scenario {
     scripts: &'static [(&'static str, &'static str)],
     /// How often `pay` runs.
     pays: usize,
+    /// The lease. A step that takes longer on a busy machine is repeated.
+    lease: Duration,
 }
+
+/// For scenarios with several transactions between the claim of a call and its end.
+const LONGER_LEASE: Duration = Duration::from_millis(500);
 
 const SCENARIOS: [Scenario; 4] = [
     Scenario {
@@ -32,6 +40,7 @@ const SCENARIOS: [Scenario; 4] = [
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
         scripts: &[("script", SCRIPT)],
         pays: 1,
+        lease: LEASE,
     },
     Scenario {
         name: "delegates",
@@ -58,6 +67,7 @@ const SCENARIOS: [Scenario; 4] = [
             ),
         ],
         pays: 1,
+        lease: LONGER_LEASE,
     },
     Scenario {
         name: "hands over",
@@ -80,6 +90,7 @@ const SCENARIOS: [Scenario; 4] = [
             ),
         ],
         pays: 1,
+        lease: LONGER_LEASE,
     },
     Scenario {
         name: "withholds",
@@ -89,6 +100,7 @@ const SCENARIOS: [Scenario; 4] = [
         )],
         scripts: &[("script", "answers: [{ text: One. Two. Three. It is swordfish. }]")],
         pays: 0,
+        lease: LONGER_LEASE,
     },
 ];
 
@@ -134,7 +146,7 @@ async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let fixture = runtime_of(&abide, folder, providers(scenario.scripts), LEASE);
+    let fixture = runtime_of(&abide, folder, providers(scenario.scripts), scenario.lease);
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
@@ -269,33 +281,45 @@ fn kill_at_every_step(scenario: &Scenario, from: Option<i64>) -> (usize, usize) 
     let (expected, _) = outcome(unkilled.path());
     let from = from.unwrap_or_else(|| read(unkilled.path(), begins));
     assert!(expected.ends_with(ENDS[usize::from(scenario.pays == 0)]), "{expected}");
-    let (mut killed, mut unpaid) = (0, 0);
-    for seq in from.. {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        if spawn(folder.path(), scenario, Some(seq)).success() {
-            break;
+    // Most of the time is waiting for leases, so several victims run at a time.
+    let (next, killed, unpaid) = (AtomicI64::new(from), AtomicUsize::new(0), AtomicUsize::new(0));
+    let kills = || {
+        while let Some(paid) = kill_at(scenario, next.fetch_add(1, Relaxed), &expected) {
+            killed.fetch_add(1, Relaxed);
+            unpaid.fetch_add(usize::from(paid < scenario.pays), Relaxed);
         }
-        killed += 1;
-        assert!(spawn(folder.path(), scenario, None).success(), "not resumed after {seq}");
-        let (told, done) = outcome(folder.path());
-        let published = read(folder.path(), async |abide| {
-            let sql = "SELECT group_concat(data) FROM run_events";
-            let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
-            found[0].0.clone()
-        });
-        assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
-        let paid = done.iter().filter(|what| *what == "pay A").count();
-        assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
-        // A helper reports the failure to its own model only.
-        if paid < scenario.pays {
-            let told = told.replace(NOT_PAID, "pay A is done");
-            assert_eq!(told, expected, "killed at {seq}: {done:?}");
-            unpaid += 1;
-        } else {
-            assert_eq!(told, expected, "killed at {seq}");
-        }
+    };
+    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(kills))));
+    (killed.into_inner(), unpaid.into_inner())
+}
+
+/// Victims that run at a time.
+const AT_A_TIME: usize = 2;
+
+/// Kills a process at a step and lets the next one finish. Returns how often it paid, or `None` if it was finished
+/// before that step.
+fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    if spawn(folder.path(), scenario, Some(seq)).success() {
+        return None;
     }
-    (killed, unpaid)
+    assert!(spawn(folder.path(), scenario, None).success(), "not resumed after a kill at {seq}");
+    let (told, done) = outcome(folder.path());
+    let published = read(folder.path(), async |abide| {
+        let sql = "SELECT group_concat(data) FROM run_events";
+        let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
+        found[0].0.clone()
+    });
+    assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
+    let paid = done.iter().filter(|what| *what == "pay A").count();
+    assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
+    let told = match paid < scenario.pays {
+        // A helper reports the failure to its own model only.
+        true => told.replace(NOT_PAID, "pay A is done"),
+        false => told,
+    };
+    assert_eq!(told, expected, "killed at {seq}: {done:?}");
+    Some(paid)
 }
 
 /// How the transcripts end, with and without a payment.
