@@ -75,9 +75,11 @@ impl AgentTool {
         as_tool: Option<&AsTool>,
         as_handoff: Option<&AsHandoff>,
     ) -> Vec<AgentTool> {
+        // The name of an inline agent begins with that of its parent.
+        let short = agent.rsplit('/').next().unwrap_or(agent);
         let about = |own: &Option<String>| own.clone().or_else(|| description.map(str::to_owned));
         let tool = as_tool.map(|tool| AgentTool {
-            name: tool.name.clone().unwrap_or_else(|| agent.to_owned()),
+            name: tool.name.clone().unwrap_or_else(|| short.to_owned()),
             agent: agent.to_owned(),
             kind: AgentToolKind::Delegates,
             description: about(&tool.description)
@@ -89,7 +91,7 @@ impl AgentTool {
             }),
         });
         let handoff = as_handoff.map(|handoff| AgentTool {
-            name: handoff.name.clone().unwrap_or_else(|| format!("handoff_to_{agent}")),
+            name: handoff.name.clone().unwrap_or_else(|| format!("handoff_to_{short}")),
             agent: agent.to_owned(),
             kind: AgentToolKind::HandsOff,
             description: about(&handoff.description)

@@ -28,13 +28,15 @@ impl Composition {
     ) -> Result<Result<Composition, Failure>, Error> {
         let mut composition = Composition::default();
         for subagent in &definition.subagents {
+            let agent = subagent.registered_name(&definition.name);
             let tools = match subagent {
-                Subagent::Inline(inline) => inline.agent_tools(),
-                Subagent::Named(name) => newest(abide, name)
-                    .await?
-                    .as_ref()
-                    .map(AgentDefinition::agent_tools)
-                    .unwrap_or_default(),
+                Subagent::Inline(inline) => {
+                    AgentDefinition { name: agent, ..(**inline).clone() }.agent_tools()
+                }
+                Subagent::Named(name) => {
+                    let named = newest(abide, name).await?;
+                    named.as_ref().map(AgentDefinition::agent_tools).unwrap_or_default()
+                }
             };
             match tools.is_empty() {
                 true => composition.tasks.push(subagent.name().to_owned()),

@@ -98,7 +98,12 @@ async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let arguments = claimed.arguments.value();
     let (agent, task) = match driver.composition.tool(&claimed.tool_name) {
         Some(tool) => (tool.agent.clone(), input(&arguments)),
-        None => (text(&arguments["agent"]), text(&arguments["task"])),
+        None => {
+            let (named, task) = (text(&arguments["agent"]), text(&arguments["task"]));
+            let subagent = driver.definition.subagents.iter().find(|it| it.name() == named);
+            let own = &driver.definition.name;
+            (subagent.map_or(named, |subagent| subagent.registered_name(own)), task)
+        }
     };
     let seconds = driver.definition.limits.delegation_seconds;
     let start = StartChildRun {

@@ -12,7 +12,7 @@ use crate::runtime_error::RuntimeError;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{HandoffEntry, RequestedCall};
-use crate::{delegate, handoff, model_call, program, tool_calls};
+use crate::{delegate, handoff, model_call, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -24,6 +24,7 @@ impl Driver {
         let ended = match halted {
             StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
             StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 // The same request would be refused again, so the run fails with that error.
@@ -58,6 +59,7 @@ impl Driver {
                 NextStep::Ask => {
                     self.check_limits()?;
                     structured::check_repairs(self)?;
+                    restart::of_answer(self).await?;
                     model_call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
@@ -234,6 +236,10 @@ impl Driver {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
+        }
+        let said = next_step::last_answer(&self.run, &self.entries);
+        if let Some(stop) = said.and_then(|(_, said)| said.stop) {
+            output.insert("stop_reason".to_owned(), json!(stop));
         }
         match judged {
             StructuredAnswer::Free => {}

@@ -205,6 +205,7 @@ async fn drive(
         run,
         entries: Vec::new(),
         stop,
+        has_asked: false,
     };
     driver.drive().await.map(drop)
 }

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 
-use abide_client::{Call, NewRunEvent, RunEventKind};
+use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
 use abide_models::{
     ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
     ModelResponse, StructuredOutput, ToolSpec,
@@ -21,7 +21,7 @@ use crate::model_choice::{self, spent};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
-use crate::{budget, delegate, handoff, next_step, plan, structured, tool_calls, verdict};
+use crate::{budget, delegate, handoff, next_step, plan, stopped, structured, tool_calls, verdict};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -125,6 +125,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     let mut gathered: Vec<NewRunEvent> = Vec::new();
     let mut held = HeldAnswer::new(driver.guardrails());
     let mut writing: Option<Writing<'_>> = None;
+    let since = driver.run.events + 1;
     let answer = loop {
         tokio::select! {
             biased;
@@ -142,7 +143,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
             }
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
-                Some(Ok(event)) => gather(&mut gathered, &mut held, event),
+                Some(Ok(event)) => gather(&mut gathered, &mut held, event, since),
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
@@ -162,8 +163,14 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     Ok(UnsavedResponse { answer, rest: gathered, held, held_reasoning })
 }
 
-/// Adds an event of the model to the buffer, as far as guardrails have cleared it.
-fn gather(gathered: &mut Vec<NewRunEvent>, held: &mut HeldAnswer<'_>, event: ModelEvent) {
+/// Adds an event of the model to the buffer, as far as guardrails have cleared it. The answer's first event has the
+/// number `since`.
+fn gather(
+    gathered: &mut Vec<NewRunEvent>,
+    held: &mut HeldAnswer<'_>,
+    event: ModelEvent,
+    since: i64,
+) {
     match event {
         ModelEvent::Text(text) => {
             if let Some(text) = held.add(&text) {
@@ -177,7 +184,8 @@ fn gather(gathered: &mut Vec<NewRunEvent>, held: &mut HeldAnswer<'_>, event: Mod
         }
         ModelEvent::Restarted(restart) => {
             held.restart();
-            let data = json!({"error": restart.error.message, "code": restart.error.code(),
+            let data = json!({"since": since, "error": restart.error.message,
+                "code": restart.error.code(),
                 "provider": restart.provider, "model": restart.model, "attempt": restart.attempt});
             gathered.push(run_event(RunEventKind::Restart, data));
         }
@@ -255,10 +263,15 @@ async fn put_on_record(
     }
     events.push(model_choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
+    let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
+    if let Some(failure) = stopped::failure(&answer) {
+        let spent = spent(&answer, answer.calls.len());
+        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
+    }
     let calls = asked(driver, iteration, &answer.calls);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
-    requests.extend(withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it))));
+    requests.extend(withheld);
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
     let said = AssistantEntry {
@@ -270,6 +283,7 @@ async fn put_on_record(
         provider: answer.provider,
         model: answer.model,
         past_limit: past_limit(driver, allowed),
+        stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let message = Call::of(driver.message("assistant", answer.text, &said));
@@ -344,6 +358,7 @@ async fn withhold(
         provider: answer.provider,
         model: answer.model,
         withheld: true,
+        stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let original = json!({"text": answer.text, "reasoning": answer.reasoning,
@@ -351,6 +366,32 @@ async fn withhold(
     let original = Call::of(driver.run_lease.withhold(iteration, original));
     let message = Call::of(driver.message("assistant", message, &said));
     driver.record(&events, Some(&spent), vec![original, message]).await
+}
+
+/// Ends the run after an answer that is not complete. The text stays in the session; calls do not run.
+async fn end_incomplete(
+    driver: &Driver,
+    answer: ModelResponse,
+    failure: Failure,
+    (events, spent): (&[NewRunEvent], &ModelUsage),
+    withheld: Option<Call>,
+) -> Step {
+    let said = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        iteration: driver.run.iterations + 1,
+        reasoning: answer.reasoning,
+        provider: answer.provider,
+        model: answer.model,
+        stop: stopped::reason(&answer.stop),
+        ..AssistantEntry::default()
+    };
+    let text = answer.text;
+    let message = (!text.is_empty()).then(|| driver.message("assistant", text, &said));
+    let message = message.map(|message| Call::of(message.kind(PARTIAL)));
+    let failed = driver.run_lease.failed(failure.code, failure.message);
+    let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
+    driver.record(events, Some(spent), all).await?;
+    Err(StepError::Ended)
 }
 
 /// How many answers the model has given since the tool call limit was reached, including this one.

@@ -42,14 +42,15 @@ pub(crate) use start::{NewRun, begin};
 pub use wait::wait_run;
 pub(crate) use wait::wake;
 
-/// Version 3: a delegated run reports to the runs above it, and makes them wait. Only the rules change.
-const DELEGATIONS_REPORT: &str = "";
+/// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
+const DELEGATIONS_REPORT: &str = "SELECT 1";
 
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("run")
         .step(waiting::FILL_RUNS)
+        .step(stop::WAKE_SESSIONS)
         .step(DELEGATIONS_REPORT)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<RunEvent>(RowVisibility::InScope)

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use abide_engine::{Engine, Tuning, verify_file};
 use abide_schema::reducer::Caller;
-use abide_schema::{Code, Seq};
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Seq, Value};
 use rusqlite::Connection;
 use serde_json::{Map, json};
 
@@ -83,6 +84,42 @@ fn concurrent_calls_share_a_commit() {
         assert_eq!(seqs, (3..203).collect::<Vec<_>>());
         let commits = world.engine().metrics().commits_total.get() - before;
         assert!(commits <= 3, "{commits} commits for 200 concurrent calls");
+    });
+}
+
+/// A batch has no savepoint until one is refused after it wrote: then its group runs again, with savepoints, and so do
+/// the batches of the next groups. So refused batches repeat one group in 256.
+#[test]
+fn refused_batches_leave_nothing_and_repeat_one_group() {
+    run(async {
+        let world = World::new();
+        world.session("s1").await;
+        let call = |session: &str| BatchCall {
+            reducer: "append_message".to_owned(),
+            args: json!({"session_id": session, "role": "user", "content": "from a batch"}),
+        };
+        let (sound, refused) = ([call("s1"), call("s1")], [call("s1"), call("missing")]);
+        for _ in 0..20 {
+            let engine = world.engine();
+            // They are in one group: the first waits for the writer while the others arrive.
+            let foreign = hold_the_write_lock(&world.path());
+            let caller = Caller::new("local");
+            let (first, second, third) = tokio::join!(
+                engine.batch(&caller, &refused, None),
+                engine.batch(&caller, &sound, None),
+                async {
+                    drop(foreign);
+                    engine.batch(&caller, &refused, None).await
+                },
+            );
+            assert_eq!(first.unwrap_err().code, Code::NotFound);
+            assert_eq!(third.unwrap_err().code, Code::NotFound);
+            second.unwrap();
+        }
+        let reruns = world.engine().metrics().savepoint_reruns_total.get();
+        assert_eq!(reruns, 1, "only the first refused batch");
+        let written = "SELECT count(*), max(seq) FROM agent_state WHERE content = 'from a batch'";
+        assert_eq!(*world.rows(written).await[0], [Value::Integer(40), Value::Integer(42)]);
     });
 }
 

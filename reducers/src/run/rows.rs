@@ -61,7 +61,8 @@ pub enum RunEventKind {
     Error,
     /// `{content}`: a piece of the model's reasoning.
     Reasoning,
-    /// Events since a `seq` are void: the model's answer was cut off, and it is asked again.
+    /// `{since, code, error}`: the answer starts again; its `token` and `reasoning` events from the number `since` on
+    /// are void.
     Restart,
     /// A line of an external program, unchanged.
     Line,
@@ -291,10 +292,10 @@ fn tell_above(
 /// The status of a run that reports an event of a run that it delegated.
 const DELEGATING: &str = "delegating";
 
-/// Whether the rules before version 3 of runs apply, in a replay: a delegated run reported only to itself, had only the
+/// Whether the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself, had only the
 /// time limit that its parent was started with, and did not make its parent wait.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before("run", 3)
+    ctx.is_before("run", 4)
 }
 
 /// Adds a driver's events; the events that end a turn are not allowed here.
