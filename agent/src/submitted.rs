@@ -113,7 +113,7 @@ mod tests {
                 "subagents": [{"name": "helper", "system_prompt": "Help.", "as_tool": {"name": "help"}}],
                 "interrupt_on": {"help": true, "task": true}}),
             expect![[r#"
-                helper native: false says "Help."
+                clerk/helper native: false says "Help."
                 clerk native: false says "Be kind.""#]],
         );
         check(
