@@ -53,6 +53,25 @@ async fn as_tool_is_a_tool_under_its_own_name() {
     fixture.close().await;
 }
 
+/// An inline agent belongs to its parent, and so does its name. The tool has the short name.
+#[tokio::test]
+async fn an_inline_agent_can_be_a_tool() {
+    let clerk = "config: { provider: script }\nsubagents:\n  \
+                 - { name: helper, as_tool: {}, config: { provider: other } }\n";
+    let script = "answers:\n  \
+        - { calls: [{ name: helper, arguments: { input: Where? } }] }\n  - text: There.\n";
+    let models = providers(&[("script", script), ("other", "answers: [{ text: In B. }]")]);
+    let plan = FixtureOptions { models, ..FixtureOptions::of(clerk, "answers: []") };
+    let fixture = open(plan).await;
+    let run = fixture.begin("Where?").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "There.");
+    let sql = "SELECT agent FROM runs ORDER BY agent";
+    let agents: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(agents, [("clerk".to_owned(),), ("clerk/helper".to_owned(),)]);
+    fixture.close().await;
+}
+
 #[tokio::test]
 async fn as_tool_checks_the_arguments_and_passes_them_as_json() {
     let input = "as_tool: { name: sum, input: { type: object, required: [a, b], properties: \
