@@ -14,6 +14,7 @@ mod events;
 mod golden;
 mod jwts;
 mod probes;
+mod responses;
 mod runs;
 mod shutdown;
 mod sockets;
