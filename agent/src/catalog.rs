@@ -2,6 +2,7 @@
 //! does not store registrations.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use abide_client::{Abide, Error};
 use abide_tools::Tools;
 
 use crate::cycles::Delegations;
-use crate::definition::{AgentDefinition, PromptStore, Subagent};
+use crate::definition::{AgentDefinition, PromptStore};
 use crate::definition_error::DefinitionError;
 use crate::{folder_texts, native};
 
@@ -25,8 +26,21 @@ pub struct Catalog {
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
+    /// The line, from 1, if it is known.
+    pub line: Option<u64>,
     /// The error.
     pub error: DefinitionError,
+}
+
+impl fmt::Display for Problem {
+    /// `path:line: error`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        write!(f, " {}", self.error)
+    }
 }
 
 /// The content of the folder at one point in time.
@@ -36,6 +50,8 @@ pub(crate) struct CatalogSnapshot {
     pub(crate) definitions: Vec<AgentDefinition>,
     /// The agents that each file defines: its own agent and its inline subagents.
     pub(crate) files: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// The file of each agent that is not native and not inline.
+    pub(crate) sources: BTreeMap<String, PathBuf>,
     /// Files that are not valid definitions.
     pub(crate) problems: Vec<Problem>,
 }
@@ -67,34 +83,50 @@ impl Catalog {
 
     /// As [`Catalog::read`], with the agents of each file.
     pub(crate) fn reading(&self) -> CatalogSnapshot {
+        let mut reading = CatalogSnapshot::default();
+        let mut valid: BTreeMap<String, Vec<(PathBuf, AgentDefinition)>> = BTreeMap::new();
+        for path in self.files() {
+            let read = read(&self.folder, &path).and_then(|definition| self.ready(definition));
+            match read {
+                Ok(definition) => {
+                    valid.entry(definition.name.clone()).or_default().push((path, definition));
+                }
+                Err(error) => reading.problems.push(self.problem(path, error)),
+            }
+        }
         let mut found = BTreeMap::new();
         for native in native::definitions(&self.tools.declarations()) {
             if let Ok(native) = self.ready(native) {
                 found.insert(native.name.clone(), native);
             }
         }
-        let mut reading = CatalogSnapshot::default();
-        let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
-        for path in self.files() {
-            let read = read(&self.folder, &path).and_then(|definition| self.ready(definition));
-            match read {
-                Ok(definition) => match taken.insert(definition.name.clone(), path.clone()) {
-                    None => {
-                        reading.files.insert(path, names_of(&definition));
-                        found.insert(definition.name.clone(), definition);
-                    }
-                    Some(other) => {
-                        let why = format!("{} also defines {}", other.display(), definition.name);
-                        let error = DefinitionError::Contradiction(why);
-                        reading.problems.push(Problem { path, error });
-                    }
-                },
-                Err(error) => reading.problems.push(Problem { path, error }),
+        for (name, mut files) in valid {
+            match (files.pop(), &files[..]) {
+                (Some((path, definition)), []) => {
+                    reading.files.insert(path.clone(), names_of(&definition));
+                    reading.sources.insert(name.clone(), path);
+                    found.insert(name, definition);
+                }
+                (last, others) => {
+                    // None of them is used: any choice would depend on the names of the files.
+                    let paths = others.iter().chain(&last).map(|(path, _)| path);
+                    reading.problems.extend(duplicates(&name, &paths.collect::<Vec<_>>()));
+                }
             }
         }
-        let definitions: Vec<AgentDefinition> = found.into_values().collect();
-        refuse_cycles(&mut reading, definitions, &taken);
+        refuse_cycles(&mut reading, found.into_values().collect());
+        reading.problems.sort_by(|one, other| one.path.cmp(&other.path));
         reading
+    }
+
+    /// The problem of a file, with the line that the error concerns.
+    pub(crate) fn problem(&self, path: PathBuf, error: DefinitionError) -> Problem {
+        let line = error.line().or_else(|| {
+            let below = path.strip_prefix(&self.folder).unwrap_or(&path);
+            let text = folder_texts::read(&self.folder, below, &ENDINGS).ok()?;
+            error.subject().and_then(|subject| folder_texts::line_of(&text, subject))
+        });
+        Problem { path, line, error }
     }
 
     /// Resolves the texts of a definition and checks it against the available tools.
@@ -114,12 +146,9 @@ impl Catalog {
     pub async fn register(abide: &Abide, definitions: &[AgentDefinition]) -> Result<(), Error> {
         // Subagents come first: a definition is validated against its subagents as they are registered at that
         // time.
-        for definition in Delegations::of(definitions).sorted(definitions) {
-            for subagent in &definition.subagents {
-                if let Subagent::Inline(inline) = subagent {
-                    abide.call(inline.to_register()).await?;
-                }
-            }
+        let all: Vec<AgentDefinition> =
+            definitions.iter().flat_map(AgentDefinition::with_inline).collect();
+        for definition in Delegations::of(&all).sorted(&all) {
             abide.call(definition.to_register()).await?;
         }
         Ok(())
@@ -139,6 +168,14 @@ impl Catalog {
         told.collect()
     }
 
+    /// A problem of `abide.yaml`.
+    pub(crate) fn problem_of_config(&self, error: DefinitionError) -> Problem {
+        let path = self.folder.join("abide.yaml");
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = error.subject().and_then(|subject| folder_texts::line_of(&text, subject));
+        Problem { path, line, error }
+    }
+
     fn files(&self) -> Vec<PathBuf> {
         listed(&self.folder.join("agents"), &ENDINGS)
     }
@@ -147,26 +184,31 @@ impl Catalog {
 /// File name extensions of definitions.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "md"];
 
-/// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
-fn refuse_cycles(
-    reading: &mut CatalogSnapshot,
-    definitions: Vec<AgentDefinition>,
-    files: &BTreeMap<String, PathBuf>,
-) {
-    let delegations = Delegations::of(&definitions);
-    let cycle = |definition: &AgentDefinition| {
-        // Inline subagents count as well.
-        let mut names = names_of(definition).into_iter();
-        names.find_map(|name| Some(delegations.cycle_of(&name)?.join(" → ")))
+/// The problems of files that define an agent of the same name.
+fn duplicates(name: &str, paths: &[&PathBuf]) -> Vec<Problem> {
+    let of = |path: &&PathBuf| {
+        let others = paths.iter().filter(|other| *other != path);
+        let others: Vec<String> = others.map(|other| other.display().to_string()).collect();
+        let why = format!("{} also defines agent {name}", others.join(" and "));
+        let error = DefinitionError::Contradiction(why);
+        Problem { path: path.to_path_buf(), line: None, error }
     };
-    let cycles: Vec<Option<String>> = definitions.iter().map(cycle).collect();
-    for (definition, cycle) in definitions.into_iter().zip(cycles) {
-        match (cycle, files.get(&definition.name)) {
+    paths.iter().map(of).collect()
+}
+
+/// Keeps the definitions that are not part of a delegation cycle. Files of the others are reported as problems.
+fn refuse_cycles(reading: &mut CatalogSnapshot, definitions: Vec<AgentDefinition>) {
+    let delegations = Delegations::of(&definitions);
+    for definition in definitions {
+        // Inline subagents count as well.
+        let mut names = names_of(&definition).into_iter();
+        let cycle = names.find_map(|name| Some(delegations.cycle_of(&name)?.join(" → ")));
+        match (cycle, reading.sources.get(&definition.name).cloned()) {
             (None, _) => reading.definitions.push(definition),
             (Some(cycle), Some(path)) => {
-                reading.files.remove(path);
+                reading.files.remove(&path);
                 let error = DefinitionError::Cycle(cycle);
-                reading.problems.push(Problem { path: path.clone(), error });
+                reading.problems.push(Problem { path, line: None, error });
             }
             (Some(_), None) => {}
         }
@@ -175,11 +217,7 @@ fn refuse_cycles(
 
 /// The agents that a definition creates.
 pub(crate) fn names_of(definition: &AgentDefinition) -> BTreeSet<String> {
-    let inline = definition.subagents.iter().filter_map(|subagent| match subagent {
-        Subagent::Inline(inline) => Some(inline.name.clone()),
-        Subagent::Named(_) => None,
-    });
-    inline.chain([definition.name.clone()]).collect()
+    definition.with_inline().into_iter().map(|it| it.name).collect()
 }
 
 fn listed(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {

@@ -32,6 +32,16 @@ impl AgentEvent {
         matches!(self.kind, RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt)
     }
 
+    /// If the event announces that an answer starts again: the number of its first piece. The `token` and `reasoning`
+    /// events from that number up to this event are void.
+    #[must_use]
+    pub fn void_since(&self) -> Option<i64> {
+        match self.kind {
+            RunEventKind::Restart => self.data["since"].as_i64(),
+            _ => None,
+        }
+    }
+
     /// Whether the event ends the run.
     #[must_use]
     pub fn ends_run(&self) -> bool {

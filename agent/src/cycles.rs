@@ -5,38 +5,33 @@ use std::convert::Infallible;
 
 use abide_client::delegation_cycle;
 
-use crate::definition::{AgentDefinition, Subagent};
+use crate::definition::AgentDefinition;
 
 /// By agent, the agents that it may delegate to.
 #[derive(Debug, Default)]
-pub(crate) struct Delegations<'a>(BTreeMap<&'a str, Vec<&'a str>>);
+pub(crate) struct Delegations(BTreeMap<String, Vec<String>>);
 
-impl<'a> Delegations<'a> {
-    pub(crate) fn of(
+impl Delegations {
+    /// The graph of definitions and their inline subagents.
+    pub(crate) fn of<'a>(
         definitions: impl IntoIterator<Item = &'a AgentDefinition>,
-    ) -> Delegations<'a> {
-        let mut delegations = Delegations::default();
-        let mut open: Vec<&AgentDefinition> = definitions.into_iter().collect();
-        while let Some(definition) = open.pop() {
-            let names = definition.subagents.iter().map(Subagent::name);
-            delegations.0.entry(&definition.name).or_default().extend(names);
-            open.extend(definition.subagents.iter().filter_map(|subagent| match subagent {
-                Subagent::Inline(inline) => Some(&**inline),
-                Subagent::Named(_) => None,
-            }));
-        }
-        delegations
+    ) -> Delegations {
+        let all = definitions.into_iter().flat_map(AgentDefinition::with_inline);
+        Delegations(all.map(|it| (it.name.clone(), it.delegates().collect())).collect())
     }
 
     /// The cycle that an agent is part of, as names in order with the first name repeated at the end.
     pub(crate) fn cycle_of(&self, name: &str) -> Option<Vec<String>> {
-        let of = |name: &str| self.0.get(name).into_iter().flatten().map(|it| (*it).to_owned());
-        let Ok(cycle) = delegation_cycle(name, |name| Ok::<_, Infallible>(of(name).collect()));
+        let of = |name: &str| self.0.get(name).cloned().unwrap_or_default();
+        let Ok(cycle) = delegation_cycle(name, |name| Ok::<_, Infallible>(of(name)));
         cycle
     }
 
     /// The definitions in an order in which an agent comes after those that it delegates to.
-    pub(crate) fn sorted(&self, definitions: &'a [AgentDefinition]) -> Vec<&'a AgentDefinition> {
+    pub(crate) fn sorted<'a>(
+        &'a self,
+        definitions: &'a [AgentDefinition],
+    ) -> Vec<&'a AgentDefinition> {
         let by_name: BTreeMap<&str, &AgentDefinition> =
             definitions.iter().map(|it| (it.name.as_str(), it)).collect();
         let (mut sorted, mut seen) = (Vec::new(), BTreeSet::new());
@@ -48,7 +43,7 @@ impl<'a> Delegations<'a> {
                     sorted.extend(by_name.get(name).copied());
                 } else if seen.insert(name) {
                     open.push((name, true));
-                    open.extend(self.0.get(name).into_iter().flatten().map(|to| (*to, false)));
+                    open.extend(self.0.get(name).into_iter().flatten().map(|to| (&**to, false)));
                 }
             }
         }

@@ -3,14 +3,17 @@
 //! A definition is **resolved** before it is registered: the prompt, instruction files and skills are read and
 //! stored in `instructions`. A revision therefore contains the complete instructions and does not depend on files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::CliConfig;
 use abide_tools::{Parameters, Selection, Tools};
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::definition_error::{DefinitionError, NAME_CHARS};
@@ -19,7 +22,7 @@ use crate::{folder_texts, plan};
 
 /// An agent. Every field except the name is optional.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "an agent definition: a map of its fields")]
 pub struct AgentDefinition {
     /// The name; the default is the name of the file.
     pub name: String,
@@ -82,7 +85,7 @@ pub struct AgentDefinition {
 
 /// The source of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, {file: NAME} or {store: NAME@VERSION}")]
 pub enum PromptSource {
     /// The text itself.
     Inline(String),
@@ -109,23 +112,59 @@ pub trait PromptStore: Send + Sync {
 }
 
 /// An agent that another agent may delegate tasks to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Subagent {
     /// A reference by name.
     Named(String),
-    /// An inline definition, visible only to this agent.
+    /// An inline definition. It belongs to this agent: no other agent can name it.
     Inline(Box<AgentDefinition>),
 }
 
+/// Separates the name of an inline agent from that of its parent: `boss/helper`. No other name contains it.
+pub(crate) const OF_PARENT: char = '/';
+
 impl Subagent {
-    /// Its name.
+    /// Its name, as the agent that delegates to it writes it.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Subagent::Named(name) => name,
             Subagent::Inline(definition) => &definition.name,
         }
+    }
+
+    /// The name under which it is registered: that of an inline agent begins with the name of its parent.
+    #[must_use]
+    pub fn registered_name(&self, parent: &str) -> String {
+        match self {
+            Subagent::Named(name) => name.clone(),
+            Subagent::Inline(definition) => format!("{parent}{OF_PARENT}{}", definition.name),
+        }
+    }
+}
+
+/// Unlike a derived implementation, it reports errors of an inline definition with their reason.
+impl<'de> Deserialize<'de> for Subagent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Subagent, D::Error> {
+        struct NameOrDefinition;
+        impl<'de> Visitor<'de> for NameOrDefinition {
+            type Value = Subagent;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of an agent, or an agent definition")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Subagent, E> {
+                Ok(Subagent::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Subagent, A::Error> {
+                let definition = AgentDefinition::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Subagent::Inline(Box::new(definition)))
+            }
+        }
+        from.deserialize_any(NameOrDefinition)
     }
 }
 
@@ -136,7 +175,7 @@ pub struct Permission(pub bool);
 
 /// The model and its parameters. Missing fields take the server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "the model and its parameters: a map")]
 pub struct AgentConfig {
     /// The provider's id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,7 +202,7 @@ pub struct AgentConfig {
 
 /// A model of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a model: a map with provider, model or both")]
 pub struct ModelChoice {
     /// The provider's id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,7 +214,7 @@ pub struct ModelChoice {
 
 /// Limits of one run. A missing field means no limit, unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "limits: a map")]
 pub struct Limits {
     /// Maximum number of tool calls; the default is 50.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +239,9 @@ pub struct Limits {
     pub cost_usd: Option<f64>,
 }
 
+/// How deep inline subagents can be nested: as deep as runs can delegate.
+const INLINE_DEPTH: usize = 5;
+
 /// Default number of tool calls of a run, taken from the system that these limits are modelled on.
 const TOOL_CALLS: i64 = 50;
 const PARALLEL_TOOLS: usize = 5;
@@ -222,9 +264,12 @@ impl AgentDefinition {
     /// Parses YAML. JSON is valid YAML, too.
     ///
     /// # Errors
-    /// [`DefinitionError::Malformed`] with the line.
+    /// [`DefinitionError::Malformed`], with the line if it is known.
     pub fn from_yaml(text: &str) -> Result<AgentDefinition, DefinitionError> {
-        serde_saphyr::from_str(text).map_err(|why| DefinitionError::Malformed(why.to_string()))
+        serde_saphyr::from_str(text).map_err(|why| {
+            let line = why.location().map(|at| at.line()).filter(|line| *line > 0);
+            DefinitionError::malformed(why.without_snippet().to_string(), line)
+        })
     }
 
     /// Parses Markdown with YAML front matter between two `---` lines. The text below is the system prompt. The
@@ -237,7 +282,7 @@ impl AgentDefinition {
         let (front, body) = front_matter(text)?;
         let mut definition = match front.trim() {
             "" => AgentDefinition::default(),
-            front => AgentDefinition::from_yaml(front)?,
+            _ => AgentDefinition::from_yaml(front).map_err(below_first_line)?,
         };
         if definition.system_prompt.is_some() {
             let twice =
@@ -315,6 +360,7 @@ impl AgentDefinition {
                 return contradiction(&format!("limits.{name} is negative"));
             }
         }
+        self.check_subagents()?;
         if let Some(schema) = &self.response_format {
             Parameters::of(schema).map_err(|why| {
                 DefinitionError::Contradiction(format!(
@@ -323,6 +369,58 @@ impl AgentDefinition {
             })?;
         }
         Ok(())
+    }
+
+    /// Checks the names of the subagents: the model chooses among them by name, and only an inline agent has its
+    /// parent in its name.
+    fn check_subagents(&self) -> Result<(), DefinitionError> {
+        let contradiction = |why: String| Err(DefinitionError::Contradiction(why));
+        let mut names = BTreeSet::new();
+        for subagent in &self.subagents {
+            let name = subagent.name();
+            if !names.insert(name) {
+                return contradiction(format!("agent {} has two subagents {name}", self.name));
+            }
+            if let (Subagent::Named(_), Some((parent, _))) = (subagent, name.split_once(OF_PARENT))
+            {
+                let why =
+                    format!("{name} belongs to agent {parent}, and no other agent can use it");
+                return contradiction(why);
+            }
+        }
+        if self.inline_depth() > INLINE_DEPTH {
+            let why = format!("inline subagents are nested more than {INLINE_DEPTH} deep");
+            return contradiction(why);
+        }
+        Ok(())
+    }
+
+    /// How deep inline subagents are nested; 0 if there are none.
+    fn inline_depth(&self) -> usize {
+        let inline = self.subagents.iter().filter_map(|subagent| match subagent {
+            Subagent::Inline(inline) => Some(1 + inline.inline_depth()),
+            Subagent::Named(_) => None,
+        });
+        inline.max().unwrap_or(0)
+    }
+
+    /// The agents that the definition registers, with their registered names: its inline subagents, each after
+    /// its own, and then the agent itself.
+    pub(crate) fn with_inline(&self) -> Vec<AgentDefinition> {
+        let mut all = Vec::new();
+        for subagent in &self.subagents {
+            if let Subagent::Inline(inline) = subagent {
+                let name = subagent.registered_name(&self.name);
+                all.extend(AgentDefinition { name, ..(**inline).clone() }.with_inline());
+            }
+        }
+        all.push(self.clone());
+        all
+    }
+
+    /// The registered names of the agents that it can delegate to.
+    pub(crate) fn delegates(&self) -> impl Iterator<Item = String> {
+        self.subagents.iter().map(|subagent| subagent.registered_name(&self.name))
     }
 
     /// Checks that the definition's tools are available.
@@ -369,6 +467,16 @@ impl AgentDefinition {
     }
 }
 
+/// The error of a front matter, with the line of the file: the front matter begins on the second one.
+fn below_first_line(error: DefinitionError) -> DefinitionError {
+    match error {
+        DefinitionError::Malformed { why, line } => {
+            DefinitionError::Malformed { why, line: line.map(|line| line + 1) }
+        }
+        error => error,
+    }
+}
+
 /// Splits a text into its front matter, between the first two `---` lines, and the rest.
 fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else {
@@ -382,7 +490,7 @@ fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
         at += line.len();
     }
     let open = "the front matter has no closing `---` line";
-    Err(DefinitionError::Malformed(open.to_owned()))
+    Err(DefinitionError::malformed(open, Some(1)))
 }
 
 fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {

@@ -1,17 +1,23 @@
-//! Why a definition is refused.
+//! Why a definition is refused, or cannot work.
 
+use abide_client::nearest;
 use abide_tools::ToolsError;
 
 /// Maximum length of a name, in characters.
 pub(crate) const NAME_CHARS: usize = 100;
 
-/// Why a definition is refused.
+/// Why a definition is refused, or cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
     /// Unknown field, or a value of the wrong type.
-    #[error("{0}")]
-    Malformed(String),
+    #[error("{why}")]
+    Malformed {
+        /// The reason.
+        why: String,
+        /// The line, if it is known.
+        line: Option<u64>,
+    },
     /// Invalid name.
     #[error("invalid agent name {0:?}: letters, digits, . _ and -, at most {NAME_CHARS}")]
     Name(String),
@@ -32,19 +38,162 @@ pub enum DefinitionError {
     /// Two parts of it contradict each other.
     #[error("{0}")]
     Contradiction(String),
+    /// It delegates to an agent that does not exist.
+    #[error("unknown subagent {name}; available: {}", listed(.known))]
+    Subagent {
+        /// The name.
+        name: String,
+        /// The agents that can be subagents.
+        known: Vec<String>,
+    },
+    /// It delegates to an agent that accepts no tasks.
+    #[error("agent {0} is primary and cannot be a subagent")]
+    Mode(String),
+    /// Its model cannot be used.
+    #[error("{why}")]
+    Model {
+        /// The stable code.
+        code: &'static str,
+        /// The reason.
+        why: String,
+        /// The unknown name.
+        wanted: Option<String>,
+        /// The known names.
+        known: Vec<String>,
+    },
+    /// Its program cannot run, or its runs cannot end.
+    #[error("{why}")]
+    Program {
+        /// The stable code.
+        code: &'static str,
+        /// The reason.
+        why: String,
+        /// The part of the definition that is wrong.
+        subject: String,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 impl DefinitionError {
+    /// A text that is not a definition.
+    pub(crate) fn malformed(why: impl Into<String>, line: Option<u64>) -> DefinitionError {
+        DefinitionError::Malformed { why: plain(&why.into()), line }
+    }
+
     /// A stable error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            DefinitionError::Malformed(_) => "malformed_definition",
+            DefinitionError::Malformed { .. } => "malformed_definition",
             DefinitionError::Name(_) => "bad_agent_name",
             DefinitionError::Missing { .. } => "missing_text",
             DefinitionError::Tools(error) => error.code(),
             DefinitionError::Cycle(_) => "delegation_cycle",
             DefinitionError::Contradiction(_) => "contradiction",
+            DefinitionError::Subagent { .. } => "unknown_subagent",
+            DefinitionError::Mode(_) => "wrong_mode",
+            DefinitionError::Model { code, .. } | DefinitionError::Program { code, .. } => code,
         }
     }
+
+    /// How to correct it, in one sentence, if that is known.
+    #[must_use]
+    pub fn suggestion(&self) -> Option<String> {
+        let mean = |name: &str, known: &[String]| {
+            let known = known.iter().map(String::as_str);
+            nearest(name, known).map(|name| format!("did you mean {name}?"))
+        };
+        let text = match self {
+            DefinitionError::Malformed { why, .. } => return misspelled(why),
+            DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
+                return mean(names.first()?, known);
+            }
+            DefinitionError::Subagent { name, known } => return mean(name, known),
+            DefinitionError::Model { code: "key_missing", .. } => {
+                "set the environment variable before you start the program"
+            }
+            DefinitionError::Model { wanted: Some(wanted), known, .. } => {
+                return mean(wanted, known);
+            }
+            DefinitionError::Model { code: "no_model", .. } => {
+                "name a provider and a model as models.default in abide.yaml"
+            }
+            DefinitionError::Mode(_) => "set its mode to subagent or all",
+            DefinitionError::Name(name) => {
+                let (parent, _) = name.split_once('/')?;
+                return Some(format!("an inline subagent is changed with its agent {parent}"));
+            }
+            DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
+                "write the prompt into the definition, or into a file in prompts/"
+            }
+            DefinitionError::Missing { .. } => {
+                "create the file in the agent folder, or correct its name"
+            }
+            DefinitionError::Program { code: "no_terminal_rule", .. } => {
+                "set terminal to exit_zero or to a line, or program to the program's format"
+            }
+            DefinitionError::Program { code: "missing_folder", .. } => "create the folder",
+            DefinitionError::Program { .. } => "install it, or name it with its path",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    /// Whether it depends on the environment of the process, and the definition itself is correct.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        self.code() == "key_missing"
+    }
+
+    /// The line of the error, if the parser reported it.
+    pub(crate) fn line(&self) -> Option<u64> {
+        match self {
+            DefinitionError::Malformed { line, .. } => *line,
+            _ => None,
+        }
+    }
+
+    /// The word of the definition that is wrong.
+    pub(crate) fn subject(&self) -> Option<&str> {
+        match self {
+            DefinitionError::Name(name)
+            | DefinitionError::Subagent { name, .. }
+            | DefinitionError::Mode(name) => Some(name),
+            DefinitionError::Missing { what, .. } => {
+                let file = what.rsplit(['/', ' ']).next().unwrap_or(what);
+                Some(file.strip_suffix(".md").unwrap_or(file))
+            }
+            DefinitionError::Tools(ToolsError::Unknown { names, .. }) => {
+                names.first().map(String::as_str)
+            }
+            DefinitionError::Model { wanted, .. } => wanted.as_deref(),
+            DefinitionError::Program { subject, .. } => Some(subject),
+            _ => None,
+        }
+    }
+}
+
+/// A parser's reason in the terms of YAML and JSON.
+pub(crate) fn plain(why: &str) -> String {
+    let terms = [
+        ("expected mapping start", "expected a map of fields"),
+        ("expected sequence start", "expected a list"),
+        ("unknown variant", "unknown value"),
+    ];
+    terms.iter().fold(why.to_owned(), |why, (theirs, ours)| why.replace(theirs, ours))
+}
+
+/// The known name that a misspelled one probably means, from an error that quotes the unknown name and lists the known
+/// names.
+pub(crate) fn misspelled(why: &str) -> Option<String> {
+    let (_, rest) = why.split_once("unknown ")?;
+    let wrong = rest.split('`').nth(1)?;
+    let lists = ["expected one of ", "available: ", "expected "];
+    let (_, known) = lists.iter().find_map(|before| rest.split_once(before))?;
+    let known = known.split(" at line ").next().unwrap_or_default();
+    let known = known.split(", ").map(|name| name.trim().trim_matches('`'));
+    nearest(wrong, known).map(|name| format!("did you mean {name}?"))
 }

@@ -93,7 +93,12 @@ pub(crate) async fn run(
 
 async fn begin(driver: &Driver, claimed: &ToolCall) -> Result<Run, Error> {
     let arguments = claimed.arguments.value();
-    let (agent, task) = (text(&arguments["agent"]), text(&arguments["task"]));
+    let (named, task) = (text(&arguments["agent"]), text(&arguments["task"]));
+    let subagent = driver.definition.subagents.iter().find(|it| it.name() == named);
+    let agent = match subagent {
+        Some(subagent) => subagent.registered_name(&driver.definition.name),
+        None => named,
+    };
     // A repeated call returns the same run, even if another driver held the call before.
     Ok(driver
         .abide

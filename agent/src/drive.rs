@@ -10,7 +10,7 @@ use crate::runtime_error::RuntimeError;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::RequestedCall;
-use crate::{model_call, program, tool_calls};
+use crate::{model_call, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -22,6 +22,7 @@ impl Driver {
         let ended = match halted {
             StepError::Failed(Failure { code, message }) => self.run_lease.failed(code, message),
             StepError::Aborted => self.run_lease.aborted(self.why_aborted().await?),
+            StepError::Ended => return Ok(DriveResult::Ended),
             StepError::Refused(error) => match error.code() {
                 Some(Code::LeaseLost) => return Ok(DriveResult::Lost),
                 // The same request would be refused again, so the run fails with that error.
@@ -54,6 +55,7 @@ impl Driver {
             match next_step::next(&self.run, &self.entries, &calls) {
                 NextStep::Ask => {
                     self.check_limits()?;
+                    restart::of_answer(self).await?;
                     model_call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
@@ -199,6 +201,10 @@ impl Driver {
         let mut output = Map::from_iter([("content".to_owned(), json!(text))]);
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
+        }
+        let said = next_step::last_answer(&self.run, &self.entries);
+        if let Some(stop) = said.and_then(|(_, said)| said.stop) {
+            output.insert("stop_reason".to_owned(), json!(stop));
         }
         match judged {
             StructuredAnswer::Free => {}

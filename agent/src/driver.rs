@@ -33,6 +33,8 @@ pub(crate) struct Driver {
     pub(crate) entries: Vec<AgentState>,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
+    /// Whether this driver has asked the model.
+    pub(crate) has_asked: bool,
 }
 
 impl Driver {

@@ -192,6 +192,7 @@ async fn drive(
         run,
         entries: Vec::new(),
         stop,
+        has_asked: false,
     };
     driver.drive().await.map(drop)
 }

@@ -53,6 +53,20 @@ pub(crate) fn read(
     Ok(text)
 }
 
+/// The first line, from 1, that contains a word, outside of comments.
+pub(crate) fn line_of(text: &str, word: &str) -> Option<u64> {
+    let is_part = |c: char| c.is_alphanumeric() || "_-./*".contains(c);
+    let has = |line: &str| {
+        let line = line.split(" #").next().unwrap_or_default();
+        line.match_indices(word).any(|(at, _)| {
+            let (before, after) = (&line[..at], &line[at + word.len()..]);
+            !before.ends_with(is_part) && !after.starts_with(is_part)
+        })
+    };
+    let at = text.lines().position(|line| !line.trim_start().starts_with('#') && has(line))?;
+    u64::try_from(at + 1).ok()
+}
+
 /// Opens a file without following symlinks. The path is already resolved, so a symlink in it was created
 /// afterwards.
 fn open(root: &Path, below: &Path) -> io::Result<File> {
@@ -77,6 +91,14 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn a_line_is_found_by_a_whole_word() {
+        let text = "# fly\nmodel: flying  # fly\ntools: [look,\n  fly]\n";
+        assert_eq!(line_of(text, "fly"), Some(4));
+        assert_eq!(line_of(text, "look"), Some(3));
+        assert_eq!(line_of(text, "noname"), None);
+    }
 
     /// Regression: `memory: ["abide.yaml"]` copied the provider's key into a row that every tenant could read, and
     /// symlinks were followed.

@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// One rule of a definition's `middleware`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a middleware, such as {name: guardrail, at: request, deny: REGEX, message: TEXT}"
+)]
 pub struct Guardrail {
     /// The kind of middleware; only `guardrail` exists.
     pub name: GuardrailName,
@@ -19,10 +22,21 @@ pub struct Guardrail {
 
 /// The kinds of middleware. A definition that names another kind is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", try_from = "String")]
 pub enum GuardrailName {
     /// Denies by pattern.
     Guardrail,
+}
+
+impl TryFrom<String> for GuardrailName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<GuardrailName, String> {
+        match name.as_str() {
+            "guardrail" => Ok(GuardrailName::Guardrail),
+            _ => Err(format!("unknown middleware `{name}`; available: `guardrail`")),
+        }
+    }
 }
 
 /// The text that a guardrail checks.

@@ -33,6 +33,7 @@ mod delegate;
 mod drive;
 mod driver;
 mod drivers;
+mod folder_check;
 mod folder_texts;
 mod guardrail;
 mod heartbeat;
@@ -45,19 +46,21 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod restart;
 mod run_lease;
 mod runtime;
 mod runtime_context;
 mod runtime_error;
 mod settings;
 mod step;
+mod stopped;
 mod structured;
 mod submitted;
 mod tool_calls;
 mod transcript;
 mod trusted_programs;
 
-pub use abide_tools::{Environment, McpServer, Tools};
+pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
 pub use catalog::{Catalog, Problem};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,

@@ -20,7 +20,7 @@ use crate::guardrail::{GuardrailAt, denied};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
-use crate::{delegate, next_step, plan, tool_calls};
+use crate::{delegate, next_step, plan, stopped, tool_calls};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -110,6 +110,7 @@ type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<UnsavedResponse> {
     let (mut gathered, mut said): (Vec<NewRunEvent>, String) = (Vec::new(), String::new());
     let mut writing: Option<Writing<'_>> = None;
+    let since = driver.run.events + 1;
     let answer = loop {
         tokio::select! {
             biased;
@@ -133,7 +134,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
                         ModelEvent::Restarted(_) => said.clear(),
                         _ => {}
                     }
-                    gather(&mut gathered, event);
+                    gather(&mut gathered, event, since);
                 }
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
@@ -153,13 +154,15 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     Ok(UnsavedResponse { answer, rest: gathered })
 }
 
-/// Adds an event of the model to the buffer. Consecutive chunks of the same kind are joined.
-fn gather(gathered: &mut Vec<NewRunEvent>, event: ModelEvent) {
+/// Adds an event of the model to the buffer. Consecutive chunks of the same kind are joined. The answer's first
+/// event has the number `since`.
+fn gather(gathered: &mut Vec<NewRunEvent>, event: ModelEvent, since: i64) {
     let (kind, text) = match event {
         ModelEvent::Text(text) => (RunEventKind::Token, text),
         ModelEvent::Reasoning(text) => (RunEventKind::Reasoning, text),
         ModelEvent::Restarted(restart) => {
-            let data = json!({"error": restart.error.message, "code": restart.error.code(),
+            let data = json!({"since": since, "error": restart.error.message,
+                "code": restart.error.code(),
                 "provider": restart.provider, "model": restart.model, "attempt": restart.attempt});
             gathered.push(run_event(RunEventKind::Restart, data));
             return;
@@ -218,6 +221,10 @@ async fn put_on_record(
         None => (answer.text.clone(), None),
     };
     events.push(usage(&answer));
+    if let Some(failure) = stopped::failure(&answer) {
+        let spent = spent(&answer, calls.len());
+        return end_incomplete(driver, (&answer, text, original), failure, (&events, &spent)).await;
+    }
     let mut requests = Vec::new();
     for (at, asked) in calls.iter().enumerate() {
         let arguments = tool_calls::arguments_or_text(&asked.arguments);
@@ -248,6 +255,7 @@ async fn put_on_record(
         provider: answer.provider,
         model: answer.model,
         past_limit: past_limit(driver, allowed),
+        stop: stopped::reason(&answer.stop),
         original,
     };
     let message = Call::of(driver.message("assistant", text, &said));
@@ -261,6 +269,31 @@ async fn put_on_record(
         }
         recorded => recorded,
     }
+}
+
+/// Ends the run after an answer that is not complete. The text stays in the session; calls do not run.
+async fn end_incomplete(
+    driver: &Driver,
+    (answer, text, original): (&ModelResponse, String, Option<String>),
+    failure: Failure,
+    (events, spent): (&[NewRunEvent], &ModelUsage),
+) -> Step {
+    let said = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        iteration: driver.run.iterations + 1,
+        reasoning: answer.reasoning.clone(),
+        provider: answer.provider.clone(),
+        model: answer.model.clone(),
+        stop: stopped::reason(&answer.stop),
+        original,
+        ..AssistantEntry::default()
+    };
+    let message = (!text.is_empty()).then(|| driver.message("assistant", text, &said));
+    let message = message.map(|message| Call::of(message.kind(PARTIAL)));
+    let failed = driver.run_lease.failed(failure.code, failure.message);
+    let all = message.into_iter().chain([failed.into()]).collect();
+    driver.record(events, Some(spent), all).await?;
+    Err(StepError::Ended)
 }
 
 /// How many answers the model has given since the tool call limit was reached, including this one.

@@ -1,17 +1,19 @@
 //! A foreign program as the agent. Its output lines are recorded as events of the run, each with the original line.
 //! Its final message is the answer.
 //!
-//! A program cannot be continued in the middle. If its driver crashed, the program is resumed if it reported a
-//! session id. Otherwise the run fails: the program is not restarted, because its effects are unknown.
+//! A program cannot be continued in the middle. If its driver crashed, the program may still run: the next driver ends
+//! it first, so that there is never a second one. Then the program is resumed if it reported a session id. Otherwise the
+//! run fails: the program is not restarted, because its effects are unknown.
 
-use abide_client::{Error, ModelUsage, RunEvent, RunEventKind};
+use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    Answer, CliConfig, Decision, InheritEnv, InputFormat, Prompt, Running, Usage, run,
+    Answer, CliConfig, Decision, InheritEnv, InputFormat, ProcessIdentity, Program, Prompt,
+    Running, Usage, hold,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use abide_models::ModelMessage;
 use abide_tools::Environment;
@@ -19,10 +21,11 @@ use abide_tools::Environment;
 use crate::driver::Driver;
 use crate::program_approvals::{self, OpenApprovals};
 use crate::program_output::ProgramOutput;
+use crate::restart;
 use crate::run_lease::run_event;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
-use crate::transcript::{self, AssistantEntry};
+use crate::transcript::{self, AssistantEntry, PARTIAL};
 
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
@@ -32,23 +35,26 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
-    driver.look_at_messages().await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
-    let mut config = resumed(driver, config).await?;
+    let before = Before::of(driver).await?;
+    // Also if the run is to be aborted.
+    before.end(&config).await?;
+    driver.look_at_messages().await?;
+    let mut config = before.resumed(config)?;
     inherit(&driver.shared.environment, &mut config);
     program_approvals::take_back_all(driver).await?;
     let deaf = config.input_format == InputFormat::Text;
     let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
-    let mut running = run(config, prompt(driver), None);
+    let mut running = begin(driver, config, &before).await?;
     while output.answer.is_none() {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                return Err(leave(driver, running, open, StepError::Aborted).await);
+                return Err(leave(driver, running, (open, output), StepError::Aborted).await);
             }
             () = driver.until_deadline() => {
-                return Err(leave(driver, running, open, overtime()).await);
+                return Err(leave(driver, running, (open, output), overtime()).await);
             }
             Some((request_id, decision)) = decisions.next() => {
                 open.answered(&request_id);
@@ -62,18 +68,64 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         }
         gather(driver, &mut running, &mut output);
         if output.is_pending() {
-            driver.record(&std::mem::take(&mut output.told), None, Vec::new()).await?;
+            let told = std::mem::take(&mut output.told);
+            driver.record(&told, output.new_calls().as_ref(), Vec::new()).await?;
             consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
         }
     }
     open.close(driver).await?;
-    match output.answer {
-        Some(Ok(answer)) => finish(driver, *answer, output.tool_calls).await,
-        Some(Err(failure)) => Err(StepError::Failed(failure)),
+    match output.answer.take() {
+        Some(Ok(answer)) => finish(driver, *answer, output).await,
+        Some(Err(failure)) => {
+            let failed = driver.run_lease.failed(failure.kind.code(), &failure.message);
+            output.failed = failure.answer;
+            keep(driver, output, vec![failed.into()]).await?;
+            Ok(DriveResult::Ended)
+        }
         None => {
             Err(StepError::Failed(Failure::new("bad_model_output", "the program gave no answer")))
         }
     }
+}
+
+/// Starts the program. Its identity is stored before it gets the prompt.
+async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
+    let running = hold(config, prompt(driver), None);
+    let mut events = Vec::new();
+    if before.has_begun() {
+        events.push(restart::of_program(driver).await?);
+    }
+    if let Some(process) = running.process() {
+        let data = json!({"status": "thinking", "process": process});
+        events.push(run_event(RunEventKind::Status, data));
+    }
+    if !events.is_empty() {
+        driver.record(&events, None, Vec::new()).await?;
+    }
+    running.begin();
+    Ok(running)
+}
+
+/// Records what a program that gave no answer has left: its output, its usage, and the text of the answer so far.
+async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
+    let mut told = std::mem::take(&mut output.told);
+    let rest = told.split_off(told.len().min(LINES));
+    let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
+    let answer = output.last_answer();
+    let said = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        provider: "cli".to_owned(),
+        ..AssistantEntry::default()
+    };
+    let text = answer.text.trim_end();
+    let message = driver.message("assistant", text, &said).kind(PARTIAL);
+    let message = (!text.is_empty()).then(|| Call::of(message));
+    let spent = spent(&answer, calls);
+    driver.record(&told, None, Vec::new()).await?;
+    for told in rest.chunks(LINES) {
+        driver.record(told, None, Vec::new()).await?;
+    }
+    driver.record(&[], Some(&spent), message.into_iter().chain(then).collect()).await
 }
 
 /// Collects the lines that are already available, so that one write covers many lines.
@@ -121,18 +173,18 @@ async fn consent(
 async fn leave(
     driver: &Driver,
     mut running: Running,
-    open: OpenApprovals,
+    (open, mut output): (OpenApprovals, ProgramOutput),
     why: StepError,
 ) -> StepError {
     running.cancel();
-    let mut output = ProgramOutput::default();
     while let Some(line) = running.next().await {
         output.line(&driver.definition.name, line);
     }
-    for told in output.told.chunks(LINES) {
-        if let Err(halt) = driver.record(told, None, Vec::new()).await {
-            return halt;
-        }
+    if let Some(Err(failure)) = output.answer.take() {
+        output.failed = failure.answer;
+    }
+    if let Err(halt) = keep(driver, output, Vec::new()).await {
+        return halt;
     }
     match open.close(driver).await {
         Ok(()) => why,
@@ -140,28 +192,79 @@ async fn leave(
     }
 }
 
-/// The configuration, with the session id of the previous program if there was one.
-async fn resumed(driver: &Driver, mut config: CliConfig) -> Step<CliConfig> {
-    let sql = "SELECT * FROM run_events WHERE run_id = :id AND kind IN ('line', 'status') \
-               ORDER BY number";
-    let before: Vec<RunEvent> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
-    let session = before
-        .iter()
-        .rev()
-        .find_map(|event| event.data.value()["program_session"].as_str().map(str::to_owned));
-    let began = before.iter().any(|event| event.kind == RunEventKind::Line);
-    match (began, session) {
-        (false, _) => Ok(config),
-        (true, Some(session)) => {
-            config.session = Some(session);
-            Ok(config)
-        }
-        (true, None) => {
-            let why =
-                "the runtime ended while the program ran, and the program has no session to resume";
-            Err(StepError::Failed(Failure::new("runtime_crash", why)))
+/// What previous drivers of the run recorded about the program.
+struct Before {
+    /// The last process.
+    process: Option<ProcessIdentity>,
+    /// The program's own session.
+    session: Option<String>,
+    /// Whether the program wrote a line.
+    has_lines: bool,
+}
+
+impl Before {
+    async fn of(driver: &Driver) -> Step<Before> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM run_events WHERE run_id = :id AND kind = 'line')";
+        let lines: Vec<(bool,)> = driver.abide.sql(sql).param("id", &driver.run.id).fetch().await?;
+        let process = last_status(driver, "process").await?;
+        let session = last_status(driver, "program_session").await?;
+        Ok(Before {
+            process: process.and_then(|process| serde_json::from_value(process).ok()),
+            session: session.and_then(|session| session.as_str().map(str::to_owned)),
+            has_lines: lines.first().is_some_and(|(exists,)| *exists),
+        })
+    }
+
+    /// Whether a program was started for the run before.
+    fn has_begun(&self) -> bool {
+        self.process.is_some() || self.has_lines
+    }
+
+    /// Ends the program of a driver that crashed. Two programs would both finish and have their effects.
+    async fn end(&self, config: &CliConfig) -> Step {
+        let Some(process) = &self.process else { return Ok(()) };
+        match process.end(config.grace).await {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                tracing::info!(pid = process.pid, "ended the program that a runtime left behind");
+                Ok(())
+            }
+            Err(error) => {
+                let why = format!("the program of the previous runtime cannot be ended: {error}");
+                Err(StepError::Failed(Failure::new("runtime_crash", why)))
+            }
         }
     }
+
+    /// The configuration that resumes the program's session. A program that has written nothing is started again if
+    /// its format is known: such programs report their session before they do anything.
+    fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
+        let kind = config.program.unwrap_or_else(|| Program::of(&config.command));
+        match &self.session {
+            Some(session) => config.session = Some(session.clone()),
+            None if self.has_lines || (self.has_begun() && kind == Program::Generic) => {
+                let why = "the runtime ended while the program ran, and the program has no \
+                           session to resume";
+                return Err(StepError::Failed(Failure::new("runtime_crash", why)));
+            }
+            None => {}
+        }
+        Ok(config)
+    }
+}
+
+/// A field of the last status event that has it. Only events that drivers of this identity recorded count: other holders
+/// of the run must not choose which process is ended, or which session is resumed.
+async fn last_status(driver: &Driver, field: &str) -> Step<Option<Value>> {
+    let sql = format!(
+        "SELECT r.data -> '$.{field}' FROM run_events r JOIN events e ON e.seq = r.seq \
+         WHERE r.run_id = :id AND r.kind = 'status' AND r.data -> '$.{field}' IS NOT NULL \
+         AND e.caller = (SELECT caller FROM events WHERE seq = :token) \
+         ORDER BY r.number DESC LIMIT 1"
+    );
+    let query = driver.abide.sql(sql).param("id", &driver.run.id);
+    let found: Vec<(Json,)> = query.param("token", driver.run_lease.fencing_token).fetch().await?;
+    Ok(found.first().map(|(value,)| value.value()).filter(|value| !value.is_null()))
 }
 
 /// Adds the inherited environment variables. Some exist only in the memory of this process.
@@ -184,16 +287,23 @@ fn prompt(driver: &Driver) -> Prompt {
     Prompt { system: driver.definition.instructions.clone(), messages: messages.collect() }
 }
 
-async fn finish(driver: &Driver, answer: Answer, tool_calls: i64) -> Step<DriveResult> {
+async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> Step<DriveResult> {
     let mut output = Map::from_iter([("content".to_owned(), json!(answer.text))]);
     if let Some(schema) = &driver.definition.response_format {
         match structured::of_program(schema, answer.structured.clone(), &answer.text) {
             StructuredAnswer::Fits(value) => drop(output.insert("structured".to_owned(), value)),
-            StructuredAnswer::Mismatch(why) => return Err(structured::failed(&why)),
+            StructuredAnswer::Mismatch(why) => {
+                let Failure { code, message } = structured::mismatch(&why);
+                let failed = driver.run_lease.failed(code, message);
+                program.failed = Some(Box::new(answer));
+                keep(driver, program, vec![failed.into()]).await?;
+                return Ok(DriveResult::Ended);
+            }
             StructuredAnswer::Free => {}
         }
     }
-    let spent = spent(&answer, tool_calls);
+    let calls = program.new_calls().map_or(0, |spent| spent.tool_calls);
+    let spent = spent(&answer, calls);
     output.insert("cost_usd".to_owned(), json!(answer.cost_usd));
     output.insert("usage".to_owned(), json!(answer.usage));
     output.insert("program_session".to_owned(), json!(answer.session_id));

@@ -1,12 +1,13 @@
 //! Collects the output lines of a foreign program: the events to record, in order, and the requests to handle.
 
-use abide_client::{NewRunEvent, RunEventKind};
-use abide_programs::{Answer, Line, ProgramEvent};
+use std::collections::BTreeSet;
+
+use abide_client::{ModelUsage, NewRunEvent, RunEventKind};
+use abide_programs::{Answer, Failure, Line, ProgramEvent, Usage};
 use serde_json::{Value, json};
 
 use crate::program_plan::ProgramPlan;
 use crate::run_lease::run_event;
-use crate::step::Failure;
 
 /// Output of a program that is not handled yet.
 #[derive(Default)]
@@ -17,10 +18,18 @@ pub(crate) struct ProgramOutput {
     pub(crate) asked: Vec<ApprovalRequest>,
     /// The ids of withdrawn requests.
     pub(crate) withdrawn: Vec<String>,
-    /// The final answer.
+    /// The end: the final answer, or the failure.
     pub(crate) answer: Option<Result<Box<Answer>, Failure>>,
-    /// Number of tools that the program has run so far.
-    pub(crate) tool_calls: i64,
+    /// The answer of a program that failed.
+    pub(crate) failed: Option<Box<Answer>>,
+    /// Number of calls of the program's own tools that are not recorded yet.
+    tool_calls: i64,
+    /// The ids of all calls so far: a program may report a call more than once.
+    calls: BTreeSet<String>,
+    /// The usage that the program reported last.
+    usage: Option<Usage>,
+    /// The text since the last call of a tool.
+    said: String,
     program_plan: ProgramPlan,
 }
 
@@ -38,6 +47,22 @@ impl ProgramOutput {
         !(self.told.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
     }
 
+    /// The calls since the last time, as usage to record.
+    pub(crate) fn new_calls(&mut self) -> Option<ModelUsage> {
+        let tool_calls = std::mem::take(&mut self.tool_calls);
+        (tool_calls > 0).then(|| ModelUsage { tool_calls, ..ModelUsage::default() })
+    }
+
+    /// What a failed program reported as its answer, completed by its last text and its last usage.
+    pub(crate) fn last_answer(&mut self) -> Answer {
+        let mut answer = self.failed.take().map_or_else(Answer::default, |answer| *answer);
+        if answer.text.is_empty() {
+            answer.text = std::mem::take(&mut self.said);
+        }
+        answer.usage = answer.usage.or_else(|| self.usage.take());
+        answer
+    }
+
     /// Adds a line of an agent's program.
     pub(crate) fn line(&mut self, agent: &str, line: Line) {
         if let Some(raw) = line.raw {
@@ -50,14 +75,18 @@ impl ProgramOutput {
 
     fn event(&mut self, agent: &str, event: ProgramEvent) {
         match event {
-            ProgramEvent::AssistantDelta { text, .. } => {
+            ProgramEvent::AssistantDelta { text, parent, .. } => {
+                if parent.is_none() {
+                    self.said.push_str(&text);
+                }
                 self.tell(RunEventKind::Token, json!({"content": text}));
             }
             ProgramEvent::ThinkingDelta { text, .. } => {
                 self.tell(RunEventKind::Reasoning, json!({"content": text}));
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                self.tool_calls += 1;
+                self.called(&id);
+                self.said.clear();
                 let plan = self.program_plan.of_call(&name, &arguments);
                 self.tell(
                     RunEventKind::ToolCall,
@@ -66,6 +95,7 @@ impl ProgramOutput {
                 self.told.extend(plan);
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
+                self.called(&id);
                 let output = match output {
                     Value::String(text) => text,
                     other => other.to_string(),
@@ -85,15 +115,19 @@ impl ProgramOutput {
                 );
             }
             // Programs that report their cost do so with the answer.
-            ProgramEvent::Usage(usage) => self.used(agent, json!(usage), None),
+            ProgramEvent::Usage(usage) => {
+                self.used(agent, json!(usage), None);
+                self.usage = Some(usage);
+            }
             ProgramEvent::Final(last) => {
-                if let (Some(usage), Some(cost)) = (&last.usage, last.cost_usd) {
-                    self.used(agent, json!(usage), Some(cost));
-                }
+                self.cost(agent, &last);
                 self.answer = Some(Ok(Box::new(last)));
             }
             ProgramEvent::Error(failure) => {
-                self.answer = Some(Err(Failure::new(failure.kind.code(), failure.message)));
+                if let Some(answer) = &failure.answer {
+                    self.cost(agent, answer);
+                }
+                self.answer = Some(Err(failure));
             }
             other => {
                 if let ProgramEvent::Status { data } = &other {
@@ -102,6 +136,19 @@ impl ProgramOutput {
                 }
                 self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
             }
+        }
+    }
+
+    /// Counts a call, once.
+    fn called(&mut self, id: &str) {
+        if self.calls.insert(id.to_owned()) {
+            self.tool_calls += 1;
+        }
+    }
+
+    fn cost(&mut self, agent: &str, answer: &Answer) {
+        if let (Some(usage), Some(cost)) = (&answer.usage, answer.cost_usd) {
+            self.used(agent, json!(usage), Some(cost));
         }
     }
 

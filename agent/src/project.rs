@@ -10,10 +10,15 @@ use abide_tools::{
 use serde::Deserialize;
 
 use crate::catalog::Catalog;
+use crate::definition_error::{misspelled, plain};
 
 /// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a configuration: a map with models, http_tools, programs and mcp_servers"
+)]
 struct ProjectConfig {
     models: ModelsConfig,
     http_tools: Vec<HttpToolConfig>,
@@ -59,6 +64,17 @@ pub enum ProjectError {
     Mcp(#[from] McpError),
 }
 
+impl ProjectError {
+    /// How to correct it, in one sentence, if that is known.
+    #[must_use]
+    pub fn suggestion(&self) -> Option<String> {
+        match self {
+            ProjectError::Malformed { why, .. } => misspelled(why),
+            _ => None,
+        }
+    }
+}
+
 impl AgentProject {
     /// Opens a folder with the environment of this process. A missing folder, or one without `abide.yaml`, has no
     /// models and no tools.
@@ -101,7 +117,8 @@ fn read(path: &Path) -> Result<ProjectConfig, ProjectError> {
     let malformed = |why: String| ProjectError::Malformed { path: path.to_owned(), why };
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Ok(ProjectConfig::default()),
-        Ok(text) => serde_saphyr::from_str(&text).map_err(|why| malformed(why.to_string())),
+        Ok(text) => serde_saphyr::from_str(&text)
+            .map_err(|why| malformed(plain(&why.without_snippet().to_string()))),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(ProjectConfig::default()),
         Err(why) => Err(malformed(why.to_string())),
     }

@@ -230,8 +230,8 @@ impl Runtime {
         }
         match self.register().await {
             Ok(problems) => {
-                for Problem { path, error } in problems {
-                    tracing::warn!(path = %path.display(), %error, "invalid agent definition");
+                for problem in problems {
+                    tracing::warn!(code = problem.error.code(), "{problem}");
                 }
             }
             Err(error) => tracing::warn!(%error, "definitions could not be registered"),

@@ -10,6 +10,8 @@ pub(crate) enum StepError {
     Failed(Failure),
     /// The run was aborted.
     Aborted,
+    /// The run has ended: the step recorded its end together with other rows.
+    Ended,
     /// The step was refused, or could not be sent.
     Refused(Error),
 }

@@ -85,8 +85,13 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
 
 /// The failure of a run without a matching answer.
 pub(crate) fn failed(why: &str) -> StepError {
+    StepError::Failed(mismatch(why))
+}
+
+/// The failure of a run without a matching answer, before it is a step's result.
+pub(crate) fn mismatch(why: &str) -> Failure {
     let message = format!("the answer does not match the response_format: {why}");
-    StepError::Failed(Failure::new("response_format_mismatch", message))
+    Failure::new("response_format_mismatch", message)
 }
 
 /// The text without the code fence that many models add.

@@ -18,15 +18,11 @@ impl Catalog {
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.
     pub fn posted(&self, definition: &Value) -> Result<Vec<RegisterAgent>, DefinitionError> {
         let parsed = AgentDefinition::deserialize(definition);
-        let mut parsed = parsed.map_err(|why| DefinitionError::Malformed(why.to_string()))?;
+        let mut parsed = parsed.map_err(|why| DefinitionError::malformed(why.to_string(), None))?;
         parsed.native = false;
         check_reach(&parsed)?;
         let ready = self.ready(parsed)?;
-        let inline = ready.subagents.iter().filter_map(|subagent| match subagent {
-            Subagent::Inline(inline) => Some(inline.to_register()),
-            Subagent::Named(_) => None,
-        });
-        Ok(inline.chain([ready.to_register()]).collect())
+        Ok(ready.with_inline().iter().map(AgentDefinition::to_register).collect())
     }
 }
 
@@ -86,7 +82,7 @@ mod tests {
             &json!({"name": "clerk", "native": true, "system_prompt": "Be kind.",
                 "subagents": [{"name": "helper", "system_prompt": "Look."}, "other"]}),
             expect![[r#"
-                helper native: false says "Look."
+                clerk/helper native: false says "Look."
                 clerk native: false says "Be kind.""#]],
         );
     }
@@ -99,7 +95,7 @@ mod tests {
         );
         check(
             &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
-            expect!["malformed_definition: unknown variant `pii`, expected `guardrail`"],
+            expect!["malformed_definition: unknown middleware `pii`; available: `guardrail`"],
         );
         check(
             &json!({"name": "clerk", "tool": []}),

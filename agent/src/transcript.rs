@@ -34,6 +34,9 @@ pub(crate) struct AssistantEntry {
     /// How many answers the model had given since the tool call limit was reached, including this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) past_limit: i64,
+    /// Why the model stopped, in the provider's term, if the answer is not simply complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop: Option<String>,
     /// The original text, if a guardrail has replaced it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) original: Option<String>,

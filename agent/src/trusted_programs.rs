@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::json;
 
-use crate::definition::{AgentDefinition, Subagent};
+use crate::definition::AgentDefinition;
 
 /// The permitted pairs of agent and configuration since the runtime started. Old configurations stay permitted,
 /// because an active run keeps its revision when a file changes.
@@ -17,14 +17,9 @@ pub(crate) struct TrustedPrograms(Mutex<HashSet<(String, String)>>);
 impl TrustedPrograms {
     /// Permits the programs of a definition and its inline subagents.
     pub(crate) fn learn(&self, definition: &AgentDefinition) {
-        if let Some(program) = program(&definition.name, definition) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(program);
-        }
-        for subagent in &definition.subagents {
-            if let Subagent::Inline(inline) = subagent {
-                self.learn(inline);
-            }
-        }
+        let all = definition.with_inline();
+        let programs = all.iter().filter_map(|it| program(&it.name, it));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(programs);
     }
 
     /// Whether the runtime may drive a run of an agent.

@@ -9,13 +9,16 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::AgentDefinition;
+use abide_agent::{AgentProject, Problem};
+use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-pub(crate) use self::host::AgentHost;
+pub(crate) use self::host::{AgentHost, LoadedProject};
 use self::host::{FOLDER, open};
+use crate::cells::counted;
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -37,15 +40,16 @@ pub(crate) struct Agent {
 enum AgentCommand {
     /// Run an agent with an input, and show its events
     Run(run::Run),
-    /// List the agents
+    /// List the agents of the folder, or the registered ones with --db or --url
     List,
-    /// Check every definition, and report errors
+    /// Report everything in the folder that cannot work
     Check,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  abide agent list
+  abide agent list                                # of the folder .abide
+  abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
   abide agent check
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
@@ -74,13 +78,17 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     }
 }
 
+/// Lists the registered agents of a file or a server if one is named, and else those of the folder.
 async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
+    if options.db.is_some() || options.is_url_named {
+        return list_registered(options).await;
+    }
     let (definitions, problems) = open(options, folder).await?.catalog.read();
     for definition in definitions.iter().filter(|it| !it.hidden) {
         if options.json {
             say_json(definition)?;
         } else {
-            say(line(definition))?;
+            say(line(&definition.name, definition.mode, definition.description.as_deref()))?;
         }
     }
     if !problems.is_empty() && !options.json {
@@ -92,29 +100,59 @@ async fn list(options: &Options, folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn line(definition: &AgentDefinition) -> String {
-    let mode = json!(definition.mode);
-    let mode = mode.as_str().unwrap_or_default();
-    let about = definition.description.as_deref().unwrap_or_default();
-    one_line(&format!("{:<20}  {mode:<8}  {about}", definition.name))
+/// The agents that `GET /agents` lists.
+async fn list_registered(options: &Options) -> Result<(), Failure> {
+    let abide = connect(options, Access::Read).await?;
+    let sql = "SELECT * FROM agents WHERE hidden = 0 AND retired_at IS NULL ORDER BY name";
+    let agents: Vec<RegisteredAgent> = abide.sql(sql).fetch().await?;
+    for agent in &agents {
+        if options.json {
+            say_json(agent)?;
+        } else {
+            say(line(&agent.name, agent.mode, agent.description.as_deref()))?;
+        }
+    }
+    abide.close().await;
+    Ok(())
+}
+
+fn line(name: &str, mode: AgentMode, description: Option<&str>) -> String {
+    let about = description.unwrap_or_default();
+    one_line(&format!("{name:<20}  {:<8}  {about}", mode.as_str()))
 }
 
 async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
-    let (definitions, problems) = open(options, folder).await?.catalog.read();
-    for problem in &problems {
-        let (path, error) = (problem.path.display().to_string(), problem.error.to_string());
-        if options.json {
-            say_json(&json!({"path": path, "code": problem.error.code(), "error": error}))?;
-        } else {
-            say(format!("{path}: {error}"))?;
-        }
+    if !folder.is_dir() {
+        return Err(host::no_folder(folder).into());
     }
-    if problems.is_empty() {
+    let AgentProject { catalog, models, .. } = open(options, folder).await?;
+    let problems = catalog.check(&models, &options.environment);
+    for problem in &problems {
+        show(options, problem)?;
+    }
+    let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
+    if errors == 0 {
+        let agents = counted(catalog.read().0.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
-            false => say(format!("{} agents, no errors", definitions.len())),
+            false => say(format!("{agents}, no errors")),
         };
     }
-    let detail = format!("{} files are not valid agent definitions", problems.len());
+    let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// Shows a problem: file, line, reason, code and suggestion.
+fn show(options: &Options, problem: &Problem) -> Result<(), Failure> {
+    let error = &problem.error;
+    let severity = if error.is_warning() { "warning" } else { "error" };
+    if options.json {
+        return say_json(&json!({"path": problem.path.display().to_string(), "line": problem.line,
+            "severity": severity, "code": error.code(), "error": error.to_string(),
+            "suggestion": error.suggestion()}));
+    }
+    let hint = error.suggestion().map(|text| format!("\n  hint: {text}")).unwrap_or_default();
+    let prefix = if error.is_warning() { "warning: " } else { "" };
+    let reason = one_line(&problem.to_string());
+    say(format!("{prefix}{reason}   [{}]{hint}", error.code()))
 }

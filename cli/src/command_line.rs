@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use abide_agent::Environment;
 use abide_schema::Module;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -123,7 +124,7 @@ impl Command {
 /// ```
 #[must_use]
 pub fn main(modules: Vec<Module>) -> ExitCode {
-    let CommandLine { mut options, command } = match CommandLine::try_parse() {
+    let CommandLine { mut options, command } = match parse() {
         Ok(parsed) => parsed,
         Err(error) if usage::is_help(&error) => error.exit(),
         Err(error) => return ended(&usage::failure(&error, &CommandLine::command()), wants_json()),
@@ -134,6 +135,16 @@ pub fn main(modules: Vec<Module>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ended(&failure, options.json),
     }
+}
+
+/// Parses the command line of this process.
+fn parse() -> Result<CommandLine, clap::Error> {
+    let mut matches = CommandLine::command().try_get_matches()?;
+    let source = matches.value_source("url");
+    let mut parsed = CommandLine::from_arg_matches_mut(&mut matches)
+        .map_err(|error| error.format(&mut CommandLine::command()))?;
+    parsed.options.is_url_named = source.is_some_and(|it| it != ValueSource::DefaultValue);
+    Ok(parsed)
 }
 
 fn ended(failure: &Failure, as_json: bool) -> ExitCode {

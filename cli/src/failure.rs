@@ -22,6 +22,8 @@ pub(crate) enum Failure {
     Unverified(Refusal),
     /// A run waits for a decision; the hint is the command that decides.
     Waits(Refusal),
+    /// A run has ended without an answer; the first value is its own code.
+    Run(String, Refusal),
     /// The reader of stdout has closed it (`abide events | head`).
     OutputClosed,
     /// The reason is printed already.
@@ -38,7 +40,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::OutputClosed => 0,
-            Failure::Refused(_) | Failure::Reported => 1,
+            Failure::Refused(_) | Failure::Run(..) | Failure::Reported => 1,
             Failure::Usage(_) => 2,
             Failure::Unreachable(_) => 3,
             Failure::Unverified(_) => 4,
@@ -68,14 +70,16 @@ impl Failure {
             | Failure::Usage(refusal)
             | Failure::Unreachable(refusal)
             | Failure::Unverified(refusal)
+            | Failure::Run(_, refusal)
             | Failure::Waits(refusal) => Some(refusal),
             Failure::OutputClosed | Failure::Reported => None,
         }
     }
 
     /// The stable code; failures that never reach a server have codes of their own.
-    fn code(&self, refusal: &Refusal) -> &'static str {
+    fn code<'a>(&'a self, refusal: &'a Refusal) -> &'a str {
         match self {
+            Failure::Run(code, _) => code,
             Failure::Usage(_) => "usage",
             Failure::Unreachable(_) => "unreachable",
             Failure::Waits(_) => "waits",
@@ -89,6 +93,7 @@ impl Failure {
             Failure::Usage(_) => ("Usage", false),
             Failure::Unreachable(_) => ("Not reachable", true),
             Failure::Waits(_) => ("Waits for a decision", true),
+            Failure::Run(..) => ("The run failed", false),
             _ => return problem,
         };
         if let Some(problem) = problem.as_object_mut() {
@@ -204,6 +209,24 @@ mod tests {
                 "hint":"abide call decide_approval",
                 "retryable":true,
                 "title":"Waits for a decision",
+                "type":"about:blank"}"#]],
+        );
+    }
+
+    /// Regression: every failed run had the code `bad_transition`.
+    #[test]
+    fn a_failed_run_has_its_own_code() {
+        let refusal = || Refusal::new(Code::BadTransition, "the run failed: wrong key");
+        let failed = || Failure::Run("unauthorized".to_owned(), refusal());
+        check(failed(), false, expect!["error: the run failed: wrong key   [unauthorized]"]);
+        check(
+            failed(),
+            true,
+            expect![[r#"
+                {"code":"unauthorized",
+                "detail":"the run failed: wrong key",
+                "retryable":false,
+                "title":"The run failed",
                 "type":"about:blank"}"#]],
         );
     }

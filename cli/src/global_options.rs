@@ -34,6 +34,10 @@ pub(crate) struct Options {
     )]
     pub(crate) url: String,
 
+    /// Whether the address is named, on the command line or in the environment.
+    #[arg(skip)]
+    pub(crate) is_url_named: bool,
+
     /// Work directly on this database file, without a server
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) db: Option<PathBuf>,

@@ -16,8 +16,8 @@ pub(crate) struct GrantOptions {
     #[arg(long = "capability", value_name = "CAPABILITY", value_delimiter = ',')]
     pub(crate) capabilities: Vec<String>,
 
-    /// Its scope: it reaches rows of this scope only; repeat it for several keys
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    /// Its scope: it reaches rows of this scope only; repeated or separated by commas for several keys
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub(crate) scope: Vec<(String, String)>,
 
     /// Its rate limit: 100/1s is a burst of 100 and then 100 a second
@@ -95,6 +95,32 @@ pub(crate) fn allowance(text: &str) -> Result<RateLimit, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: `--scope tenant=acme,end_user=u1` was one key with the value `acme,end_user=u1`.
+    #[test]
+    fn keys_of_a_scope_are_separated_by_commas() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            grants: GrantOptions,
+        }
+        let parse = |args: &[&str]| {
+            let words = ["line"].iter().chain(args);
+            <Line as clap::Parser>::try_parse_from(words).map(|line| line.grants.scope())
+        };
+        let pairs = [("end_user", "u1"), ("tenant", "acme")];
+        let both: BTreeMap<String, String> =
+            pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        for args in [
+            &["--scope", "tenant=acme,end_user=u1"][..],
+            &["--scope", "tenant=acme", "--scope", "end_user=u1"],
+        ] {
+            assert_eq!(parse(args).expect("the line is valid"), Some(both.clone()), "{args:?}");
+        }
+        for wrong in ["tenant=acme,u1", "tenant=acme,", ",tenant=acme"] {
+            assert!(parse(&["--scope", wrong]).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn grants_print_as_they_are_written() {

@@ -15,7 +15,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::agent::AgentHost;
+use crate::agent::{AgentHost, LoadedProject};
 use crate::cells;
 use crate::connect::check_folder;
 use crate::failure::Failure;
@@ -171,7 +171,8 @@ pub(crate) async fn run(options: &Options, args: Serve) -> Result<(), Failure> {
         },
         None => None,
     };
-    greet(options, &engine, address, &db, requires_token)?;
+    let loaded = agents.as_ref().map(AgentHost::loaded);
+    greet(options, &engine, address, (&db, loaded), requires_token)?;
     let registry = agents.as_ref().map(AgentHost::registry);
     let served = abide_server::serve_with(engine.clone(), listener, access, registry, stop).await;
     if let Some(agents) = agents {
@@ -261,15 +262,19 @@ fn greet(
     options: &Options,
     engine: &Engine,
     address: SocketAddr,
-    db: &Path,
+    (db, agents): (&Path, Option<&LoadedProject>),
     requires_token: bool,
 ) -> Result<(), Failure> {
     let seq = engine.durable_seq();
     if options.json {
         let db = db.display().to_string();
         let listening = address.to_string();
-        return say_json(&json!({"listening": listening, "db": db, "seq": seq,
-                "requires_token": requires_token}));
+        let mut greeting = json!({"listening": listening, "db": db, "seq": seq,
+                "requires_token": requires_token});
+        if let Some(agents) = agents {
+            greeting["agents"] = json!(agents);
+        }
+        return say_json(&greeting);
     }
     let access = match (&options.token, requires_token) {
         (None, false) => {
@@ -285,11 +290,12 @@ fn greet(
     say(format!(
         "abide {version}  ·  http://{address}\n  \
            file     {db}, {events}\n  \
-           access   {access}\n  \
+           access   {access}{agents}\n  \
            try:     abide watch{at} \"SELECT id, agent, status FROM sessions\"\n  \
            then     abide call{at} create_session agent=support",
         version = env!("CARGO_PKG_VERSION"),
         db = db.display(),
+        agents = agents.map(LoadedProject::lines).unwrap_or_default(),
         events = cells::counted(seq.0.unsigned_abs(), "event"),
     ))
 }

@@ -193,7 +193,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
     let mut others = 0;
     let cycle = delegation_cycle(name, |next| -> Result<_, Abort> {
         if next == name {
-            return Ok(subagents(definition));
+            return Ok(subagents(name, definition));
         }
         others += 1;
         if others > limits::DELEGATED_AGENTS {
@@ -204,7 +204,7 @@ fn check_acyclic(ctx: &mut Context<'_>, name: &str, definition: &JsonValue) -> R
         }
         let Some(agent) = ctx.get::<Agent>(next)? else { return Ok(Vec::new()) };
         let found = ctx.get::<AgentRevision>((next, agent.revision))?;
-        Ok(found.map_or_else(Vec::new, |found| subagents(&found.definition.value())))
+        Ok(found.map_or_else(Vec::new, |found| subagents(next, &found.definition.value())))
     });
     if cycle?.is_none() {
         return Ok(());
@@ -246,13 +246,19 @@ pub fn delegation_cycle<E>(
     Ok(None)
 }
 
-/// The names of the agents that a definition delegates to, including inline definitions and theirs.
-fn subagents(definition: &JsonValue) -> Vec<String> {
-    let (mut names, mut open) = (Vec::new(), vec![definition]);
-    while let Some(definition) = open.pop() {
+/// The names of the agents that an agent delegates to, including its inline agents and those that they delegate to. The
+/// name of an inline agent begins with that of its parent.
+fn subagents(name: &str, definition: &JsonValue) -> Vec<String> {
+    let (mut names, mut open) = (Vec::new(), vec![(name.to_owned(), definition)]);
+    while let Some((parent, definition)) = open.pop() {
         for subagent in definition["subagents"].as_array().into_iter().flatten() {
-            names.extend(subagent.as_str().or(subagent["name"].as_str()).map(str::to_owned));
-            open.push(subagent);
+            if let Some(name) = subagent.as_str() {
+                names.push(name.to_owned());
+            } else if let Some(name) = subagent["name"].as_str() {
+                let name = format!("{parent}/{name}");
+                names.push(name.clone());
+                open.push((name, subagent));
+            }
         }
     }
     names

@@ -116,7 +116,7 @@ impl Task {
         self.top.get_or_insert(run_id);
         (self.session_id, self.run_id) = (child.session_id, Some(child.run_id));
         (self.up_to, self.after) = (ctx.seq, None);
-        run::stop::stop(ctx, run, Some(run::stop::CUT_OFF))?;
+        run::stop::stop_alone(ctx, run, Some(run::stop::CUT_OFF))?;
         // The run, and the row of its delegation.
         Ok(Below::Reached { rows: 2 })
     }

@@ -45,6 +45,7 @@ pub(crate) use wait::wake;
 pub fn module() -> Module {
     Module::new("run")
         .step(waiting::FILL_RUNS)
+        .step(stop::WAKE_SESSIONS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])

@@ -30,7 +30,7 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/schema", get(describe::schema))
         .route("/v1/log/{*what}", get(describe::log))
         .route("/agents", get(agents::list).post(agents::create))
-        .route("/agents/{name}", get(agents::get).patch(agents::change))
+        .route("/agents/{name}", get(agents::get).patch(agents::change).delete(agents::retire))
         .route("/capabilities", get(agents::capabilities))
         .route("/v1/agents/{name}/runs", post(runs::start))
         .route("/v1/runs/{id}", get(runs::get))

@@ -196,7 +196,98 @@ fn a_failed_run_reports_the_reason() {
     let agent_folder = AgentFolder::new("answers: [{ error: { kind: unauthorized, times: 9 } }]");
     let failed = agent_folder.clerk(&[]);
     assert_eq!(failed.code, Some(1), "{failed:?}");
-    assert!(failed.stderr.starts_with("error: the run ended with "), "{failed:?}");
+    expect![[r#"
+        error: the run ended without an answer: scripted failure   [unauthorized]
+    "#]]
+    .assert_eq(&failed.stderr);
+}
+
+/// Regression: `agent list` showed the agents of the folder, whatever `--db` or `--url` named.
+#[test]
+fn agents_are_listed_from_the_folder_a_file_or_a_server() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    agent_folder.clerk(&["--yes"]).good();
+    fs::remove_file(agent_folder.path("project/agents/clerk.yaml")).unwrap();
+    let names = |listed: String| -> Vec<String> {
+        let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+        listed.lines().map(first).collect()
+    };
+    let native = ["default", "hitl_test", "readonly"];
+    let with_clerk = ["clerk", "default", "hitl_test", "readonly"];
+    assert_eq!(names(agent_folder.run(&["agent", "list"]).good()), native);
+    let of_file = agent_folder.run(&["agent", "list", "--db", "agents.db"]).good();
+    assert_eq!(names(of_file), with_clerk);
+    let missing = agent_folder.run(&["agent", "list", "--db", "none.db"]);
+    assert!(missing.stderr.contains("none.db does not exist"), "{missing:?}");
+
+    let mut server = Server::start();
+    let url = server.url();
+    server.run(&["call", "register_agent", "name=remote", "definition={}"]).good();
+    let of_server = agent_folder.run(&["agent", "list", "--url", &url]).good();
+    assert_eq!(names(of_server), ["remote"]);
+    let mut by_variable = abide();
+    by_variable.args(["agent", "list", "--json"]).env("ABIDE_URL", &url);
+    let listed = Process::spawn(&mut by_variable).ended().good();
+    let listed: JsonValue = serde_json::from_str(&listed).unwrap();
+    assert_eq!((&listed["name"], &listed["mode"]), (&json!("remote"), &json!("primary")));
+    server.stop();
+}
+
+/// A definition that cannot work fails the check, with its file, line and a suggestion.
+#[test]
+fn a_check_reports_what_cannot_work() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    assert_eq!(agent_folder.run(&["agent", "check"]).good(), "4 agents, no errors\n");
+    let broken = "tools: [look]\nsubagents:\n  - clrk\n";
+    fs::write(agent_folder.path("project/agents/lead.yaml"), broken).unwrap();
+    let wrong = agent_folder.run(&["agent", "check"]);
+    assert_eq!(wrong.code, Some(1), "{wrong:?}");
+    expect![[r#"
+        project/agents/lead.yaml:3: unknown subagent clrk; available: none   [unknown_subagent]
+        error: the agent folder has 1 error   [bad_arguments]
+    "#]]
+    .assert_eq(&format!("{}{}", wrong.stdout, wrong.stderr));
+    let wrong = agent_folder.run(&["agent", "check", "--json"]);
+    let problem: JsonValue = serde_json::from_str(&wrong.stdout).unwrap();
+    assert_eq!((&problem["line"], &problem["code"]), (&json!(3), &json!("unknown_subagent")));
+    let misspelled = TOOLS.replace("kind: script", "kind: scirpt");
+    fs::write(agent_folder.path("project/abide.yaml"), misspelled).unwrap();
+    let wrong = agent_folder.run(&["agent", "check"]);
+    expect![[r#"
+        error: project/abide.yaml: unknown value `scirpt`, expected one of openai, openai_responses, anthropic, gemini, ollama, openai_compatible, replay, script at line 3, column 35   [bad_arguments]
+          hint: did you mean script?
+    "#]].assert_eq(&wrong.stderr);
+    let mut nowhere = abide();
+    nowhere.current_dir(agent_folder.folder.path()).args(["agent", "check"]);
+    let nowhere = Process::spawn(&mut nowhere).ended();
+    assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("there is no folder .abide   [not_found]"), "{nowhere:?}");
+}
+
+/// A server with agents says what it loaded, and what failed.
+#[test]
+fn a_server_says_which_agents_it_loaded() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    fs::write(agent_folder.path("project/agents/odd.yaml"), "tools: [fly]\n").unwrap();
+    let args = ["serve", "--listen", "127.0.0.1:0"];
+    let text = agent_folder.spawn(&args);
+    let mut greeting = String::new();
+    while !greeting.contains("try: ") {
+        greeting += &(text.line() + "\n");
+    }
+    let has = |line: &str| assert!(greeting.contains(line), "{greeting}");
+    has(
+        "  agents   clerk, default, hitl_test, readonly\n  models   script\n  tools    look, refund\n",
+    );
+    has("  failed   1 problem:  abide agent check  shows them\n");
+    let warning = text.error_line();
+    assert!(warning.contains("odd.yaml:1: unknown tool fly"), "{warning}");
+    assert!(!warning.contains('\u{1b}'), "a log that is not a terminal has no colours");
+    drop(text);
+    let json = agent_folder.spawn(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    let greeting: JsonValue = serde_json::from_str(&json.line()).unwrap();
+    assert_eq!(greeting["agents"]["tools"], json!(["look", "refund"]));
+    assert_eq!(greeting["agents"]["errors"].as_array().map(Vec::len), Some(1));
 }
 
 /// SIGKILL during a model's reply, and right after a tool has run: the same command again
@@ -216,6 +307,21 @@ fn after_a_kill_the_same_command_completes_the_run() {
         }
         process.kill();
     }
+    // People see each answer once, although its first words were delivered twice.
+    let waits = agent_folder.clerk(&[]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    expect![[r#"
+        Let me look.
+        10 tokens in, 4 out
+        → look {"order":"A-7"}
+        ← it is there
+        It can be paid back.
+        → refund {"order":"A-7"}
+    "#]]
+    .assert_eq(&waits.stdout);
+    let told = agent_folder.clerk(&["--json"]);
+    let restarts = told.stdout.lines().filter(|line| line.contains("runtime_restarted")).count();
+    assert!(restarts > 0, "{told:?}");
     let done = agent_folder.clerk(&["--json", "--yes"]).good();
     assert_eq!(kinds(&done).last().unwrap(), "done");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
@@ -366,7 +472,7 @@ fn lists_and_checks_definitions() {
     assert!(
         plain
             .stdout
-            .contains("project/agents/broken.yaml: unknown tool refnd; available: look, refund"),
+            .contains("project/agents/broken.yaml:1: unknown tool refnd; available: look, refund"),
         "{plain:?}"
     );
     let listed = agent_folder.run(&["agent", "list"]).good();

@@ -14,7 +14,7 @@ use crate::{Price, Protocol, Secret, StallTimeouts};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "models: a map with default and providers")]
 pub struct ModelsConfig {
     /// The default for requests that name neither provider nor model.
     #[serde(default)]
@@ -26,7 +26,7 @@ pub struct ModelsConfig {
 
 /// The default for requests that name neither provider nor model.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a model: a map with provider, model or both")]
 pub struct DefaultModel {
     /// The provider's id; the default is the provider that has the model.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct DefaultModel {
 
 /// One provider.
 #[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a model provider: a map with id and kind")]
 pub struct ProviderConfig {
     /// The id that definitions use.
     pub id: String,

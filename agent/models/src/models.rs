@@ -207,6 +207,12 @@ impl Models {
         self.insert(Entry { info, provider: Some(provider), price, prices })
     }
 
+    /// The configured default, if there is one.
+    #[must_use]
+    pub fn default_model(&self) -> Option<&ModelSelection> {
+        Some(&self.default).filter(|default| **default != ModelSelection::default())
+    }
+
     /// All providers, in the order of the configuration.
     pub fn providers(&self) -> impl Iterator<Item = &ProviderInfo> {
         self.entries.iter().map(|entry| &entry.info)

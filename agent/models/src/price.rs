@@ -7,7 +7,10 @@ use crate::{Completeness, Usage};
 
 /// Prices per million tokens. The configuration uses US dollars; the fields hold microdollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a price: a map with input_per_million and output_per_million"
+)]
 pub struct Price {
     /// Price of input tokens.
     #[serde(rename = "input_per_million", deserialize_with = "micros")]

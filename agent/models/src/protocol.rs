@@ -56,6 +56,18 @@ impl Protocol {
         }
     }
 
+    /// The `kind` of a provider with this protocol.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::OpenAiCompatible => "openai_compatible",
+            Self::OpenAiResponses => "openai_responses",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
     /// The path below the base URL, and the query parameter.
     pub(crate) fn path(self, model: &str) -> (String, Option<(&'static str, &'static str)>) {
         match self {

@@ -163,6 +163,7 @@ impl ModelProvider for Remote {
             asked: request.model.clone(),
             step: Step::Ask(Box::new(request)),
             frames: Frames::new(protocol.framing()),
+            has_frames: false,
             decoder: protocol.decoder(),
             gathered: Gathered::default(),
         };
@@ -180,6 +181,8 @@ struct RequestStream {
     asked: String,
     step: Step,
     frames: Frames,
+    /// Whether the provider has sent any JSON object.
+    has_frames: bool,
     decoder: Box<dyn Decoder>,
     gathered: Gathered,
 }
@@ -225,9 +228,13 @@ impl RequestStream {
             Err(_) => return Err(stalled(limit)),
         };
         let (frames, decoder, gathered) = (&mut self.frames, &mut self.decoder, &mut self.gathered);
+        let has_frames = &mut self.has_frames;
         let mut each = |frame: &str| match gathered.is_over() {
             true => Ok(()),
-            false => decoder.frame(frame, gathered),
+            false => {
+                *has_frames |= frame.trim_start().starts_with('{');
+                decoder.frame(frame, gathered)
+            }
         };
         match &chunk {
             Some(bytes) => frames.feed(bytes, &mut each)?,
@@ -237,6 +244,9 @@ impl RequestStream {
             return Ok(Step::Read(response));
         }
         self.decoder.close(&mut self.gathered);
+        if self.has_frames && self.gathered.is_untouched() {
+            return Err(self.shared.foreign());
+        }
         self.gathered.end(&self.shared.id, &self.asked)?;
         if chunk.is_some() {
             tokio::spawn(timeout(FAREWELL, drain(response)));
@@ -266,6 +276,17 @@ impl Shared {
             return Ok(response);
         }
         Err(self.refused(response).await)
+    }
+
+    /// The error of a stream in the format of another protocol. A retry would get the same.
+    fn foreign(&self) -> ModelError {
+        let message = format!(
+            "provider `{}` does not answer in the format of its kind `{}`: correct its `kind` or \
+             its `base_url`",
+            self.id,
+            self.protocol.kind()
+        );
+        ModelError::new(ModelErrorKind::BadRequest, message)
     }
 
     fn url(&self, model: &str) -> Url {

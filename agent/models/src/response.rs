@@ -89,8 +89,10 @@ pub enum Stop {
     ToolUse,
     /// The token limit was reached: text and arguments may be truncated.
     Length,
-    /// The provider withheld content.
+    /// The model refused to answer, or the provider withheld content.
     Filtered,
+    /// The model requested a tool that was not offered, such as one that runs at the provider.
+    UnknownTool(String),
     /// Another reason, in the provider's term.
     Other(String),
 }

@@ -29,7 +29,7 @@ use crate::{
 
 /// A file of answers, and the provider that returns them.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a script: a map with answers")]
 pub struct Script {
     /// The answers, in order.
     answers: Vec<ScriptedResponse>,
@@ -48,7 +48,7 @@ pub struct Script {
 
 /// One answer.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an answer: a map with text, calls or error")]
 pub struct ScriptedResponse {
     /// The text.
     #[serde(default)]
@@ -62,6 +62,9 @@ pub struct ScriptedResponse {
     /// The reported usage: `input_tokens` and `output_tokens`.
     #[serde(default)]
     pub usage: Option<ScriptedUsage>,
+    /// Why the model stopped: `length`, `filtered`, `{other: REASON}`. By default the answer is complete.
+    #[serde(default)]
+    pub stop: Option<Stop>,
     /// A failure before the answer.
     #[serde(default)]
     pub error: Option<ScriptedError>,
@@ -72,7 +75,7 @@ pub struct ScriptedResponse {
 
 /// One call.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a tool call: a map with name and arguments")]
 pub struct ScriptedCall {
     /// The id; the default is `call_` and two numbers (the index of the answer and of the call).
     #[serde(default)]
@@ -86,7 +89,7 @@ pub struct ScriptedCall {
 
 /// Token counts.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "token counts: a map with input_tokens and output_tokens")]
 pub struct ScriptedUsage {
     /// Of the request.
     pub input_tokens: Option<u64>,
@@ -96,7 +99,7 @@ pub struct ScriptedUsage {
 
 /// A failure before an answer.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a failure: a map with kind and times")]
 pub struct ScriptedError {
     /// The kind.
     pub kind: ModelErrorKind,
@@ -159,7 +162,10 @@ impl Script {
         Ok(ModelResponse {
             text: answer.text.clone(),
             reasoning: answer.reasoning.clone(),
-            stop: if calls.is_empty() { Stop::End } else { Stop::ToolUse },
+            stop: answer.stop.clone().unwrap_or(match calls.is_empty() {
+                true => Stop::End,
+                false => Stop::ToolUse,
+            }),
             calls,
             usage: usage.judged(),
             provider: self.id.clone(),

@@ -20,7 +20,7 @@ pub const ENV_ALLOWLIST: [&str; 12] = [
 /// How a foreign program is run. Files use the field names `timeout_seconds`, `max_output_bytes` …; only `command`
 /// is required.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a program: a map with command")]
 pub struct CliConfig {
     /// The program and its arguments. For a known program, the flags that its parser needs are added if they are
     /// missing.

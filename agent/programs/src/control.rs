@@ -29,7 +29,13 @@ impl OpenApprovals {
 /// Requests to a driver.
 #[derive(Debug)]
 pub(crate) enum ControlRequest {
-    Decide { request_id: String, asked: Value, decision: Decision },
+    /// Write the prompt that was held back.
+    Begin,
+    Decide {
+        request_id: String,
+        asked: Value,
+        decision: Decision,
+    },
     Interrupt,
     Cancel,
 }

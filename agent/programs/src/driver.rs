@@ -27,6 +27,7 @@ use crate::event::{Answer, ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
 use crate::lines::Lines;
 use crate::parser::Parser;
 use crate::process::{self, Process};
+use crate::process_identity::ProcessIdentity;
 use crate::prompt::Prompt;
 use crate::run_result::{RunFacts, StopReason, verdict};
 
@@ -84,8 +85,10 @@ pub(crate) struct Driver {
     phase: Phase,
     /// The deadline of the phase, if it has one.
     due: Instant,
-    /// Data to write to stdin, and the position in it.
+    /// Data to write to stdin.
     outbox: Vec<u8>,
+    /// Whether the prompt is held back: nothing is written to stdin yet, and it stays open.
+    is_held: bool,
     /// Whether the program has read any of it.
     reads: bool,
     lines: Lines,
@@ -145,6 +148,7 @@ impl Driver {
             phase: Phase::Running,
             due: deadline,
             outbox: outbox.into_bytes(),
+            is_held: true,
             reads: false,
             lines: Lines::new(config.max_output_bytes, config.max_line_bytes),
             queue: VecDeque::new(),
@@ -155,6 +159,11 @@ impl Driver {
             facts: RunFacts::default(),
             said: FallbackAnswer::default(),
         })
+    }
+
+    /// The identity of the process.
+    pub(crate) fn identity(&self) -> Option<ProcessIdentity> {
+        self.process.identity()
     }
 
     /// Runs the process to its end, and sends the terminal event.
@@ -210,13 +219,16 @@ impl Driver {
                 Wake::Stdout(read)
             }
             read = read(&mut self.process.stderr, &mut self.stderr_buffer) => Wake::Stderr(read),
-            written = write(&mut self.process.stdin, &self.outbox) => Wake::Written(written),
+            written = write(&mut self.process.stdin, &self.outbox), if !self.is_held => {
+                Wake::Written(written)
+            }
             () = tokio::time::sleep_until(self.due), if timed => Wake::Time,
         }
     }
 
     fn on_ask(&mut self, ask: Option<ControlRequest>) {
         match ask {
+            Some(ControlRequest::Begin) => self.is_held = false,
             Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
             Some(ControlRequest::Interrupt) => {
                 self.facts.interrupted = true;
@@ -360,7 +372,7 @@ impl Driver {
     fn close_stdin_if_done(&mut self) {
         let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
         let kept = self.input == InputFormat::StreamJson && !ended && self.phase == Phase::Running;
-        if self.outbox.is_empty() && !kept {
+        if self.outbox.is_empty() && !kept && !self.is_held {
             self.process.stdin = None;
         }
     }

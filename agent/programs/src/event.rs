@@ -251,8 +251,12 @@ pub enum ErrorKind {
     BadModelOutput,
     /// The caller cancelled the run.
     Cancelled,
-    /// The program reached its limit of turns.
+    /// The program reached its limit of turns, or detected that its model repeats itself.
     LoopLimit,
+    /// The model refused to answer.
+    Refused,
+    /// The answer was cut off at the token limit.
+    AnswerTruncated,
     /// The program does not support a configured feature.
     CapabilityUnsupported,
 }
@@ -268,6 +272,8 @@ impl ErrorKind {
             Self::BadModelOutput => "bad_model_output",
             Self::Cancelled => "cancelled",
             Self::LoopLimit => "loop_limit",
+            Self::Refused => "refused",
+            Self::AnswerTruncated => "answer_truncated",
             Self::CapabilityUnsupported => "capability_unsupported",
         }
     }

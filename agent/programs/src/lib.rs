@@ -37,6 +37,7 @@ mod event;
 mod lines;
 mod parser;
 mod process;
+mod process_identity;
 mod program;
 mod prompt;
 mod run;
@@ -50,6 +51,7 @@ pub use event::{
 pub use parser::{
     ClaudeParser, CodexParser, GeminiParser, GenericParser, OpenCodeParser, Parser, TextParser,
 };
+pub use process_identity::ProcessIdentity;
 pub use program::Program;
 pub use prompt::Prompt;
-pub use run::{DecisionError, Handle, Running, run};
+pub use run::{DecisionError, Handle, Running, hold, run};

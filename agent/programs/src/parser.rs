@@ -20,7 +20,7 @@ pub use gemini::GeminiParser;
 pub use generic::{GenericParser, TextParser};
 pub use opencode::OpenCodeParser;
 
-use crate::event::{NoticeCode, ProgramEvent};
+use crate::event::{ErrorKind, Failure, NoticeCode, ProgramEvent};
 
 /// Parses the output of one run. Implement it for a program that is not supported here:
 ///
@@ -88,6 +88,20 @@ fn without(value: &Value, keys: &[&str]) -> Value {
     let Value::Object(object) = value else { return value.clone() };
     let rest = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
     Value::Object(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
+/// Why an answer is not complete although its program reports success, from the model's stop reason.
+fn incomplete(stop_reason: &str) -> Option<Failure> {
+    match stop_reason {
+        "refusal" | "content-filter" | "content_filter" => {
+            Some(Failure::new(ErrorKind::Refused, "the model refused to answer"))
+        }
+        "length" | "max_tokens" | "model_context_window_exceeded" => Some(Failure::new(
+            ErrorKind::AnswerTruncated,
+            "the model's answer was cut off at the token limit",
+        )),
+        _ => None,
+    }
 }
 
 fn status(data: Value) -> ProgramEvent {

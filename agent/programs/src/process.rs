@@ -9,6 +9,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use crate::config::CliConfig;
 use crate::environment::Environment;
 use crate::event::Exit;
+use crate::process_identity::ProcessIdentity;
 
 /// A running program. Dropping it kills its process group.
 #[derive(Debug)]
@@ -44,6 +45,11 @@ impl Process {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         Ok(Self { child, stdin, stdout, stderr, group })
+    }
+
+    /// Its identity, for a process that may have to end it later.
+    pub(crate) fn identity(&self) -> Option<ProcessIdentity> {
+        self.group.and_then(ProcessIdentity::of)
     }
 
     /// Sends a signal to the group. It is not an error if no process is left.

@@ -15,6 +15,7 @@ use crate::dialogue::Decision;
 use crate::driver::Driver;
 use crate::event::{ErrorKind, Failure, Line, ProgramEvent};
 use crate::parser::Parser;
+use crate::process_identity::ProcessIdentity;
 use crate::prompt::Prompt;
 
 /// Capacity of the channel between the driver and its reader. A slow reader delays the program.
@@ -27,19 +28,34 @@ const LINES_WAITING_MAX: usize = 16;
 /// # Panics
 /// Outside of a tokio runtime with time and IO enabled.
 pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
+    let running = hold(config, prompt, parser);
+    running.begin();
+    running
+}
+
+/// As [`run`], but the program gets its prompt only after [`Running::begin`], so that its identity can be stored
+/// before it does anything that depends on the prompt.
+///
+/// # Panics
+/// As [`run`].
+pub fn hold(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -> Running {
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (asks, asked) = mpsc::unbounded_channel();
     let open = OpenApprovals::default();
     let handle = Handle { asks, open: open.clone(), input: config.input_format };
     let parser = parser.unwrap_or_else(|| command::parser(&config));
+    let mut process = None;
     match Driver::start(config, &prompt, parser, open, lines.clone(), asked) {
-        Ok(driver) => drop(tokio::spawn(driver.drive())),
+        Ok(driver) => {
+            process = driver.identity();
+            drop(tokio::spawn(driver.drive()));
+        }
         Err(end) => {
             let line = Line { raw: None, events: vec![*end] };
             lines.try_send(line).expect("the channel is empty");
         }
     }
-    Running { lines: receiver, handle, ended: false }
+    Running { lines: receiver, handle, process, ended: false }
 }
 
 /// A run: a stream of [`Line`]s. The last event of the last line is terminal; by then, the process group has ended.
@@ -48,6 +64,7 @@ pub fn run(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) -
 pub struct Running {
     lines: mpsc::Receiver<Line>,
     handle: Handle,
+    process: Option<ProcessIdentity>,
     ended: bool,
 }
 
@@ -56,6 +73,17 @@ impl Running {
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// The identity of the program's process group; `None` if it did not start, or the system does not show it.
+    #[must_use]
+    pub fn process(&self) -> Option<&ProcessIdentity> {
+        self.process.as_ref()
+    }
+
+    /// Gives the program the prompt that [`hold`] has held back.
+    pub fn begin(&self) {
+        let _ = self.handle.asks.send(ControlRequest::Begin);
     }
 
     /// See [`Handle::cancel`].

@@ -50,7 +50,8 @@ pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
     } else if let Some(failure) = facts.failure.take() {
         // Programs report an interrupt as a failure.
         let kind = if facts.interrupted { ErrorKind::Cancelled } else { failure.kind };
-        Failure { kind, ..failure }
+        let message = with_report(&failure.message, facts.reported.as_deref());
+        Failure { kind, message, ..failure }
     } else if !succeeded {
         crashed(&facts)
     } else if let Some(answer) = facts.answer {
@@ -92,6 +93,14 @@ fn silent(facts: &RunFacts) -> Failure {
 
 fn told(exit: Exit) -> String {
     exit.to_string()
+}
+
+/// The message of a failure, with the error that the program reported before, unless the message contains it.
+fn with_report(message: &str, reported: Option<&str>) -> String {
+    match reported.filter(|reported| !message.contains(reported)) {
+        Some(reported) => format!("{message}: {reported}"),
+        None => message.to_owned(),
+    }
 }
 
 /// The program's own error message: its last report, else the last line of stderr.

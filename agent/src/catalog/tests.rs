@@ -1,5 +1,7 @@
 //! Reading a folder of definitions.
 
+use expect_test::expect;
+
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -78,7 +80,7 @@ fn invalid_files_are_reported_and_valid_files_are_used() {
     ]);
     let (definitions, problems) = catalog.read();
     let names: Vec<&str> = definitions.iter().map(|it| it.name.as_str()).collect();
-    assert_eq!(names, ["default", "good", "hitl_test", "readonly"]);
+    assert_eq!(names, ["default", "hitl_test", "readonly"]);
     assert!(!definitions[0].native, "a file overrides the native agent of the same name");
     let told: Vec<(String, &str)> = problems
         .iter()
@@ -93,10 +95,101 @@ fn invalid_files_are_reported_and_valid_files_are_used() {
         told,
         [
             ("agents/broken.yaml".to_owned(), "malformed_definition"),
+            ("agents/good.md".to_owned(), "contradiction"),
             ("agents/twice.yaml".to_owned(), "contradiction"),
             ("agents/unknown.yaml".to_owned(), "unknown_tool")
         ]
     );
+}
+
+/// Regression: one of two files with the same name was used, depending on the names of the files.
+#[test]
+fn files_with_the_same_name_are_all_refused() {
+    let (folder, catalog) = catalog(&[
+        ("agents/a.yaml", "name: clerk"),
+        ("agents/b.md", "---\nmode: all\n---\nBe kind."),
+        ("agents/clerk.md", "Be brief."),
+        ("agents/z.yaml", "name: b"),
+    ]);
+    let (definitions, problems) = catalog.read();
+    assert!(definitions.iter().all(|it| it.native), "{definitions:?}");
+    let folder = folder.path().display().to_string();
+    let told: Vec<String> = problems.iter().map(|it| it.to_string().replace(&folder, "")).collect();
+    assert_eq!(
+        told,
+        [
+            "/agents/a.yaml: /agents/clerk.md also defines agent clerk",
+            "/agents/b.md: /agents/z.yaml also defines agent b",
+            "/agents/clerk.md: /agents/a.yaml also defines agent clerk",
+            "/agents/z.yaml: /agents/b.md also defines agent b",
+        ]
+    );
+}
+
+/// Everything that cannot work is reported with its line and a suggestion, and files that can work are not.
+#[test]
+fn a_check_reports_everything_that_cannot_work() {
+    let (folder, catalog) = catalog(&[
+        ("abide.yaml", "models:\n  default: { provider: opnai }\n"),
+        ("agents/good.yaml", "subagents: [helper]\nconfig: { provider: script }\n"),
+        ("agents/helper.yaml", "mode: subagent\nconfig: { provider: script }\n"),
+        ("agents/model.yaml", "config:\n  provider: scrip\n"),
+        (
+            "agents/fallback.yaml",
+            "config:\n  provider: script\n  fallbacks: [{ provider: script, model: big }]\n",
+        ),
+        ("agents/key.yaml", "config: { provider: keyless }\n"),
+        ("agents/sub.yaml", "config: { provider: script }\nsubagents:\n  - helpr\n  - good\n"),
+        (
+            "agents/inline.yaml",
+            "config: { provider: script }\nsubagents:\n  - name: in\n    config:\n      provider: script\n      model: smal\n",
+        ),
+        ("agents/tool.md", "---\ntools:\n  - read_fil\n---\nBe kind."),
+        ("agents/prompt.yaml", "\nsystem_prompt: { file: gone }\n"),
+        ("agents/field.yaml", "description: x\ntool: []\n"),
+        ("agents/middleware.yaml", "middleware: [guardrail]\n"),
+        ("agents/pii.yaml", "middleware:\n  - { name: gardrail, at: request }\n"),
+        ("agents/generic.yaml", "cli:\n  command: [sh]\n"),
+        ("agents/well.yaml", "cli: { command: [sh], terminal: exit_zero }\n"),
+        ("agents/missing.yaml", "cli:\n  command: [nothing-like-it]\n  program: claude\n"),
+        (
+            "agents/place.yaml",
+            "cli:\n  command: [sh]\n  program: claude\n  working_dir: /no/such/folder\n",
+        ),
+    ]);
+    let config = "default: { provider: opnai }\nproviders:\n\
+        - { id: script, kind: ollama, models: [small] }\n\
+        - { id: keyless, kind: openai, key_env: NO_SUCH_KEY, models: [m] }\n";
+    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = models.expect("the configuration is valid");
+    let problems = catalog.check(&models, &abide_tools::Environment::of_process());
+    let told: Vec<String> = problems
+        .iter()
+        .map(|problem| {
+            let error = &problem.error;
+            let hint = error.suggestion().map(|it| format!(" ({it})")).unwrap_or_default();
+            let at = problem.to_string().replace(&folder.path().display().to_string(), "");
+            let warning = if error.is_warning() { "warning " } else { "" };
+            format!("{warning}{at} [{}]{hint}", error.code())
+        })
+        .collect();
+    expect![[r#"
+        /abide.yaml:2: models.default: unknown provider `opnai`; available: `script`, `keyless` [unknown_provider]
+        /agents/fallback.yaml:3: no enabled provider has the model `big`; available: `script/small` [unknown_model]
+        /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, middleware, config, mode, description, hidden, native, a2a_exposed, response_format, planning, limits, cli, instructions at line 2, column 1 [malformed_definition] (did you mean tools?)
+        /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, or program to the program's format)
+        /agents/inline.yaml:6: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
+        warning /agents/key.yaml:1: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
+        /agents/middleware.yaml:1: expected a map of fields at line 1, column 14 [malformed_definition]
+        /agents/missing.yaml:2: there is no program "nothing-like-it" [program_not_found] (install it, or name it with its path)
+        /agents/model.yaml:2: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
+        /agents/pii.yaml:2: unknown middleware `gardrail`; available: `guardrail` at line 2, column 13 [malformed_definition] (did you mean guardrail?)
+        /agents/place.yaml:4: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
+        /agents/prompt.yaml:2: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
+        /agents/sub.yaml:3: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
+        /agents/sub.yaml:4: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
+        /agents/tool.md:3: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&told.join("\n"));
 }
 
 #[test]

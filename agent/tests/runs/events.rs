@@ -83,7 +83,7 @@ answers:
   - text: So.
 ";
     let told = events("subagents: [{ name: helper }]\n", script, "delegation").await;
-    let task = json!({"from_agent": "clerk", "to_agent": "helper", "task": "Look.",
+    let task = json!({"from_agent": "clerk", "to_agent": "clerk/helper", "task": "Look.",
         "run_id": "r1~1.1~run", "session_id": "r1~1.1"});
     assert_eq!(told, [task]);
 }

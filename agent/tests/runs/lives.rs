@@ -122,7 +122,7 @@ answers:
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 tool_call {"args":{"agent":"helper","task":"Look at A."},"id":"r1~1.1","name":"task"}
-        1 delegation {"from_agent":"clerk","run_id":"r1~1.1~run","session_id":"r1~1.1","task":"Look at A.","to_agent":"helper"}
+        1 delegation {"from_agent":"clerk","run_id":"r1~1.1~run","session_id":"r1~1.1","task":"Look at A.","to_agent":"clerk/helper"}
         1 tool_result {"exit_code":0,"output":"All is well.","tool_call_id":"r1~1.1"}
         1 says "All is well."
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
@@ -132,8 +132,10 @@ answers:
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
-    expect![[r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "helper", "done")]"#]]
-        .assert_eq(&format!("{runs:?}"));
+    expect![[
+        r#"[("r1", None, "clerk", "done"), ("r1~1.1~run", Some("r1"), "clerk/helper", "done")]"#
+    ]]
+    .assert_eq(&format!("{runs:?}"));
     fixture.close().await;
 }
 

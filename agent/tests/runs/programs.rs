@@ -1,12 +1,15 @@
 //! Runs of foreign programs: a shell script with Claude Code's output format. It is killed with its runtime at
 //! every step, it is aborted, and it requests permissions.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use abide_agent::Events;
 use abide_client::arguments::{AbortRun, CreateSession, DecideApproval, RegisterAgent, StartRun};
-use abide_client::{Abide, Decision, RunEventKind};
+use abide_client::{Abide, Decision, RunEventKind, Scope};
+use abide_programs::{CliConfig, Prompt, hold};
+use abide_schema::reducer::Caller;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -90,7 +93,8 @@ fn victim() {
 
 /// Starts the run unless it exists, and drives it until it is over.
 async fn work(folder: &Path, dies_at: Option<i64>) {
-    define(folder, "clerk.yaml", &script(folder, ANSWERS, ""));
+    let program = if folder.join("hangs").exists() { HANGS_ONCE } else { ANSWERS };
+    define(folder, "clerk.yaml", &script(folder, program, ""));
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
@@ -124,13 +128,18 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
     abide.close().await;
 }
 
-fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
+fn command(folder: &Path, dies_at: Option<i64>) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("it has a path"));
     command.args(["--exact", "programs::victim"]).env(VICTIM, folder);
     match dies_at {
         Some(seq) => command.env(DIES_AT, seq.to_string()),
         None => command.env_remove(DIES_AT),
     };
+    command
+}
+
+fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
+    let mut command = command(folder, dies_at);
     let output = command.output().expect("it starts");
     let killed = output.status.code().is_none();
     assert!(
@@ -179,6 +188,160 @@ fn a_program_is_resumed_after_a_kill_at_every_step() {
     }
     assert!(killed > 5, "killed only {killed} times");
     println!("killed at {killed} steps; {resumed} times the program was resumed");
+}
+
+/// Waits for a reader of `started`, writes its process id, and then hangs and ignores SIGTERM. The second time it
+/// answers.
+const HANGS_ONCE: &str = r#"
+trap '' TERM
+echo '{"type":"system","subtype":"init","session_id":"p1"}'
+echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":"Let me see."}]}}'
+cat > /dev/null
+if mkdir first; then
+  echo $$ > started
+  exec tail -f /dev/null
+fi
+echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1"}'
+"#;
+
+/// Regression: a program survived the SIGKILL of its runtime, and the next runtime started a second one beside it. Both
+/// finished.
+#[test]
+fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fifo = folder.path().join("started");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo exists");
+    assert!(made.success());
+    std::fs::write(folder.path().join("hangs"), "").expect("the file can be written");
+    let mut victim = command(folder.path(), None).spawn().expect("it starts");
+    // The program has its prompt, so the runtime has stored its identity.
+    let pid = std::fs::read_to_string(&fifo).expect("the program has started");
+    victim.kill().expect("the runtime is killed");
+    victim.wait().expect("the runtime has ended");
+    // A process that has ended may stay as a zombie: its parent is gone.
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    assert!(lives(), "the program survives its runtime");
+    assert!(spawn(folder.path(), None).success());
+    assert!(!lives(), "process {pid} lives");
+    let (status, told, _) = outcome(folder.path());
+    assert_eq!(
+        (status.as_str(), told.as_str()),
+        ("done", "user: How much? \nassistant: It is 42. \n")
+    );
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let restarts = runtime.block_on(async {
+        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+        let sql = "SELECT data ->> '$.code', NOT EXISTS (SELECT 1 FROM run_events t \
+                   WHERE t.kind = 'token' AND t.number < r.data ->> '$.since') FROM run_events r \
+                   WHERE kind = 'restart'";
+        let found: Vec<(String, bool)> = abide.sql(sql).fetch().await.expect("it succeeds");
+        abide.close().await;
+        found
+    });
+    assert_eq!(restarts, [("runtime_restarted".to_owned(), true)]);
+}
+
+/// An identity that may drive runs records on its own run that the program of the run was another process, with a
+/// session of another tenant. The next runtime trusts neither.
+#[tokio::test]
+async fn a_recorded_process_of_another_driver_is_not_ended() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    define(folder.path(), "clerk.yaml", &script(folder.path(), ANSWERS, ""));
+    let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+    let fixture = runtime(&abide, folder.path(), "answers: []", LEASE);
+    fixture.register().await.expect("it is registered");
+    abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+    abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
+    let victim = hold(CliConfig::new(["sleep", "600"]), Prompt::user("Sleep."), None);
+    let process = victim.process().expect("the system shows it").clone();
+    let eve = Caller::with("eve", "agent", BTreeSet::new(), Scope::new());
+    let engine = abide.engine().expect("it is embedded");
+    let claim = json!({"id": "r1", "driver": "eve", "lease_ms": 1000});
+    let claimed = engine.call(&eve, "claim_run", &claim, None).await.expect("it is claimed");
+    let claimed: Value = serde_json::from_str(&claimed.result).expect("a result is JSON");
+    let status = json!({"status": "thinking", "process": process, "program_session": "stolen"});
+    let record = json!({"id": "r1", "fencing_token": claimed["fencing_token"],
+        "events": [{"kind": "status", "data": status}], "lease_ms": 1});
+    engine.call(&eve, "record_run", &record, None).await.expect("it is recorded");
+    let stop = CancellationToken::new();
+    let ends = async {
+        let sql = "SELECT id FROM runs WHERE ended_at IS NOT NULL";
+        let mut ended = abide.subscribe(sql).await.expect("the subscription starts");
+        while ended.rows().len() == 0 {
+            ended.next().await.expect("the file is open");
+        }
+        stop.cancel();
+    };
+    let (driven, ()) = tokio::join!(fixture.run(stop.clone()), ends);
+    driven.expect("the runtime runs");
+    let pid = process.pid.to_string();
+    let lives = Command::new("kill").args(["-0", &pid]).status().expect("the command exists");
+    assert!(lives.success(), "the other process lives");
+    let calls = std::fs::read_to_string(folder.path().join("calls")).expect("the program ran");
+    assert_eq!(calls, "called with \n");
+    drop(victim);
+    abide.close().await;
+}
+
+/// Runs two tools, one of them reported twice, and gives up.
+const GIVES_UP: &str = r#"
+cat > /dev/null
+echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":"Half of it."}]}}'
+call() {
+  printf '{"type":"assistant","message":{"id":"%s","content":[{"type":"tool_use","id":"%s",' $1 $2
+  echo '"name":"Bash","input":{}}]}}'
+}
+call m2 t1; call m2 t1; call m3 t2; call m4 t3
+echo '{"type":"result","subtype":"error_max_turns","is_error":true,"total_cost_usd":0.030714,
+"error":"no more turns","usage":{"input_tokens":17,"output_tokens":308}}' | tr -d '\n'
+exit 1
+"#;
+
+/// Regression: a failed run had no calls, tokens and cost, its answer was lost, and its message was a generic one.
+#[tokio::test]
+async fn a_failed_program_keeps_what_it_reported() {
+    let fixture = fixture(GIVES_UP, "").await;
+    let run = fixture.begin("Go on.").await;
+    let (told, last) = fixture.told(&run.id, 0).await;
+    assert_eq!(last.data, json!({"code": "loop_limit", "message": "no more turns"}), "{told}");
+    let sql = "SELECT status, tool_calls, input_tokens, output_tokens, cost_micros, usage_missing \
+               FROM runs";
+    let took: Vec<(String, i64, i64, i64, Option<i64>, i64)> =
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert_eq!(took, [("failed".to_owned(), 3, 17, 308, Some(30_714), 0)]);
+    fixture.close().await;
+}
+
+/// The text of a program that fails without an answer stays in the session, and so does the usage of an aborted one.
+#[tokio::test]
+async fn a_program_without_an_answer_keeps_its_text_and_usage() {
+    let says = "
+cat > /dev/null
+echo '{\"type\":\"assistant\",\"message\":{\"id\":\"m1\",\"usage\":{\"input_tokens\":3,\
+\"output_tokens\":4},\"content\":[{\"type\":\"text\",\"text\":\"Half of it.\"}]}}'
+";
+    let usage = "SELECT error_code, input_tokens, output_tokens FROM runs";
+    for (then, code) in [("exit 3", "runtime_crash"), ("exec tail -f /dev/null", "aborted")] {
+        let fixture = fixture(&format!("{}\n{then}\n", says.trim_end()), "").await;
+        let run = fixture.begin("Go on.").await;
+        if code == "aborted" {
+            fixture.until("SELECT id FROM run_events WHERE kind = 'token'").await;
+            fixture.abide.call(AbortRun::new(&run.id)).await.expect("the abort succeeds");
+        }
+        fixture.told(&run.id, 0).await;
+        assert_eq!(
+            fixture.transcript().await,
+            "user: Go on. \nassistant: Half of it. \n",
+            "{then}"
+        );
+        let took: Vec<(String, i64, i64)> =
+            fixture.abide.sql(usage).fetch().await.expect("the query succeeds");
+        assert_eq!(took, [(code.to_owned(), 3, 4)]);
+        fixture.close().await;
+    }
 }
 
 #[tokio::test]

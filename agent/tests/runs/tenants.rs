@@ -253,7 +253,7 @@ async fn a_delegation_cycle_is_refused() {
     };
     register("a", json!(["b"])).await.expect("b does not exist yet");
     register("b", json!([{"name": "c", "subagents": ["d"]}])).await.expect("there is no cycle");
-    for (name, subagents) in [("d", json!(["a"])), ("e", json!(["e"])), ("c", json!(["a"]))] {
+    for (name, subagents) in [("d", json!(["a"])), ("e", json!(["e"])), ("b/c", json!(["a"]))] {
         let refused = register(name, subagents).await.expect_err("the cycle is refused");
         assert!(refused.to_string().contains("would delegate to itself"), "{name}: {refused}");
     }

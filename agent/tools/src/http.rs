@@ -29,7 +29,7 @@ use address::Address;
 
 /// The definition of an HTTP tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a tool: a map with name and url")]
 pub struct HttpToolConfig {
     /// The name.
     pub name: String,

@@ -31,7 +31,10 @@ pub use status::McpStatus;
 
 /// The definition of an MCP server: with `command` or `url`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an MCP server: a map with name and command, or name and url"
+)]
 pub struct McpServerConfig {
     /// The name.
     pub name: String,

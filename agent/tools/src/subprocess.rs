@@ -30,7 +30,7 @@ pub use stdio::{Output, Stdin};
 
 /// The definition of a program tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a tool: a map with name and command")]
 pub struct SubprocessToolConfig {
     /// The name.
     pub name: String,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use abide_agent::{AgentProject, Runtime, RuntimeError, Settings};
+use abide_agent::{AgentProject, McpStatus, Problem, Runtime, RuntimeError, Settings};
 use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::registry::CatalogRegistry;
+use crate::cells::counted;
 use crate::failure::Failure;
 use crate::global_options::Options;
 
@@ -20,7 +21,8 @@ pub(super) const FOLDER: &str = ".abide";
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
     AgentProject::open_in(folder, &options.environment).await.map_err(|why| {
-        let hint = "docs/agents.md describes the folder of agents";
+        let usual = || "docs/agents.md describes the folder of agents".to_owned();
+        let hint = why.suggestion().unwrap_or_else(usual);
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
     })
 }
@@ -34,13 +36,37 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
     if folder.is_dir() || folder == Path::new(FOLDER) {
         return Ok(());
     }
+    Err(no_folder(folder))
+}
+
+/// The refusal of a missing folder.
+pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
-    Err(Refusal::new(Code::NotFound, detail).hint("docs/agents.md describes the folder of agents"))
+    let hint = "create it as docs/agents.md describes, or name another one with --agents";
+    Refusal::new(Code::NotFound, detail).hint(hint)
+}
+
+/// What a folder of agents contains, for the greeting of a server.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct LoadedProject {
+    /// The names of the agents.
+    pub(crate) agents: Vec<String>,
+    /// The names of the tools.
+    pub(crate) tools: Vec<String>,
+    /// The ids of the model providers.
+    pub(crate) models: Vec<String>,
+    /// The MCP servers, with the reason if one is down.
+    pub(crate) mcp_servers: Vec<String>,
+    /// What cannot work, as `agent check` reports it.
+    pub(crate) errors: Vec<String>,
+    /// What cannot work in this environment.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Drives runs next to the other work of this process.
 pub(crate) struct AgentHost {
     pub(super) abide: Abide,
+    loaded: LoadedProject,
     registry: Arc<dyn abide_server::AgentRegistry>,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
@@ -62,6 +88,11 @@ impl AgentHost {
         AgentHost::over(options, folder, project, Abide::embed(engine.clone())).await
     }
 
+    /// What was loaded, and what failed.
+    pub(crate) fn loaded(&self) -> &LoadedProject {
+        &self.loaded
+    }
+
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
         Arc::clone(&self.registry)
@@ -73,20 +104,21 @@ impl AgentHost {
         project: AgentProject,
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
+        let loaded = LoadedProject::of(&project, options).await;
         let AgentProject { models, tools, catalog, servers } = project;
         let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
-        for problem in runtime.register().await? {
-            let (path, error) = (problem.path.display().to_string(), &problem.error);
-            tracing::warn!(path, %error, "invalid agent definition");
+        runtime.register().await?;
+        for problem in &loaded.errors {
+            tracing::warn!("{problem}");
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
-        Ok(AgentHost { abide, registry, stop, runtime, _servers: servers })
+        Ok(AgentHost { abide, loaded, registry, stop, runtime, _servers: servers })
     }
 
     /// Releases the runs. They continue when a driver opens the file again.
@@ -97,5 +129,51 @@ impl AgentHost {
             Ok(Err(error)) => tracing::error!(%error, "runs of agents are no longer driven"),
             Err(error) => tracing::error!(%error, "the agent runtime panicked"),
         }
+    }
+}
+
+impl LoadedProject {
+    async fn of(project: &AgentProject, options: &Options) -> LoadedProject {
+        let AgentProject { models, tools, catalog, servers } = project;
+        let mut mcp_servers = Vec::new();
+        for server in servers {
+            mcp_servers.push(match server.status().await {
+                McpStatus::Up { .. } => server.name().to_owned(),
+                McpStatus::Down { why } => format!("{} (down: {why})", server.name()),
+            });
+        }
+        let (agents, _) = catalog.read();
+        let problems = catalog.check(models, &options.environment);
+        let (warnings, errors): (Vec<Problem>, Vec<Problem>) =
+            problems.into_iter().partition(|problem| problem.error.is_warning());
+        let texts = |problems: &[Problem]| problems.iter().map(ToString::to_string).collect();
+        LoadedProject {
+            agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
+            tools: tools.names(),
+            models: models.providers().map(|provider| provider.id.clone()).collect(),
+            mcp_servers,
+            errors: texts(&errors),
+            warnings: texts(&warnings),
+        }
+    }
+
+    /// The lines of the greeting.
+    pub(crate) fn lines(&self) -> String {
+        let lists = [
+            ("agents", &self.agents),
+            ("models", &self.models),
+            ("tools", &self.tools),
+            ("mcp", &self.mcp_servers),
+        ];
+        let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
+        let lines = lists.map(|(what, names)| format!("\n  {what:<8} {}", names.join(", ")));
+        let failed = match self.errors.len() + self.warnings.len() {
+            0 => String::new(),
+            n => format!(
+                "\n  failed   {}:  abide agent check  shows them",
+                counted(n as u64, "problem")
+            ),
+        };
+        lines.collect::<String>() + &failed
     }
 }

@@ -47,6 +47,10 @@ impl AgentRegistry for CatalogRegistry {
 /// A refusal with the catalog's own error code, for programs.
 fn refused(name: &str, error: &DefinitionError) -> Refusal {
     let detail = format!("agent {name} is not valid: {}: {error}", error.code());
-    Refusal::new(Code::BadArguments, detail)
-        .hint("GET /capabilities lists the tools and middleware")
+    let hint = match error.suggestion() {
+        Some(suggestion) => suggestion,
+        None if error.code() == "unknown_tool" => "GET /capabilities lists the tools".to_owned(),
+        None => "docs/agents.md describes the fields of a definition".to_owned(),
+    };
+    Refusal::new(Code::BadArguments, detail).hint(hint)
 }

@@ -70,6 +70,7 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
     let run = begin(abide, &args).await?;
     let place = HintContext::new(options, folder, &args.name, &args.input, &run.id);
     let mut view = View::new(options.json);
+    view.omit(&restarts(abide, &run.id).await?);
     let mut events = Events::of(abide, &run.id, 0).await?;
     while let Some(event) = events.next().await? {
         view.show(&event)?;
@@ -85,6 +86,13 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
         }
     }
     Ok(())
+}
+
+/// The stored restarts of a run: the number of each, and the number of the first event that it made void.
+async fn restarts(abide: &Abide, id: &str) -> Result<Vec<(i64, i64)>, Failure> {
+    let sql = "SELECT number, coalesce(data ->> '$.since', number) FROM run_events \
+               WHERE run_id = :id AND kind = 'restart' ORDER BY number";
+    Ok(abide.sql(sql).param("id", id).fetch().await?)
 }
 
 /// A run in its own session, both with one id; the existing run if it was started before.
@@ -134,8 +142,8 @@ fn ended(event: &AgentEvent) -> Result<(), Failure> {
         return Ok(());
     }
     let text = |name: &str| event.data[name].as_str().unwrap_or_default().to_owned();
-    let detail = format!("the run ended with {}: {}", text("code"), text("message"));
-    Err(Refusal::new(Code::BadTransition, detail).into())
+    let detail = format!("the run ended without an answer: {}", text("message"));
+    Err(Failure::Run(text("code"), Refusal::new(Code::BadTransition, detail)))
 }
 
 /// Whether a run still waits where an event left it. A repeated run also shows interrupts that were already

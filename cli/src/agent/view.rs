@@ -1,4 +1,7 @@
-//! The output of `abide agent run`, for people and for programs.
+//! The output of `abide agent run`, for people and for programs. People see an answer once, also if it started again:
+//! text that equals the text on the screen is not repeated.
+
+use std::ops::Range;
 
 use abide_agent::AgentEvent;
 use abide_client::{Run, RunEventKind};
@@ -18,11 +21,31 @@ pub(super) struct View {
     open: bool,
     /// Whether the model has answered since the last tool call.
     said: bool,
+    /// The text of the answer in progress.
+    answer: String,
+    /// The text of an answer that was cut off, and why, until the next answer differs from it.
+    cut_off: Option<(String, String)>,
+    /// The numbers of stored events that are known to be void.
+    void: Vec<Range<i64>>,
 }
 
 impl View {
     pub(super) fn new(json: bool) -> View {
-        View { terminal: Terminal::of_stdout(), json, open: false, said: false }
+        View {
+            terminal: Terminal::of_stdout(),
+            json,
+            open: false,
+            said: false,
+            answer: String::new(),
+            cut_off: None,
+            void: Vec::new(),
+        }
+    }
+
+    /// Omits the pieces of answers that were cut off, which these restarts among the stored events made void: the
+    /// number of each restart, and the number of the first void event.
+    pub(super) fn omit(&mut self, restarts: &[(i64, i64)]) {
+        self.void = restarts.iter().map(|(number, since)| *since..*number).collect();
     }
 
     /// Shows an event, as one line of JSON or as text.
@@ -33,11 +56,14 @@ impl View {
         }
         let data = &event.data;
         let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+        if !is_within_answer(event.kind) {
+            self.end_answer()?;
+        }
         match event.kind {
-            RunEventKind::Token => {
-                (self.open, self.said) = (true, true);
-                say_part(text("content"))
+            RunEventKind::Token if self.void.iter().any(|void| void.contains(&event.number)) => {
+                Ok(())
             }
+            RunEventKind::Token => self.token(&text("content")),
             RunEventKind::ToolCall => {
                 self.said = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
@@ -46,7 +72,10 @@ impl View {
             RunEventKind::Delegation => {
                 self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
             }
-            RunEventKind::Restart => self.aside(&format!("… {}; retrying", text("error"))),
+            RunEventKind::Restart => self.restart(
+                format!("… {}; retrying", text("error")),
+                text("code") != "runtime_restarted",
+            ),
             RunEventKind::StepComplete => self.aside(&format!(
                 "✓ {}/{} {}",
                 data["step_number"],
@@ -66,6 +95,62 @@ impl View {
                 }
             }
             RunEventKind::Done | RunEventKind::Error | RunEventKind::Interrupt => self.line(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows a piece of the answer, as far as it is not on the screen.
+    fn token(&mut self, piece: &str) -> Result<(), Failure> {
+        (self.open, self.said) = (true, true);
+        let differs = self.cut_off.as_ref().map(|(_, why)| why.clone());
+        let Some(text) = self.new_text(piece) else { return Ok(()) };
+        if let Some(why) = differs.filter(|_| text == self.answer) {
+            self.aside(&why)?;
+            self.open = true;
+        }
+        say_part(text.as_str())
+    }
+
+    /// What to write for a piece of the answer: nothing while it repeats the text of an answer that was cut off, then
+    /// what follows that text, or the whole answer if it differs.
+    fn new_text(&mut self, piece: &str) -> Option<String> {
+        self.answer.push_str(piece);
+        let Some((shown, why)) = self.cut_off.take() else { return Some(piece.to_owned()) };
+        match self.answer.strip_prefix(shown.as_str()) {
+            Some(rest) => Some(rest.to_owned()).filter(|rest| !rest.is_empty()),
+            None if shown.starts_with(&self.answer) => {
+                self.cut_off = Some((shown, why));
+                None
+            }
+            None => Some(self.answer.clone()),
+        }
+    }
+
+    /// The answer starts again. If no text of it is on the screen, only an error of the model is shown.
+    fn restart(&mut self, why: String, is_error: bool) -> Result<(), Failure> {
+        match self.cut(why.clone()) {
+            false if is_error => self.aside(&why),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that the answer was cut off. Returns whether text of it is on the screen.
+    fn cut(&mut self, why: String) -> bool {
+        let answer = std::mem::take(&mut self.answer);
+        let shown = self.cut_off.take().map_or(answer, |(shown, _)| shown);
+        self.cut_off = (!shown.is_empty()).then_some((shown, why));
+        self.cut_off.is_some()
+    }
+
+    /// The answer is complete. If it is only the beginning of the text on the screen, it is shown as a whole.
+    fn end_answer(&mut self) -> Result<(), Failure> {
+        let answer = std::mem::take(&mut self.answer);
+        match self.cut_off.take() {
+            Some((shown, why)) if !answer.is_empty() && shown != answer => {
+                self.aside(&why)?;
+                self.open = true;
+                say_part(answer.as_str())
+            }
             _ => Ok(()),
         }
     }
@@ -102,6 +187,12 @@ impl View {
     }
 }
 
+/// Whether an event can be in the middle of an answer.
+fn is_within_answer(kind: RunEventKind) -> bool {
+    use RunEventKind::{Line, Reasoning, Restart, Status, Token};
+    matches!(kind, Token | Reasoning | Restart | Status | Line)
+}
+
 /// The usage of an answer, if the provider reported it.
 fn usage(data: &Value) -> Option<String> {
     let (input, output) = (data["input_tokens"].as_u64()?, data["output_tokens"].as_u64()?);
@@ -123,6 +214,35 @@ fn first_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The text that is written for these pieces of an answer; `None` is a restart.
+    fn shown(pieces: &[Option<&str>]) -> (Vec<String>, bool) {
+        let mut view = View::new(false);
+        let mut written = Vec::new();
+        for piece in pieces {
+            match piece {
+                Some(piece) => written.extend(view.new_text(piece)),
+                None => drop(view.cut("why".to_owned())),
+            }
+        }
+        (written, view.cut_off.is_some())
+    }
+
+    /// Regression: an answer that started again was shown twice.
+    #[test]
+    fn text_that_is_on_the_screen_is_not_repeated() {
+        let texts = |pieces: &[Option<&str>]| shown(pieces).0.concat();
+        assert_eq!(texts(&[Some("Let "), Some("me "), None, Some("Let me look.")]), "Let me look.");
+        assert_eq!(
+            texts(&[Some("Let me"), None, Some("L"), None, Some("Let "), Some("me look.")]),
+            "Let me look."
+        );
+        assert_eq!(
+            texts(&[Some("Let me"), None, Some("Let"), Some("'s see.")]),
+            "Let meLet's see."
+        );
+        assert_eq!(shown(&[Some("Let me"), None, Some("Let")]), (vec!["Let me".to_owned()], true));
+    }
 
     #[test]
     fn a_cost_is_shown_where_it_is_known() {

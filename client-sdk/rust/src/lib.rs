@@ -101,7 +101,7 @@ pub use abide_reducers::{
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
-pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value};
+pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value, nearest};
 #[cfg(feature = "embedded")]
 pub use embedded::Config;
 pub use error::Error;

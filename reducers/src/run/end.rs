@@ -5,7 +5,7 @@ use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::drive::held;
-use super::stop::{ABORTED, ABORTED_MESSAGE, fail, stop, stop_delegated_at_once};
+use super::stop::{ABORTED, ABORTED_MESSAGE, fail, stop_alone, stop_delegated_at_once};
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, save, status, tell, tell_all};
 use crate::cleanup::{self, Task};
 use crate::{check, delegation, lease};
@@ -116,7 +116,7 @@ pub fn abort_run(
         return Err(Refusal::new(Code::BadTransition, detail).into());
     }
     let task = Task::abort(&run, ctx.seq);
-    let mut run = stop(ctx, run, reason.as_deref())?;
+    let mut run = stop_alone(ctx, run, reason.as_deref())?;
     cleanup::begin(ctx, task)?;
     lease::hide(ctx, &mut run.fencing_token)?;
     Ok(ReducerResult::Fresh(run))

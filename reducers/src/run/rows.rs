@@ -59,7 +59,8 @@ pub enum RunEventKind {
     Error,
     /// `{content}`: a piece of the model's reasoning.
     Reasoning,
-    /// Events since a `seq` are void: the model's answer was cut off, and it is asked again.
+    /// `{since, code, error}`: the answer starts again; its `token` and `reasoning` events from the number `since` on
+    /// are void.
     Restart,
     /// A line of an external program, unchanged.
     Line,

@@ -7,6 +7,10 @@ use serde_json::json;
 use super::{Run, RunEventKind, RunStatus, active, save, status, tell};
 use crate::cleanup::{self, Task};
 use crate::delegation;
+use crate::session::{self, Session, SessionStatus};
+
+/// Version 3: an abort of a waiting run activates its session. The tables do not change.
+pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
 
 /// The code of an aborted run.
 pub(super) const ABORTED: &str = "aborted";
@@ -34,6 +38,38 @@ pub(crate) fn abort_of_session(
         Some(task) if delegation::delegates(ctx, &run.id)? => cleanup::later(ctx, task),
         _ => Ok(()),
     }
+}
+
+/// As [`stop`], for a run whose session goes on: a session that rested because the run waited is active again.
+pub(crate) fn stop_alone(
+    ctx: &mut Context<'_>,
+    run: Run,
+    reason: Option<&str>,
+) -> Result<Run, Abort> {
+    let waited = run.status == RunStatus::Waiting;
+    let run = stop(ctx, run, reason)?;
+    if waited && !ctx.is_before("run", 3) {
+        wake_session(ctx, &run)?;
+    }
+    Ok(run)
+}
+
+/// Activates the session of a run that no longer waits, unless it rests for another reason.
+fn wake_session(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    let Some(session) = ctx.without_policies(|ctx| ctx.get::<Session>(&run.session_id))? else {
+        return Ok(());
+    };
+    let because_of_run = session.reason.as_deref().is_some_and(|reason| {
+        reason.strip_prefix("run ").is_some_and(|rest| {
+            rest.strip_prefix(run.id.as_str()).is_some_and(|it| it.starts_with(" waits for "))
+        })
+    });
+    if session.status != SessionStatus::Suspended || !because_of_run {
+        return Ok(());
+    }
+    ctx.without_policies(|ctx| {
+        session::to_status(ctx, session, SessionStatus::Active, |_| {}).map(drop)
+    })
 }
 
 /// Marks a run as aborted, and ends it if it has no driver. The caller handles the runs that it delegated.

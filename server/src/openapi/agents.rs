@@ -25,6 +25,12 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
         idempotency_key(),
         parameter("If-Match", "header", "string", "The expected revision, from ETag.")
     ]);
+    let mut retire = operation(
+        "remove_agent",
+        "Retires an agent and its inline agents: they start no more runs, and active runs continue.",
+        agent(),
+    );
+    retire["parameters"] = json!([name(), idempotency_key()]);
     let mut start =
         operation("begin_run", "Starts a run, in a new session or an existing one.", run());
     start["requestBody"] = body(&wanted());
@@ -47,6 +53,7 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
             json!({
                 "get": with(operation("agent", "Returns an agent.", agent()), name()),
                 "patch": change,
+                "delete": retire,
             }),
         ),
         (

@@ -53,7 +53,7 @@ pub(super) async fn get(
     Ok(answered(StatusCode::OK, &agent))
 }
 
-/// Registers a new agent.
+/// Registers a new agent, or a retired one again.
 pub(super) async fn create(
     State(app): State<AppState>,
     by: CallerExtension,
@@ -62,7 +62,12 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     let definition = read(&app, &by, &content).await?;
     let key = idempotency_key(&headers)?;
-    let name = register(&app, &by, definition.into(), 0, key).await?;
+    let name = definition.get("name").and_then(JsonValue::as_str).unwrap_or_default();
+    let expected = match find(&app.engine, &by, name).await {
+        Ok((_, agent)) if !agent["retired_at"].is_null() => agent["revision"].as_i64(),
+        _ => None,
+    };
+    let name = register(&app, &by, definition.into(), expected.unwrap_or_default(), key).await?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
     let mut response = answered(StatusCode::CREATED, &agent);
     if let Ok(place) = format!("/agents/{name}").parse() {
@@ -102,6 +107,43 @@ pub(super) async fn change(
     register(&app, &by, definition, expected, key).await?;
     let (_, agent) = find(&app.engine, &by, &name).await?;
     Ok(answered(StatusCode::OK, &agent))
+}
+
+/// Retires an agent with its inline agents: they start no more runs, and active runs continue.
+pub(super) async fn retire(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let name = name_of(name)?;
+    let key = idempotency_key(&headers)?;
+    find(&app.engine, &by, &name).await?;
+    let mut names = inline_of(&app.engine, &by, &name).await?;
+    names.push(name.clone());
+    let calls: Vec<BatchCall> = names.iter().map(|name| retirement(name)).collect();
+    app.engine.batch(&by, &calls, key).await?;
+    let (_, agent) = find(&app.engine, &by, &name).await?;
+    Ok(answered(StatusCode::OK, &agent))
+}
+
+fn retirement(name: &str) -> BatchCall {
+    BatchCall { reducer: "retire_agent".to_owned(), args: json!({"name": name}) }
+}
+
+/// The inline agents that an agent has or had: their names begin with its name. A retry of a request finds the same
+/// ones, so that it is the same call.
+async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+    // `0` follows `/`, so that the index of the names is used.
+    let sql = "SELECT name FROM agents WHERE name >= :name || '/' AND name < :name || '0' \
+               ORDER BY name";
+    let params = Map::from_iter([("name".to_owned(), json!(name))]);
+    let found = engine.query(by, sql, &params, None).await?;
+    let names = found.rows.iter().filter_map(|row| match row.first() {
+        Some(Value::Text(name)) => Some(name.to_string()),
+        _ => None,
+    });
+    Ok(names.collect())
 }
 
 /// The capabilities of this server.
@@ -156,8 +198,12 @@ async fn register(
     };
     own["expected_revision"] = json!(expected);
     let name = own["name"].as_str().unwrap_or_default().to_owned();
+    // Inline agents that the definition no longer has.
+    let mut gone = inline_of(&app.engine, by, &name).await?;
+    gone.retain(|old| registrations.iter().all(|new| new["name"] != **old));
     let call = |args| BatchCall { reducer: "register_agent".to_owned(), args };
-    let calls: Vec<BatchCall> = registrations.into_iter().map(call).collect();
+    let calls = registrations.into_iter().map(call);
+    let calls: Vec<BatchCall> = calls.chain(gone.iter().map(|name| retirement(name))).collect();
     app.engine.batch(by, &calls, key).await?;
     Ok(name)
 }

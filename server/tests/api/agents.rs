@@ -25,8 +25,14 @@ impl AgentRegistry for OneTool {
         }
         let hidden = definition["hidden"] == true;
         let description = definition["description"].clone();
-        Ok(vec![json!({"name": name, "description": description, "definition": definition,
-            "hidden": hidden})])
+        let inline = definition["subagents"].as_array().into_iter().flatten().map(|inline| {
+            let own = inline["name"].as_str().unwrap_or_default();
+            let name = format!("{}/{own}", name.as_str().unwrap_or_default());
+            json!({"name": name, "definition": inline, "mode": "subagent", "hidden": true})
+        });
+        let agent = json!({"name": name, "description": description, "definition": definition,
+            "hidden": hidden});
+        Ok(inline.chain([agent]).collect())
     }
 
     fn capabilities(&self) -> JsonValue {
@@ -107,6 +113,48 @@ async fn the_list_omits_hidden_and_retired_agents() {
     assert!(server.get("/agents/old").await.json()["retired_at"].is_i64());
 }
 
+/// Regression: an agent that was posted could not be removed.
+#[tokio::test]
+async fn an_agent_is_retired_with_its_inline_agents_and_can_be_posted_again() {
+    let server = server().await;
+    let boss = json!({"name": "boss", "subagents": [{"name": "a"}, {"name": "b"}]});
+    assert_eq!(server.post("/agents", &boss.to_string()).await.status, 201);
+    assert_eq!(server.post("/agents", r#"{"name": "bosses"}"#).await.status, 201);
+    let active = async || {
+        let sql = r#"{"sql": "SELECT name FROM agents WHERE retired_at IS NULL ORDER BY name"}"#;
+        let rows = server.post("/v1/sql", sql).await.json()["rows"].take();
+        rows.as_array().expect("rows").iter().map(|row| row[0].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(active().await, ["boss", "boss/a", "boss/b", "bosses"]);
+    // A removed inline agent is retired with the change.
+    let changed = patch(&server, "boss", r#"{"subagents": [{"name": "b"}]}"#, None).await;
+    assert_eq!(changed.status, 200);
+    assert_eq!(active().await, ["boss", "boss/b", "bosses"]);
+    let inline = server.get("/agents/boss%2Fb").await;
+    assert_eq!((inline.status, &inline.json()["mode"]), (200, &json!("subagent")));
+
+    // A retry with the same key is the same call.
+    let delete = async |name: &str, key: &str| {
+        let request = server.request("DELETE", &format!("/agents/{name}"));
+        request.header("idempotency-key", key).send().await
+    };
+    let retired = delete("boss", "once").await;
+    assert_eq!(retired.status, 200);
+    assert!(retired.json()["retired_at"].is_i64());
+    assert_eq!(active().await, ["bosses"]);
+    assert_eq!(delete("boss", "once").await.status, 200, "a second deletion changes nothing");
+    check(
+        &delete("noname", "other").await.problem(),
+        expect![[r#"
+            404 not_found: there is no agent noname (GET /agents lists them)
+        "#]],
+    );
+    assert_eq!(server.post("/agents", &boss.to_string()).await.status, 201);
+    assert_eq!(active().await, ["boss", "boss/a", "boss/b", "bosses"]);
+    let twice = server.post("/agents", &boss.to_string()).await;
+    assert_eq!(twice.status, 409, "an agent that is not retired is not replaced");
+}
+
 #[tokio::test]
 async fn invalid_definitions_are_refused_and_leave_nothing() {
     let server = server().await;
@@ -150,7 +198,7 @@ async fn invalid_definitions_are_refused_and_leave_nothing() {
     assert_eq!(server.get("/agents/clerk").await.json()["revision"], 1, "nothing has changed");
     let long = format!(r#"{{"name": "{}"}}"#, "x".repeat(abide_schema::limits::MESSAGE_BYTES));
     assert_eq!(server.post("/agents", &long).await.status, 413);
-    assert_eq!(server.request("DELETE", "/agents/clerk").send().await.status, 405);
+    assert_eq!(server.request("PUT", "/agents/clerk").send().await.status, 405);
     assert_eq!(server.get("/agents/%ff").await.status, 404);
 }
 

@@ -34,6 +34,27 @@ fn every_change_of_a_definition_is_a_revision() {
     );
 }
 
+/// An inline subagent belongs to its parent, so it is no delegation to an agent of the same name.
+#[test]
+fn an_inline_subagent_is_not_the_agent_of_its_name() {
+    check(
+        r#"
+        register_agent name=boss definition={"subagents":["clerk"]}
+        register_agent name=clerk definition={"subagents":[{"name":"boss"},{"name":"clerk"}]}
+        register_agent name=clerk definition={"subagents":[{"name":"helper","subagents":["boss"]}]}
+        register_agent name=clerk/helper definition={"subagents":["boss"]}
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: boss, revision: 1, mode: primary}
+            seq 2 {name: clerk, revision: 1, mode: primary}
+            refused bad_arguments: agent clerk would delegate to itself (hint: remove the agent from the subagents of every agent that it delegates to)
+            seq 3 {name: clerk/helper, revision: 1, mode: primary}
+            the same up to 3
+        "#]],
+    );
+}
+
 #[test]
 fn a_mode_restricts_the_use_of_an_agent() {
     check(

@@ -259,6 +259,7 @@ fn aborted_at_once_without_a_driver() {
         wait_run id=r1 fencing_token=7 interrupt={{"tool_call_id":"c1"}}
         abort_run id=r1 reason="changed my mind"
         abort_run id=r1
+        sql SELECT status, reason FROM sessions
         sql SELECT call_id, status FROM tool_calls
         sql SELECT turn, kind, data FROM run_events ORDER BY id
         "#
@@ -274,8 +275,36 @@ fn aborted_at_once_without_a_driver() {
             seq 8 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 7, reason: approval}
             seq 9 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
             seq 9 again {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 7, error_code: aborted, error_message: changed my mind}
+            ("active", null)
             ("c1", "cancelled") ("c2", "cancelled")
             (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{\"tool_call_id\":\"c1\"}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"aborted\",\"message\":\"changed my mind\"}")
+        "#]],
+    );
+}
+
+/// Regression: after the abort of a waiting run, its session stayed suspended. A session that someone else suspended
+/// stays so.
+#[test]
+fn an_abort_leaves_a_session_suspended_that_its_run_did_not_suspend() {
+    check_begun(
+        r#"
+        claim_run id=r1 driver=d lease_ms=1000
+        suspend_session session_id=s1 reason="until Monday"
+        wait_run id=r1 fencing_token=4 interrupt={}
+        abort_run id=r1
+        sql SELECT status, reason FROM sessions
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: support, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {id: s1, status: suspended, reason: until Monday}
+            seq 6 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 4, reason: resume}
+            seq 7 {id: r1, revision: 1, status: aborted, turn: 2, iterations: 0, tool_calls: 0, events: 4, fencing_token: 4, error_code: aborted, error_message: nobody wants the run any more}
+            ("suspended", "until Monday")
+            the same up to 7
         "#]],
     );
 }

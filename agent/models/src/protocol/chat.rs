@@ -139,7 +139,7 @@ impl Chat {
             _ => {}
         }
         if let Some(piece) = delta["refusal"].as_str() {
-            gathered.text(piece);
+            gathered.refusal(piece);
         }
         for (position, piece) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
             let whole = |arguments: &Value| {

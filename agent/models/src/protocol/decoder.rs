@@ -31,6 +31,8 @@ pub(crate) struct Gathered {
     pub(super) usage: Usage,
     pub(super) model: Option<String>,
     pub(super) carry: Option<Value>,
+    /// Whether the text contains a refusal of the model.
+    refused: bool,
     /// No further frame belongs to the answer.
     pub(super) over: bool,
     events: VecDeque<ModelEvent>,
@@ -56,6 +58,12 @@ impl Gathered {
         !(self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty())
     }
 
+    /// Whether no frame so far had anything that belongs to an answer.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let has_usage = self.usage != Usage::default();
+        !self.has_begun() && self.stop.is_none() && self.model.is_none() && !has_usage
+    }
+
     /// Ends the stream. The last event is the answer, if the provider has completed it.
     pub(crate) fn end(&mut self, provider: &str, asked: &str) -> Result<(), ModelError> {
         let Some(stop) = self.stop.take() else {
@@ -67,13 +75,17 @@ impl Gathered {
         };
         let reasoning = std::mem::take(&mut self.reasoning);
         let calls = std::mem::take(&mut self.calls);
-        // Some servers send "stop" in this case.
-        let waits = stop == Stop::End && !calls.is_empty();
+        // Some servers send "stop" in these cases.
+        let stop = match stop {
+            Stop::End if self.refused => Stop::Filtered,
+            Stop::End if !calls.is_empty() => Stop::ToolUse,
+            stop => stop,
+        };
         self.events.push_back(ModelEvent::Answer(ModelResponse {
             text: std::mem::take(&mut self.text),
             reasoning: (!reasoning.is_empty()).then_some(reasoning),
             calls,
-            stop: if waits { Stop::ToolUse } else { stop },
+            stop,
             usage: self.usage.judged(),
             provider: provider.to_owned(),
             model: self.model.take().unwrap_or_else(|| asked.to_owned()),
@@ -88,6 +100,12 @@ impl Gathered {
             self.text.push_str(piece);
             self.events.push_back(ModelEvent::Text(piece.to_owned()));
         }
+    }
+
+    /// A piece of the text in which the model refuses to answer.
+    pub(super) fn refusal(&mut self, piece: &str) {
+        self.refused |= !piece.is_empty();
+        self.text(piece);
     }
 
     pub(super) fn reasoning(&mut self, piece: &str) {

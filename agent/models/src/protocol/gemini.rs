@@ -270,6 +270,7 @@ fn stop(reason: &str) -> Stop {
     match reason {
         "STOP" => Stop::End,
         "MAX_TOKENS" => Stop::Length,
+        "UNEXPECTED_TOOL_CALL" => Stop::UnknownTool("a tool".to_owned()),
         "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "LANGUAGE" => {
             Stop::Filtered
         }

@@ -89,7 +89,8 @@ impl Decoder for Responses {
         let event: Value = parse(data)?;
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
-            "response.output_text.delta" | "response.refusal.delta" => gathered.text(delta),
+            "response.output_text.delta" => gathered.text(delta),
+            "response.refusal.delta" => gathered.refusal(delta),
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 gathered.reasoning(delta);
             }
@@ -134,7 +135,10 @@ impl Responses {
             for output in response["output"].as_array().into_iter().flatten() {
                 let parts = output["content"].as_array().into_iter().flatten();
                 let texts = parts.filter(|_| output["type"] == "message");
-                texts.for_each(|part| gathered.text(part["text"].as_str().unwrap_or_default()));
+                for part in texts {
+                    gathered.text(part["text"].as_str().unwrap_or_default());
+                    gathered.refusal(part["refusal"].as_str().unwrap_or_default());
+                }
                 self.item(output, gathered);
             }
         }
@@ -142,7 +146,7 @@ impl Responses {
         let stop = stop(response);
         gathered.stop = Some(match self.unread.take() {
             // The model called a server-side tool, which cannot be answered here.
-            Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::Other(unread),
+            Some(unread) if stop == Stop::End && !gathered.has_begun() => Stop::UnknownTool(unread),
             _ => stop,
         });
     }

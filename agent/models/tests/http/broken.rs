@@ -31,6 +31,51 @@ async fn an_empty_answer() {
     check(Protocol::Gemini, "<html>it works</html>", expected).await;
 }
 
+/// Regression: the answer of a provider of another kind was `invalid_response`, which is retried, with a message about
+/// an early end.
+#[tokio::test]
+async fn an_answer_of_another_protocol_names_the_kind() {
+    let anthropic = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":\
+        {\"model\":\"m\",\"usage\":{\"input_tokens\":3}}}\n\n\
+        event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let chat = format!("{TOKEN}{STOP}");
+    let foreign = |kind: &str| {
+        format!(
+            "error bad_request: provider `tested` does not answer in the format of its kind \
+             `{kind}`: correct its `kind` or its `base_url`"
+        )
+    };
+    for (protocol, body, kind) in [
+        (Protocol::OpenAi, anthropic, "openai"),
+        (Protocol::OpenAiCompatible, anthropic, "openai_compatible"),
+        (Protocol::OpenAiResponses, anthropic, "openai_responses"),
+        (Protocol::Gemini, anthropic, "gemini"),
+        (Protocol::Anthropic, &chat, "anthropic"),
+        (Protocol::OpenAiResponses, &chat, "openai_responses"),
+        (Protocol::Gemini, &chat, "gemini"),
+    ] {
+        let told = shown(&heard(protocol, Reply::events(body)).await);
+        assert_eq!(told, foreign(kind), "{protocol:?}");
+    }
+}
+
+/// Regression: OpenAI reports a refusal as text with the stop reason of a complete answer.
+#[tokio::test]
+async fn a_refusal_is_not_a_complete_answer() {
+    let chat = "data: {\"choices\":[{\"delta\":{\"refusal\":\"No.\"}}]}\n\n";
+    let told = shown(&heard(Protocol::OpenAi, Reply::events(format!("{chat}{STOP}"))).await);
+    assert_eq!(told, "text No.\nanswer Filtered -/-/-/-/unavailable asked");
+    let streamed = "data: {\"type\":\"response.refusal.delta\",\"delta\":\"No.\"}\n\n\
+        data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\"}}\n\n";
+    let whole = "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\
+        \"output\":[{\"type\":\"message\",\"content\":[{\"type\":\"refusal\",\
+        \"refusal\":\"No.\"}]}]}}\n\n";
+    for body in [streamed, whole] {
+        let told = shown(&heard(Protocol::OpenAiResponses, Reply::events(body)).await);
+        assert_eq!(told, "text No.\nanswer Filtered -/-/-/-/unavailable asked", "{body}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_cut_between_events() {
     let expected = expect![[r#"

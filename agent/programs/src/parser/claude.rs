@@ -5,12 +5,12 @@
 //! taken from the chunks if there are any, and the usage of a message is counted once per id, not per line. Only
 //! the `result` line has the total usage, the cost and the status.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Value, json};
 
 use super::streamed::{Remainder, Streamed, TextKind};
-use super::{Parser, Session, notice, object, some_text, status, text, without};
+use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
 use crate::event::{
     Answer, Completeness, Denial, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage,
 };
@@ -26,6 +26,8 @@ pub struct ClaudeParser {
     /// The last reported usage of each message of the agent itself.
     used: BTreeMap<String, Usage>,
     told: Usage,
+    /// Calls whose start is already sent. Session logs repeat messages, for example after a resumption.
+    started: BTreeSet<String>,
     replies: VecDeque<String>,
 }
 
@@ -108,6 +110,9 @@ impl ClaudeParser {
             });
         } else if kind.ends_with("tool_use") && block["id"].is_string() && block["name"].is_string()
         {
+            if !self.started.insert(text(block, "id").to_owned()) {
+                return;
+            }
             events.push(ProgramEvent::ToolCallStarted {
                 id: text(block, "id").to_owned(),
                 name: text(block, "name").to_owned(),
@@ -233,7 +238,12 @@ impl ClaudeParser {
         let failed = line["is_error"].as_bool().unwrap_or_default();
         let subtype = text(line, "subtype");
         if !failed && ["success", ""].contains(&subtype) {
-            events.push(ProgramEvent::Final(answer));
+            events.push(match incomplete(text(line, "stop_reason")) {
+                Some(failure) => {
+                    ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..failure })
+                }
+                None => ProgramEvent::Final(answer),
+            });
             return;
         }
         let kind = match subtype {
@@ -362,8 +372,11 @@ fn denials(told: &Value) -> Vec<Denial> {
 fn reason(line: &Value) -> String {
     let errors = line["errors"].as_array().into_iter().flatten();
     let errors: Vec<&str> = errors.filter_map(Value::as_str).collect();
+    let error = some_text(line, "error").or_else(|| some_text(&line["error"], "message"));
     match text(line, "result") {
-        "" if errors.is_empty() => format!("the program reported {}", text(line, "subtype")),
+        "" if errors.is_empty() => {
+            error.unwrap_or_else(|| format!("the program reported {}", text(line, "subtype")))
+        }
         "" => errors.join("; "),
         result => result.to_owned(),
     }

@@ -15,6 +15,8 @@ pub struct GeminiParser {
     said: String,
     /// The text before it, if there is none since.
     before: String,
+    /// Why the program stopped before the answer was complete. Its result reports success nevertheless.
+    stopped: Option<Failure>,
 }
 
 impl Parser for GeminiParser {
@@ -38,17 +40,23 @@ impl Parser for GeminiParser {
             }
             "tool_result" if line["tool_id"].is_string() => events.push(finished(&line)),
             // This is not the end: a `result` line or the exit code follows.
-            "error" => events.push(notice(
-                NoticeCode::Reported,
-                some_text(&line, "message")
-                    .unwrap_or_else(|| "the program reported an error".to_owned()),
-            )),
+            "error" => {
+                let message = some_text(&line, "message")
+                    .unwrap_or_else(|| "the program reported an error".to_owned());
+                if STOPS.iter().any(|stop| message.contains(stop)) {
+                    self.stopped = Some(Failure::new(ErrorKind::LoopLimit, message.clone()));
+                }
+                events.push(notice(NoticeCode::Reported, message));
+            }
             "result" => self.result(&line, &mut events),
             _ => events.push(status(line)),
         }
         events
     }
 }
+
+/// The errors after which the program stops, although the answer is not complete.
+const STOPS: [&str; 2] = ["Maximum session turns exceeded", "Loop detected"];
 
 impl GeminiParser {
     /// A chunk of a message, or a complete message, which may repeat its chunks.
@@ -75,7 +83,12 @@ impl GeminiParser {
             ..Answer::default()
         };
         if text(line, "status") != "error" {
-            events.push(ProgramEvent::Final(answer));
+            events.push(match self.stopped.take() {
+                Some(stopped) => {
+                    ProgramEvent::Error(Failure { answer: Some(Box::new(answer)), ..stopped })
+                }
+                None => ProgramEvent::Final(answer),
+            });
             return;
         }
         let error = &line["error"];

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Parser, Session, notice, object, some_text, status, text, without};
+use super::{Parser, Session, incomplete, notice, object, some_text, status, text, without};
 use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
 
 /// The parser of one run.
@@ -123,7 +123,7 @@ impl OpenCodeParser {
         });
         if self.answer.is_some() {
             // The program has recovered from the reported error.
-            self.failure = None;
+            self.failure = incomplete(reason);
         }
         events.push(status(line));
     }

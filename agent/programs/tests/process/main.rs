@@ -3,6 +3,7 @@
 
 mod approvals;
 mod failures;
+mod identity;
 mod limits;
 mod output;
 mod stdin;

@@ -247,6 +247,45 @@ fn an_error_result_is_a_failure() {
     );
 }
 
+/// Regression: the text in `error` was dropped.
+#[test]
+fn the_programs_own_error_is_the_message() {
+    fails(
+        r#""subtype":"error_during_execution","is_error":true,"error":"no such model""#,
+        "runtime_crash: no such model",
+    );
+    fails(
+        r#""subtype":"error_during_execution","is_error":true,"error":{"message":"no credit"}"#,
+        "runtime_crash: no credit",
+    );
+}
+
+/// Regression: an answer that was cut off or refused was taken for a complete one.
+#[test]
+fn an_incomplete_answer_is_a_failure() {
+    fails(
+        r#""subtype":"success","is_error":false,"result":"Half","stop_reason":"max_tokens""#,
+        "answer_truncated: the model's answer was cut off at the token limit",
+    );
+    fails(
+        r#""subtype":"success","is_error":false,"result":"","stop_reason":"refusal""#,
+        "refused: the model refused to answer",
+    );
+}
+
+/// Regression: a session log repeats messages, and each repetition counted as another call.
+#[test]
+fn a_repeated_call_starts_once() {
+    let line = r#"
+        {"type":"assistant","message":{"id":"m1","content":[{"type":"tool_use","id":"t1","name":"Bash","input":{}}]}}"#;
+    check(
+        &[line, line],
+        expect![[
+            r#"{"type":"tool_call_started","id":"t1","name":"Bash","arguments":{},"parent":null}"#
+        ]],
+    );
+}
+
 #[test]
 fn a_session_is_reported_when_it_changes() {
     let line = |id: &str| format!(r#"{{"type":"system","subtype":"init","session_id":"{id}"}}"#);

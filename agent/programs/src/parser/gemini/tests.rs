@@ -51,6 +51,31 @@ fn a_failed_tool_has_its_error() {
     );
 }
 
+/// Regression: after its turn limit and after loop detection, the program reports success. The answer was taken for
+/// complete, even if it was empty.
+#[test]
+fn a_turn_limit_and_a_loop_are_failures_with_the_answer_so_far() {
+    for (severity, message) in [
+        ("error", "Maximum session turns exceeded"),
+        ("warning", "Loop detected, stopping execution"),
+    ] {
+        let mut parser = GeminiParser::default();
+        parser.parse_line(r#"{"type":"message","role":"assistant","content":"Half","delta":true}"#);
+        let error = format!(r#"{{"type":"error","severity":"{severity}","message":"{message}"}}"#);
+        parser.parse_line(&error);
+        let events =
+            parser.parse_line(r#"{"type":"result","status":"success","stats":{"input_tokens":4}}"#);
+        let Some(ProgramEvent::Error(failure)) = events.last() else { panic!("{events:?}") };
+        assert_eq!((failure.kind, failure.message.as_str()), (ErrorKind::LoopLimit, message));
+        let answer = failure.answer.as_ref().expect("the answer is kept");
+        assert_eq!((answer.text.as_str(), answer.usage.is_some()), ("Half", true));
+    }
+    let mut parser = GeminiParser::default();
+    parser.parse_line(r#"{"type":"error","severity":"warning","message":"slow"}"#);
+    let events = parser.parse_line(r#"{"type":"result","status":"success"}"#);
+    assert!(matches!(events.last(), Some(ProgramEvent::Final(_))), "another error is no end");
+}
+
 /// Checks the failure of a result with this error.
 fn fails(error: &str, expected: &str) {
     let line = format!(r#"{{"type":"result","status":"error","error":{error}}}"#);

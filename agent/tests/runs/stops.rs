@@ -1,0 +1,49 @@
+//! How runs end whose model stops before its answer is complete.
+
+use abide_client::Run;
+
+use crate::fixture::RuntimeFixture;
+
+/// Status, code and messages of a run with these answers.
+async fn ends(script: &str) -> (String, Option<String>, String) {
+    let fixture = RuntimeFixture::of("tools: [pay]\n", script).await;
+    let run = fixture.begin("Go on.").await;
+    fixture.told(&run.id, 0).await;
+    let runs: Vec<Run> =
+        fixture.abide.sql("SELECT * FROM runs").fetch().await.expect("the query succeeds");
+    assert_eq!(fixture.ledger(), [""; 0], "no call runs");
+    let said = fixture.transcript().await;
+    fixture.close().await;
+    let run = runs.into_iter().next().expect("there is a run");
+    (run.status.as_str().to_owned(), run.error_code, said)
+}
+
+/// Regression: all of them ended as `done`, some with an empty text.
+#[tokio::test]
+async fn an_incomplete_answer_is_no_answer() {
+    for (answer, code, said) in [
+        ("text: Half, stop: length", "answer_truncated", "assistant: Half \n"),
+        ("stop: length", "answer_truncated", ""),
+        ("text: No., stop: filtered", "refused", "assistant: No. \n"),
+        ("stop: filtered", "refused", ""),
+        ("stop: { unknown_tool: web_search_call }", "tool_not_offered", ""),
+        ("stop: { other: MALFORMED_FUNCTION_CALL }", "no_answer", ""),
+        ("calls: [{ name: pay, arguments: { order: A } }], stop: length", "answer_truncated", ""),
+    ] {
+        let (status, found, told) = ends(&format!("answers: [{{ {answer} }}]")).await;
+        assert_eq!((status.as_str(), found.as_deref()), ("failed", Some(code)), "{answer}");
+        assert_eq!(told, format!("user: Go on. \n{said}"), "{answer}");
+    }
+}
+
+/// A reason that does not make the answer incomplete is kept with it.
+#[tokio::test]
+async fn another_stop_reason_is_kept() {
+    let script = "answers: [{ text: So., stop: { other: pause_turn } }]";
+    let fixture = RuntimeFixture::of("", script).await;
+    let run = fixture.begin("Go on.").await;
+    let (_, last) = fixture.told(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "So.");
+    assert_eq!(last.data["assistant_data"]["stop_reason"], "pause_turn");
+    fixture.close().await;
+}
