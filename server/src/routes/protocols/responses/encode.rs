@@ -57,6 +57,9 @@ impl ResponseEncoder {
             Some(TurnEnd::Failed { code, .. }) if code == "aborted" => {
                 ("cancelled", JsonValue::Null, JsonValue::Null)
             }
+            Some(TurnEnd::Failed { code, .. }) if code == "answer_truncated" => {
+                ("incomplete", JsonValue::Null, json!({"reason": "max_output_tokens"}))
+            }
             Some(TurnEnd::Failed { code, message }) => {
                 ("failed", json!({"code": code, "message": message}), JsonValue::Null)
             }
@@ -244,7 +247,11 @@ impl ResponseEncoder {
             }
         }
         let kind = match &turn.end {
-            Some(TurnEnd::Failed { code, .. }) if code == "aborted" => "response.incomplete",
+            Some(TurnEnd::Failed { code, .. })
+                if matches!(code.as_str(), "aborted" | "answer_truncated") =>
+            {
+                "response.incomplete"
+            }
             Some(TurnEnd::Failed { .. }) => "response.failed",
             Some(TurnEnd::Waits(_)) if !has_approval(turn) => "response.incomplete",
             _ => "response.completed",
