@@ -179,8 +179,9 @@ async fn what_an_agent_cannot_do_is_refused() {
         format!("{} {}", answer.status, error["message"].as_str().expect("a message"))
     };
     let image = json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]);
-    let mixed = json!([{"role": "user", "content": "x"},
-        {"type": "mcp_approval_response", "approval_request_id": "mcpr_a", "approve": true}]);
+    let decision = json!({"type": "mcp_approval_response", "approval_request_id": "mcpr_a",
+        "approve": true});
+    let mixed = json!([{"role": "user", "content": "x"}, decision]);
     let mut all = String::new();
     for more in [
         json!({"store": false}),
@@ -196,7 +197,7 @@ async fn what_an_agent_cannot_do_is_refused() {
         json!({"input": image}),
         json!({"input": mixed}),
         json!({"input": [{"type": "mcp_approval_response"}]}),
-        json!({"input": [{"type": "mcp_approval_response", "approval_request_id": "mcpr_a", "approve": true}]}),
+        json!({"input": [decision]}),
         json!({"previous_response_id": "resp_1_run_9"}),
         json!({"previous_response_id": "resp_01_run_9"}),
         json!({"previous_response_id": "x"}),

@@ -68,7 +68,7 @@ impl Follower {
         app: &AppState,
         session: AuthSession,
         run: &RunRow,
-        turn: i64,
+        turn: Turn,
     ) -> Result<Follower, Refusal> {
         let params = Map::from_iter([("run".to_owned(), json!(run.id))]);
         let mut connection = app.engine.connect(&session.caller);
@@ -77,7 +77,7 @@ impl Follower {
         let authenticator = app.authenticator.clone();
         let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
         Ok(Follower {
-            turn: Turn::new(turn),
+            turn,
             connection,
             hold: account.reserve(),
             account,

@@ -3,6 +3,7 @@
 
 mod encode;
 mod error;
+mod id;
 mod request;
 
 use abide_schema::reducer::Caller;
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 
 use super::follow::{Follower, stream_turn};
 use super::start::{self, Decision, NewRun, NewSession, RunRow};
+use super::turn::Turn;
 use crate::app_state::{AppState, CallerExtension, SessionExtension};
 use crate::auth::authenticator::AuthSession;
 use crate::body::RequestBody;
@@ -27,36 +29,8 @@ use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
 use crate::routes::runs::path;
 use encode::ResponseEncoder;
 pub(in crate::routes) use error::add_error;
+use id::{ResponseId, missing, response_id};
 use request::{CreateResponse, Input};
-
-/// A response: a turn of a run.
-struct ResponseId<'a> {
-    turn: i64,
-    run_id: &'a str,
-}
-
-impl ResponseId<'_> {
-    /// Parses `resp_<turn>_<run>`.
-    fn parse(id: &str) -> Result<ResponseId<'_>, Refusal> {
-        let parts = id.strip_prefix("resp_").and_then(|rest| rest.split_once('_'));
-        let parsed = parts.and_then(|(turn, run_id)| {
-            let number: i64 = turn.parse().ok()?;
-            // One response has one id.
-            let is_canonical = number > 0 && turn == number.to_string();
-            is_canonical.then_some(ResponseId { turn: number, run_id })
-        });
-        parsed.ok_or_else(|| missing(id))
-    }
-}
-
-fn response_id(run_id: &str, turn: i64) -> String {
-    format!("resp_{turn}_{run_id}")
-}
-
-fn missing(id: &str) -> Refusal {
-    Refusal::new(Code::NotFound, format!("there is no response {id}"))
-        .hint("use the id of a response that POST /v1/responses has returned")
-}
 
 /// The run of a response, if it has that turn.
 async fn find(app: &AppState, by: &Caller, id: &str) -> Result<(RunRow, i64), Refusal> {
@@ -86,7 +60,7 @@ pub(in crate::routes) async fn create(
     let (run, turn) = begin(&app, &session.caller, &content, wanted, key).await?;
     drop(content);
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
-    let mut follower = Follower::new(&app, session, &run, turn).await?;
+    let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     if stream {
         return Ok(stream_turn(follower, encoder, place));
     }
@@ -221,7 +195,7 @@ pub(in crate::routes) async fn retrieve(
     })?;
     let (run, turn) = find(&app, &session.caller, &id).await?;
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
-    let mut follower = Follower::new(&app, session, &run, turn).await?;
+    let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     if wanted.stream {
         let encoder = encoder.after(wanted.starting_after.unwrap_or(-1));
         return Ok(stream_turn(follower, encoder, place));
@@ -242,7 +216,7 @@ pub(in crate::routes) async fn cancel(
         abort(&app, &session, &run).await?;
     }
     let encoder = encoder(&app, &session.caller, &run, turn).await?;
-    let mut follower = Follower::new(&app, session, &run, turn).await?;
+    let mut follower = Follower::new(&app, session, &run, Turn::new(turn)).await?;
     // The driver stops its tools first.
     match timeout(limits::ABORT, follower.until_end()).await {
         Ok(ended) => ended?,

@@ -1,4 +1,4 @@
-//! One turn of a run as a list of items: messages, reasoning, tool calls and requests for approval. It depends on the
+//! A turn of a run, or several, as a list of items: messages, reasoning, tool calls and requests for approval. It depends on the
 //! events only, so that each reader of a run sees the same items with the same indices.
 //!
 //! An answer that starts again (`restart`) continues its items as far as its text is the same. If the text differs,
@@ -100,9 +100,10 @@ struct Replay {
     text: String,
 }
 
-/// One turn of a run.
+/// A turn of a run, or consecutive turns.
 pub(super) struct Turn {
-    number: i64,
+    first: i64,
+    last: i64,
     pub(super) items: Vec<Item>,
     /// When it began, in microseconds.
     pub(super) started_at: Option<i64>,
@@ -122,8 +123,14 @@ pub(super) struct Turn {
 impl Turn {
     /// The turn with this number, before its first event.
     pub(super) fn new(number: i64) -> Turn {
+        Turn::span(number, number)
+    }
+
+    /// These turns as one.
+    pub(super) fn span(first: i64, last: i64) -> Turn {
         Turn {
-            number,
+            first,
+            last,
             items: Vec::new(),
             started_at: None,
             ended_at: None,
@@ -139,7 +146,7 @@ impl Turn {
 
     /// The same turn before its first item.
     pub(super) fn at_start(&self) -> Turn {
-        Turn { started_at: self.started_at, ..Turn::new(self.number) }
+        Turn { started_at: self.started_at, ..Turn::span(self.first, self.last) }
     }
 
     /// The approximate memory of its items in bytes.
@@ -150,10 +157,11 @@ impl Turn {
     /// Adds the next event of the run; returns what has changed. Events of earlier turns change nothing.
     pub(super) fn add(&mut self, event: &RunEvent) -> Vec<Change> {
         let mut changes = Vec::new();
-        if event.turn < self.number {
+        if event.turn < self.first {
             self.remember(event);
+            return changes;
         }
-        if event.turn != self.number || self.end.is_some() {
+        if event.turn > self.last || self.end.is_some() {
             return changes;
         }
         if self.started_at.is_none() {
@@ -181,7 +189,9 @@ impl Turn {
                 self.close_answer(ItemState::Complete, &mut changes);
                 self.ask_for_approvals(data, &mut changes);
                 let reason = text(&data["reason"]).to_owned();
-                self.finish(event, TurnEnd::Waits(reason), &mut changes);
+                if event.turn == self.last {
+                    self.finish(event, TurnEnd::Waits(reason), &mut changes);
+                }
             }
             "done" => {
                 self.answer(&data["assistant_data"], &mut changes);

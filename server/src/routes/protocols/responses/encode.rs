@@ -9,8 +9,8 @@ use serde_json::{Value as JsonValue, json};
 use super::super::follow::Encoder;
 use super::super::start::RunRow;
 use super::super::turn::{CallItem, Change, Content, Item, ItemState, Turn, TurnEnd, Usage};
+use super::id::response_id;
 use super::request::APPROVAL;
-use super::response_id;
 
 /// Encodes one response.
 pub(super) struct ResponseEncoder {

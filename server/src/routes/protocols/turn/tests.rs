@@ -1,3 +1,5 @@
+//! Items of a turn: pieces of answers, answers that start again, calls and approvals.
+
 use expect_test::{Expect, expect};
 use serde_json::json;
 
@@ -121,8 +123,8 @@ fn calls_and_approvals_are_items() {
         ("tool_result", json!({"tool_call_id": "c1", "output": "it is there", "exit_code": 0})),
         (
             "interrupt",
-            json!({"reason": "approval", "action_requests": [
-                {"tool_call_id": "c2", "tool_name": "look", "args": {"a": 1}, "status": "awaiting_approval"}]}),
+            json!({"reason": "approval", "action_requests": [{"tool_call_id": "c2",
+                "tool_name": "look", "args": {"a": 1}, "status": "awaiting_approval"}]}),
         ),
     ];
     check(
