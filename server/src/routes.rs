@@ -16,7 +16,7 @@ use axum::routing::{get, post};
 
 use crate::app_state::AppState;
 use crate::auth::access;
-use crate::routes::protocols::responses;
+use crate::routes::protocols::{ag_ui, chat, responses};
 use crate::{metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -39,6 +39,9 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{id}", get(responses::retrieve))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/agents/{name}/chat", post(chat::send))
+        .route("/v1/agents/{name}/chat/{id}/stream", get(chat::resume))
+        .route("/v1/agents/{name}/ag-ui", post(ag_ui::run))
         .route("/v1/models", get(responses::models))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))

@@ -1,10 +1,11 @@
 /** A real `abide serve` with the agents of this folder, which tests kill and start again. */
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { promisify } from "node:util";
 
 const agents = new URL("agents", import.meta.url).pathname;
 const binary = process.env.ABIDE_BINARY ?? new URL("../../target/debug/abide", import.meta.url).pathname;
@@ -59,11 +60,14 @@ export class Server {
   }
 }
 
-/** The blocks of a language of a page of the documentation. */
-export async function blocks(page, language) {
+/** Runs the JavaScript example of a page of the documentation against a server; returns its output. */
+export async function runExample(page, server) {
   const text = await readFile(new URL(`../../docs/${page}`, import.meta.url), "utf8");
-  const found = text.matchAll(new RegExp(`^\`\`\`${language}\n([^]*?)^\`\`\``, "gm"));
-  return Array.from(found, (block) => block[1]);
+  const [example, another] = Array.from(text.matchAll(/^```js\n([^]*?)^```/gm), (block) => block[1]);
+  if (!example || another || example.split("\n").length > 12) throw new Error(`${page} has no example of ten lines`);
+  const args = ["--input-type=module", "--eval", example.replaceAll("http://127.0.0.1:7341", server.url)];
+  const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: new URL(".", import.meta.url).pathname });
+  return stdout;
 }
 
 /** The text of the answer of the agent `writer`. */

@@ -4,8 +4,8 @@ use serde_json::{Value as JsonValue, json};
 
 use super::elements::{answers, idempotency_key};
 
-/// The routes of the Responses API.
-pub(super) fn paths() -> [(&'static str, JsonValue); 4] {
+/// The routes of the Responses API, the chat of the AI SDK, and AG-UI.
+pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
     let object = || json!({"type": "object"});
     let operation = |id: &str, meaning: &str| {
         json!({"operationId": id, "tags": ["protocols"], "description": meaning,
@@ -30,7 +30,30 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 4] {
     ]);
     let mut cancel = operation("cancel_response", "Aborts the run of a response.");
     cancel["parameters"] = id();
+    let name = || {
+        json!({"name": "name", "in": "path", "required": true, "schema": {"type": "string"},
+            "description": "The agent."})
+    };
+    let body = || json!({"required": true, "content": {"application/json": {"schema": object()}}});
+    let streamed = |id: &str, meaning: &str, parameters: JsonValue| {
+        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+            "parameters": parameters,
+            "responses": answers("The events.", "text/event-stream", json!({"type": "string"}))})
+    };
+    let meaning = "Sends a message to an agent, as docs/ai-sdk.md says.";
+    let mut chat = streamed("send_chat", meaning, json!([name()]));
+    chat["requestBody"] = body();
+    let chat_id = json!({"name": "id", "in": "path", "required": true,
+        "schema": {"type": "string"}, "description": "The chat."});
+    let meaning = "The last message of the assistant, and its continuation.";
+    let mut resume = streamed("resume_chat", meaning, json!([name(), chat_id]));
+    resume["responses"]["204"] = json!({"description": "The chat has no run."});
+    let mut ag_ui = streamed("run_ag_ui", "Runs an agent, as docs/ag-ui.md says.", json!([name()]));
+    ag_ui["requestBody"] = body();
     [
+        ("/v1/agents/{name}/chat", json!({"post": chat})),
+        ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
+        ("/v1/agents/{name}/ag-ui", json!({"post": ag_ui})),
         ("/v1/responses", json!({"post": create})),
         ("/v1/responses/{id}", json!({"get": get})),
         ("/v1/responses/{id}/cancel", json!({"post": cancel})),

@@ -9,6 +9,7 @@ mod agents;
 mod bad_input;
 mod buffers;
 mod calls;
+mod chats;
 mod credentials;
 mod events;
 mod golden;

@@ -75,6 +75,22 @@ pub(super) async fn newest(
     })
 }
 
+/// The id under which a session is stored, if the caller can see it.
+pub(super) async fn session(
+    engine: &Engine,
+    by: &Caller,
+    id: &str,
+) -> Result<Option<String>, Refusal> {
+    let sql = "SELECT id FROM sessions WHERE id = :id";
+    let mut found = first_texts(engine, by, sql, params([("id", json!(id))])).await?;
+    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
+    if found.is_empty() && !by.namespace().is_empty() {
+        let id = format!("{}{id}", by.namespace());
+        found = first_texts(engine, by, sql, params([("id", json!(id))])).await?;
+    }
+    Ok(found.pop())
+}
+
 /// The calls of a session that wait for a decision.
 async fn undecided(engine: &Engine, by: &Caller, session_id: &str) -> Result<Vec<String>, Refusal> {
     let sql = "SELECT call_id FROM approvals WHERE session_id = :session AND status = 'pending'";

@@ -37,6 +37,8 @@ pub(super) struct CallItem {
     pub(super) arguments: JsonValue,
     /// Its output, and whether the call failed.
     pub(super) output: Option<(String, bool)>,
+    /// It was requested in an earlier turn.
+    pub(super) is_earlier: bool,
 }
 
 /// What an item contains.
@@ -52,6 +54,8 @@ pub(super) enum Content {
 /// An item of a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Item {
+    /// The number of the event that opened it.
+    pub(super) opened_by: i64,
     pub(super) state: ItemState,
     pub(super) content: Content,
 }
@@ -118,6 +122,8 @@ pub(super) struct Turn {
     answered: bool,
     replay: Option<Replay>,
     bytes: usize,
+    /// The number of the last event.
+    event: i64,
 }
 
 impl Turn {
@@ -141,6 +147,7 @@ impl Turn {
             answered: false,
             replay: None,
             bytes: 0,
+            event: 0,
         }
     }
 
@@ -157,6 +164,7 @@ impl Turn {
     /// Adds the next event of the run; returns what has changed. Events of earlier turns change nothing.
     pub(super) fn add(&mut self, event: &RunEvent) -> Vec<Change> {
         let mut changes = Vec::new();
+        self.event = event.number;
         if event.turn < self.first {
             self.remember(event);
             return changes;
@@ -228,7 +236,8 @@ impl Turn {
             Content::Message(_) | Content::Reasoning(_) => 0,
         };
         self.bytes += size_of::<Item>();
-        self.items.push(Item { state: ItemState::Open, content });
+        let opened_by = self.event;
+        self.items.push(Item { opened_by, state: ItemState::Open, content });
         let at = self.items.len() - 1;
         changes.push(Change::Opened(at));
         at
@@ -368,7 +377,9 @@ impl Turn {
         };
         let at = match (self.items.iter().position(is_this), self.earlier.remove(call_id)) {
             (Some(at), _) => at,
-            (None, Some(call)) => self.open(Content::Call(call), changes),
+            (None, Some(call)) => {
+                self.open(Content::Call(CallItem { is_earlier: true, ..call }), changes)
+            }
             (None, None) => return,
         };
         let output = match &data["output"] {
@@ -393,6 +404,7 @@ impl Turn {
                 name: text(&request["tool_name"]).to_owned(),
                 arguments: request["args"].clone(),
                 output: None,
+                is_earlier: false,
             };
             let at = self.open(Content::Approval(call), changes);
             self.close(at, ItemState::Complete, changes);
@@ -475,6 +487,7 @@ fn called(data: &JsonValue) -> CallItem {
         name: text(&data["name"]).to_owned(),
         arguments: data["args"].clone(),
         output: None,
+        is_earlier: false,
     }
 }
 
