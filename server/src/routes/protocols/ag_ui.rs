@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use abide_engine::buffers::Reservation;
 use abide_schema::{Code, Refusal};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
@@ -17,6 +18,7 @@ use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::limits;
 use crate::problem::Problem;
 use crate::routes::runs::path;
 
@@ -60,19 +62,33 @@ struct Seen {
     texts: HashMap<String, String>,
     calls: HashSet<String>,
     results: HashSet<String>,
+    /// Counts this for the caller.
+    hold: Option<Reservation>,
 }
 
 impl Seen {
-    fn of(messages: &[AgMessage]) -> Seen {
+    /// What a client with these messages has of the run of its last message.
+    fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
         let mut seen = Seen::default();
-        for message in messages.iter().filter(|message| message.role != "user") {
+        let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
+        for message in &messages[from..] {
+            if message.role == "user" {
+                continue;
+            }
             if let (Some(id), Some(JsonValue::String(text))) = (&message.id, &message.content) {
                 seen.texts.insert(id.clone(), text.clone());
             }
             seen.calls.extend(message.tool_calls.iter().map(|call| call.id.clone()));
             seen.results.extend(message.tool_call_id.clone());
         }
-        seen
+        let texts = seen.texts.iter().map(|(id, text)| id.len() + text.len());
+        let ids = seen.calls.iter().chain(&seen.results).map(String::len);
+        let bytes = texts.chain(ids).sum();
+        if bytes > limits::TURN_UNCOUNTED_BYTES {
+            hold.grow(bytes)?;
+            seen.hold = Some(hold);
+        }
+        Ok(seen)
     }
 
     /// The part of a piece of a text that the client does not have.
@@ -118,14 +134,16 @@ pub(in crate::routes) async fn run(
     let agent = path(agent, "agent")?;
     let wanted: RunAgentInput = content.envelope(LOOKS)?;
     let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
-    let seen = Seen::of(&wanted.messages);
+    let hold = app.engine.buffers().reserve(&session.caller);
+    let seen = Seen::of(&wanted.messages, hold)?;
     let input = read(wanted)?;
     let place_of_run = (agent, thread.clone());
     let sent = thread::send(&app, &session.caller, &content, place_of_run, input).await;
     drop(content);
     let (run, turns) = sent?;
     let follower = Follower::new(&app, session, &run, turns).await?;
-    let encoder = AgUiEncoder { thread, run_of_client, run_id: run.id, seen, shown: Vec::new() };
+    let encoder =
+        AgUiEncoder { thread, run_of_client, run_id: run.id, seen, shown: HashSet::new() };
     Ok(stream_turn(follower, encoder, place))
 }
 
@@ -180,7 +198,7 @@ struct AgUiEncoder {
     run_id: String,
     seen: Seen,
     /// The items that the client got.
-    shown: Vec<usize>,
+    shown: HashSet<usize>,
 }
 
 impl AgUiEncoder {
@@ -203,7 +221,7 @@ impl AgUiEncoder {
         if item.state == ItemState::Void {
             return;
         }
-        self.shown.push(at);
+        self.shown.insert(at);
         let id = self.id(turn, at);
         match &item.content {
             Content::Message(_) => {

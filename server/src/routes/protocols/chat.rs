@@ -1,6 +1,8 @@
 //! `/v1/agents/{name}/chat`: the UI message stream of the AI SDK, as `useChat` with its default transport speaks it.
 //! The chat is a session, and each message of the assistant is a run.
 
+use std::collections::HashSet;
+
 use abide_schema::{Code, Refusal};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
@@ -78,7 +80,7 @@ pub(in crate::routes) async fn resume(
 }
 
 fn streamed(follower: Follower, run: &RunRow, place: ConnectionPermit) -> Response {
-    let encoder = ChatEncoder { run_id: run.id.clone(), shown: Vec::new() };
+    let encoder = ChatEncoder { run_id: run.id.clone(), shown: HashSet::new() };
     let mut response = stream_turn(follower, encoder, place);
     let version = ("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response.headers_mut().insert(version.0, version.1);
@@ -133,7 +135,7 @@ fn decision(part: &JsonValue) -> Option<Decision> {
 struct ChatEncoder {
     run_id: String,
     /// The items that the client got.
-    shown: Vec<usize>,
+    shown: HashSet<usize>,
 }
 
 impl ChatEncoder {
@@ -143,7 +145,7 @@ impl ChatEncoder {
         if item.state == ItemState::Void {
             return;
         }
-        self.shown.push(at);
+        self.shown.insert(at);
         match &item.content {
             Content::Message(_) => part("text-start", json!({"id": id(at)}), out),
             Content::Reasoning(_) => part("reasoning-start", json!({"id": id(at)}), out),

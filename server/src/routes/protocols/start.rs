@@ -91,10 +91,21 @@ pub(super) async fn session(
     Ok(found.pop())
 }
 
-/// The calls of a session that wait for a decision.
-async fn undecided(engine: &Engine, by: &Caller, session_id: &str) -> Result<Vec<String>, Refusal> {
-    let sql = "SELECT call_id FROM approvals WHERE session_id = :session AND status = 'pending'";
-    first_texts(engine, by, sql, params([("session", json!(session_id))])).await
+/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<String>, Refusal> {
+    let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
+               AND kind = 'interrupt'";
+    let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);
+    let found = first_texts(engine, by, sql, params_of_run).await?;
+    let interrupt: JsonValue =
+        found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
+    let requests = interrupt["action_requests"].as_array().into_iter().flatten();
+    let mut pending = Vec::new();
+    for id in requests.filter_map(|request| request["tool_call_id"].as_str()) {
+        let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
+        pending.extend(first_texts(engine, by, sql, params([("id", json!(id))])).await?);
+    }
+    Ok(pending)
 }
 
 async fn first_texts(
@@ -197,26 +208,19 @@ pub(super) async fn decide(
     run: &RunRow,
     decisions: Vec<Decision>,
 ) -> Result<RunRow, Refusal> {
-    let pending = undecided(&app.engine, by, &run.session_id).await?;
+    let pending = undecided(&app.engine, by, run).await?;
     let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
     if let Some(missing) = pending.iter().find(|id| !is_decided(id)) {
         let detail = format!("there is no decision on the call {missing}");
         let hint = "send the decisions on all calls that wait for one in one request";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
-    let own = format!("{}~", run.id);
-    let calls: Result<Vec<BatchCall>, Refusal> = decisions
-        .into_iter()
-        .map(|Decision { call_id, approve, comment }| {
-            if !call_id.starts_with(&own) {
-                let detail = format!("{call_id} is not a call of run {}", run.id);
-                return Err(Refusal::new(Code::NotFound, detail));
-            }
-            let decision = if approve { "approve" } else { "reject" };
-            let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
-            Ok(runs::call("decide_approval", args))
-        })
-        .collect();
-    app.engine.batch(by, &calls?, None).await?;
+    let calls = decisions.into_iter().map(|Decision { call_id, approve, comment }| {
+        let decision = if approve { "approve" } else { "reject" };
+        let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
+        runs::call("decide_approval", args)
+    });
+    let calls: Vec<BatchCall> = calls.collect();
+    app.engine.batch(by, &calls, None).await?;
     find(&app.engine, by, &run.id).await
 }

@@ -180,7 +180,8 @@ impl Turn {
         match event.kind.as_str() {
             "token" => self.chunk(true, text(&data["content"]), &mut changes),
             "reasoning" => self.chunk(false, text(&data["content"]), &mut changes),
-            "restart" if !self.parts.is_empty() => {
+            // After a complete answer it is the next one that starts again.
+            "restart" if !self.parts.is_empty() && !self.answered => {
                 self.replay = Some(Replay { part: 0, text: String::new() });
             }
             "usage" => {
@@ -193,6 +194,10 @@ impl Turn {
                 self.open(Content::Call(called(data)), &mut changes);
             }
             "tool_result" => self.result(data, &mut changes),
+            // Of a delegated run, whose calls are known if they needed an approval.
+            "status" if data["child"]["event"] == "tool_result" => {
+                self.result(&data["child"]["data"], &mut changes);
+            }
             "interrupt" => {
                 self.close_answer(ItemState::Complete, &mut changes);
                 self.ask_for_approvals(data, &mut changes);
@@ -218,13 +223,22 @@ impl Turn {
 
     /// Calls of earlier turns whose results can be in this one.
     fn remember(&mut self, event: &RunEvent) {
+        let data = &event.data;
         match event.kind.as_str() {
             "tool_call" => {
-                let call = called(&event.data);
+                let call = called(data);
                 self.earlier.insert(call.call_id.clone(), call);
             }
+            "interrupt" => {
+                for call in awaiting_approval(data) {
+                    self.earlier.entry(call.call_id.clone()).or_insert(call);
+                }
+            }
             "tool_result" => {
-                self.earlier.remove(text(&event.data["tool_call_id"]));
+                self.earlier.remove(text(&data["tool_call_id"]));
+            }
+            "status" if data["child"]["event"] == "tool_result" => {
+                self.earlier.remove(text(&data["child"]["data"]["tool_call_id"]));
             }
             _ => {}
         }
@@ -395,17 +409,17 @@ impl Turn {
     }
 
     fn ask_for_approvals(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
-        for request in data["action_requests"].as_array().into_iter().flatten() {
-            if request["status"] != "awaiting_approval" {
-                continue;
-            }
-            let call = CallItem {
-                call_id: text(&request["tool_call_id"]).to_owned(),
-                name: text(&request["tool_name"]).to_owned(),
-                arguments: request["args"].clone(),
-                output: None,
-                is_earlier: false,
+        for call in awaiting_approval(data) {
+            let is_same = |item: &Item| match &item.content {
+                Content::Call(other) => other.call_id == call.call_id,
+                _ => false,
             };
+            let is_known =
+                self.earlier.contains_key(&call.call_id) || self.items.iter().any(is_same);
+            // A call of a delegated run is not among the calls of this run.
+            if !is_known {
+                self.open(Content::Call(call.clone()), changes);
+            }
             let at = self.open(Content::Approval(call), changes);
             self.close(at, ItemState::Complete, changes);
         }
@@ -479,6 +493,19 @@ impl Item {
             _ => "",
         }
     }
+}
+
+/// The calls for which an interrupt asks.
+fn awaiting_approval(data: &JsonValue) -> impl Iterator<Item = CallItem> {
+    let requests = data["action_requests"].as_array().into_iter().flatten();
+    let waiting = requests.filter(|request| request["status"] == "awaiting_approval");
+    waiting.map(|request| CallItem {
+        call_id: text(&request["tool_call_id"]).to_owned(),
+        name: text(&request["tool_name"]).to_owned(),
+        arguments: request["args"].clone(),
+        output: None,
+        is_earlier: false,
+    })
 }
 
 fn called(data: &JsonValue) -> CallItem {

@@ -130,11 +130,11 @@ fn calls_and_approvals_are_items() {
     check(
         &events,
         expect![[r#"
-        +0 0:"Let me look." -0 +1 +2 -1 +3 -3 end
-        Complete Message("Let me look.")
-        Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)) })
-        Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None })
-        Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None })"#]],
+            +0 0:"Let me look." -0 +1 +2 -1 +3 -3 end
+            Complete Message("Let me look.")
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false })
+            Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })
+            Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })"#]],
     );
 }
 
@@ -150,8 +150,67 @@ fn the_text_of_an_earlier_answer_is_not_repeated() {
     check(
         &events,
         expect![[r#"
-        +0 0:"That is all." -0 +1 -1 end
-        Complete Message("That is all.")
-        Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)) })"#]],
+            +0 0:"That is all." -0 +1 -1 end
+            Complete Message("That is all.")
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)), is_earlier: false })"#]],
     );
+}
+
+/// However an answer is cut into pieces and wherever it starts again, its text is the last attempt.
+#[test]
+fn every_restart_leaves_the_text_of_the_last_attempt() {
+    let attempts = ["abcdef", "abc", "abxyz", "", "abcdefgh"];
+    for (first, second) in attempts.iter().flat_map(|a| attempts.map(|b| (*a, b))) {
+        for (size, cut) in (1..4).flat_map(|size| (0..=first.len()).map(move |cut| (size, cut))) {
+            let pieces = |text: &str| -> Vec<(&'static str, JsonValue)> {
+                let bytes = text.as_bytes().chunks(size);
+                bytes.map(|piece| token(std::str::from_utf8(piece).expect("ASCII"))).collect()
+            };
+            let mut events = pieces(&first[..cut]);
+            events.push(restart());
+            events.extend(pieces(second));
+            events.push(("usage", json!({})));
+            events.push(done(second));
+            let mut turn = Turn::new(1);
+            let mut streamed: HashMap<usize, String> = HashMap::new();
+            for (number, (kind, data)) in (1..).zip(events) {
+                let kind = kind.to_owned();
+                let event = RunEvent { number, turn: 1, kind, data, created_at: 0 };
+                for change in turn.add(&event) {
+                    if let Change::Text(at, text) = change {
+                        streamed.entry(at).or_default().push_str(&text);
+                    }
+                }
+            }
+            let texts: String = turn.items.iter().map(Item::text).collect();
+            assert_eq!(texts, second, "{first:?} cut at {cut}, in pieces of {size}");
+            for (at, item) in turn.items.iter().enumerate() {
+                if item.state != ItemState::Void {
+                    assert_eq!(streamed.get(&at).map_or("", String::as_str), item.text());
+                }
+            }
+        }
+    }
+}
+
+/// A run that waits for a run that it has delegated asks for the approval of a call that is not its own.
+#[test]
+fn an_approval_of_a_delegated_run_has_its_call() {
+    let request = json!({"tool_call_id": "child~1.1", "tool_name": "pay", "args": {},
+        "status": "awaiting_approval", "run_id": "child"});
+    let interrupt = json!({"reason": "delegation", "action_requests": [request]});
+    check(&[("interrupt", interrupt.clone())], expect![[r#"
+        +0 +1 -1 end
+        Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
+        Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]]);
+    let mut turn = Turn::new(2);
+    let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
+    let child = json!({"child": {"run_id": "child", "event": "tool_result", "data": result}});
+    for (number, (of, kind, data)) in (1..).zip([(1, "interrupt", interrupt), (2, "status", child)])
+    {
+        let kind = kind.to_owned();
+        turn.add(&RunEvent { number, turn: of, kind, data, created_at: 0 });
+    }
+    let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
+    assert_eq!((&call.output, call.is_earlier), (&Some(("paid".to_owned(), false)), true));
 }
