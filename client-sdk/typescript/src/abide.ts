@@ -3,7 +3,7 @@
 import { locateEngine, onWake, openSocket } from "#platform";
 
 import { targetOf } from "./address.js";
-import { type AbideError, closedError } from "./errors.js";
+import type { AbideError } from "./errors.js";
 import { Emitter } from "./emitter.js";
 import type { Start } from "./feed.js";
 import { type Heartbeat, HEARTBEAT, Link } from "./link.js";
@@ -257,11 +257,12 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const requestId = options.requestId ?? newId();
     const message = { op: "batch", calls, request_id: requestId };
     const frame = await this.#ask(message, `the batch of ${calls.length} calls`, options, requestId);
-    const results = (frame.results ?? []).map(({ result }) => this.#visible(result ?? null));
+    const seq = required(frame.seq, "seq");
+    const results = required(frame.results, "results").map(({ result }) => this.#visible(result ?? null));
     if (results.length !== calls.length) {
       throw protocolError(`a batch of ${calls.length} calls has ${results.length} results`);
     }
-    const answer = { results, seq: frame.seq ?? 0, duplicate: frame.duplicate ?? false };
+    const answer = { results, seq, duplicate: frame.duplicate ?? false };
     return answer as BatchAnswer<BatchResults<S, Calls>>;
   }
 
@@ -274,13 +275,14 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const message = { op: "sql", sql, params: wireParams(params), as_of: options.asOf };
     const frame = await this.#ask(message, "the query", options);
     return reading("the result of a query", () => {
+      const seq = required(frame.seq, "seq");
       const format = new RowFormat(shapeOf(frame), this.#integers);
-      const rows: Cell[][] = (frame.rows ?? []).map(cellsOf);
+      const rows: Cell[][] = required(frame.rows, "rows").map(cellsOf);
       for (const { length } of rows) {
         if (length !== format.names.length) throw protocolError("a row does not fit the columns");
       }
       return {
-        seq: frame.seq ?? 0,
+        seq,
         columns: [...format.names],
         rows: rows.map((cells) => format.object(cells) as R),
         cells: rows.map((cells) => format.array(cells)),
@@ -304,7 +306,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   ): Promise<Subscription<R>> {
     return new Promise((resolve, reject) => {
       const { signal, deadlineMs = this.#deadlineMs } = options;
-      if (this.#link.isClosed) throw closedError();
+      if (this.#link.closed) throw this.#link.closed;
       signal?.throwIfAborted();
       const query = {
         sql,
@@ -391,7 +393,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const message = { op: "call", reducer, args, request_id: requestId };
     const frame = await this.#ask(message, `the call of ${reducer}`, options, requestId);
     const result = this.#visible(frame.result ?? null);
-    return { result, seq: frame.seq ?? 0, duplicate: frame.duplicate ?? false };
+    return { result, seq: required(frame.seq, "seq"), duplicate: frame.duplicate ?? false };
   }
 
   #ask(
@@ -426,6 +428,11 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const report = this.#options.onMismatch ?? ((reason) => console.warn(`abide: ${reason}`));
     report(`a change of a subscription does not apply, the result is fetched again: ${why}`);
   }
+}
+
+function required<T>(field: T | undefined, name: string): T {
+  if (field === undefined) throw protocolError(`an answer without ${name}`);
+  return field;
 }
 
 function startOf({ after, asOf }: SubscribeOptions): Start {
