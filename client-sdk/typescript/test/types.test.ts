@@ -144,7 +144,7 @@ test("no name, comment or value of a server becomes code", async () => {
       },
       [hostile],
     );
-    const file = folder.file(`hostile${at}.ts`);
+    const file = folder.file(`hostile${at}.mts`);
     // A second declaration of the name would be an error.
     await writeFile(file, `${text.replace("@abide/client", join(root, "dist/index.js"))}export const pwned = 0;\n`);
     files.push(file);
@@ -155,7 +155,7 @@ test("no name, comment or value of a server becomes code", async () => {
   const { stdout } = await tsc.catch((error: { stdout: string }) => error);
   assert.equal(stdout, "");
   for (const at of HOSTILE.keys()) {
-    assert.equal(await readFile(folder.file(`out/hostile${at}.js`), "utf8"), "export const pwned = 0;\n");
+    assert.equal(await readFile(folder.file(`out/hostile${at}.mjs`), "utf8"), "export const pwned = 0;\n");
   }
   await folder.remove();
 });
