@@ -38,6 +38,7 @@ from .errors import (
     ToolFailed,
     Unauthenticated,
     UnknownOutcome,
+    UntrustedEngine,
 )
 from .records import Result
 from .session import Decision, Resolution, Session
@@ -79,6 +80,7 @@ __all__ = [
     "ToolFailed",
     "Unauthenticated",
     "UnknownOutcome",
+    "UntrustedEngine",
     "Update",
     "Worker",
 ]
