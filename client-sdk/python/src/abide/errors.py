@@ -112,6 +112,15 @@ class ProtocolError(AbideError):
         super().__init__(detail, hint="use an SDK and a server of the same version")
 
 
+class MalformedEntry(AbideError):
+    """An entry that an adapter reads is none that it writes. Another caller of the scope may have written it."""
+
+    code = "malformed_entry"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, hint="delete the entry or its collection with delete_entries, or restrict who can write_entries")
+
+
 class IncompatibleVersion(AbideError):
     """The engine speaks another version of the protocol."""
 
@@ -207,7 +216,7 @@ def reading(what: str) -> Iterator[None]:
     except AbideError:
         raise
     except Exception as why:
-        raise ProtocolError(f"{what} is malformed: {_short(why)}") from why
+        raise ProtocolError(f"{what} is malformed: {short(why)}") from why
 
 
 def member(message: Any, name: str, kind: type[T]) -> T:
@@ -222,7 +231,8 @@ def member(message: Any, name: str, kind: type[T]) -> T:
     raise ProtocolError(f"a message has no valid {name!r}")
 
 
-def _short(why: Exception) -> str:
+def short(why: Exception) -> str:
+    """The type and the text of an error, at most 200 characters."""
     text = f"{type(why).__name__}: {why}"
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 import os
 import random
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -48,11 +49,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict
+from ..errors import Conflict, MalformedEntry
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
 from .langgraph_keys import checkpoint_key, long_id, short_id, value_key, writes_prefix
+from .langgraph_serde import AllowedTypes, StrictSerializer
 from .langgraph_values import Encoded, Stored, Values
+from .untrusted import Budget, decoding
 from .writer import Entry, Write
 
 _KIND = "langgraph"
@@ -74,16 +77,35 @@ SELECT e.key, e.data, iif(e.seq IN (SELECT value FROM json_each(:known)), NULL, 
 FROM head, json_each(head.data, '$.v') AS v
 JOIN entries AS e ON e.collection_id = :c AND e.key = :values || v.key || '/' || v.value"""
 
-# Keys, and those that they refer to.
-_CLOSURE = """WITH RECURSIVE chain(key) AS (
-  SELECT value FROM json_each(:keys)
-  UNION
-  SELECT ref.value FROM chain JOIN entries AS e ON e.collection_id = :c AND e.key = chain.key,
-    json_each(json_array(json_extract(e.data, '$.b'), json_extract(e.data, '$.f'))) AS ref
-  WHERE ref.value IS NOT NULL)
-"""
-_CLOSURE_KEYS = _CLOSURE + "SELECT key FROM chain"
-_CHAINS = _CLOSURE + "SELECT e.key, data, blob, seq FROM chain JOIN entries AS e ON e.collection_id = :c AND e.key = chain.key"
+# What entries refer to, and their size. A walk along the references is not one statement: recursive queries are refused to
+# callers with a scope.
+_REFERENCES = """e.key, json_extract(e.data, '$.b'), json_extract(e.data, '$.f'),
+  coalesce(length(e.blob), 0) + length(CAST(e.data AS BLOB)) FROM"""
+_REFERENCES_OF = f"SELECT {_REFERENCES} json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
+_REFERENCES_BEFORE = (
+    f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key <= :last"
+    " ORDER BY e.key DESC LIMIT 2000"
+)
+_REFERENCES_BETWEEN = (
+    f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key < :end AND e.key > :after"
+    " ORDER BY e.key LIMIT 10000"
+)
+_ENTRIES = """SELECT e.key, e.data, e.blob, e.seq FROM json_each(:keys) AS k
+JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"""
+
+_HEADS = "SELECT e.key, e.data FROM json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
+
+# What is read in one request.
+_KEYS_AT_ONCE = 1000
+_BYTES_AT_ONCE = 8 << 20
+
+# A chain leads through one folder, of which a request reads 2,000 entries. More requests are those of a forged chain.
+_MOST_STEPS = 1000
+
+MAX_BYTES = 64 << 20
+"""How many bytes the values of one checkpoint may have, unless the saver has another limit."""
+
+_LOG = logging.getLogger("abide")
 
 _KEYS_OF_THREAD = (
     "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after ORDER BY key LIMIT 10000"
@@ -101,17 +123,37 @@ _ALL = "SELECT key, data, blob FROM entries WHERE collection_id = :c AND key > :
 class AbideSaver(BaseCheckpointSaver[str]):
     """Stores checkpoints in Abide: each acknowledged checkpoint is on disk, and the storage of a thread grows linearly."""
 
-    def __init__(self, client: Abide | sync.Abide, *, serde: SerializerProtocol | None = None) -> None:
-        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
-        super().__init__(serde=serde)
+    def __init__(
+        self,
+        client: Abide | sync.Abide,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+
+        Args:
+            client: the client.
+            serde: a serializer in place of `StrictSerializer(allowed_types)`. Every caller of the scope can write what it reads.
+            allowed_types: own classes of the state that a load makes; of others it returns the data.
+            max_bytes: how many bytes the values of one checkpoint may have, without compression.
+        """
+        super().__init__(serde=StrictSerializer(allowed_types) if serde is None else serde)
         self._bridge = Bridge(client)
         self._collections = Collections.of(self._bridge.client, _KIND)
-        self._values = Values(self.serde)
+        self._values = Values(self.serde, max_bytes)
 
     @staticmethod
-    def open(path: str | os.PathLike[str], *, serde: SerializerProtocol | None = None) -> AbideSaver:
+    def open(
+        path: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        max_bytes: int = MAX_BYTES,
+    ) -> AbideSaver:
         """A saver over a database file, with its own client. Close it, or use it in `with`."""
-        return AbideSaver(sync.Abide.open(path), serde=serde)
+        return AbideSaver(sync.Abide.open(path), serde=serde, allowed_types=allowed_types, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Closes the client of `open`."""
@@ -127,7 +169,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """A clone whose serializer also reads these types."""
         clone = cast(AbideSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
-            clone._values = Values(clone.serde)
+            clone._values = Values(clone.serde, self._values.max_bytes)
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
@@ -156,7 +198,19 @@ class AbideSaver(BaseCheckpointSaver[str]):
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
     async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
-        """The checkpoint with a key; the last one if the key is a prefix."""
+        """The checkpoint with a key; the last one if the key is a prefix.
+
+        Raises:
+            MalformedEntry: it is none that a saver wrote.
+            LimitExceeded: its values are too large.
+        """
+        try:
+            return await self._load_once(collection, thread_id, key, config)
+        except MalformedEntry:
+            # Several statements have read it, and another process may have deleted it in between.
+            return await self._load_once(collection, thread_id, key, config)
+
+    async def _load_once(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
         self._values.begin(self._collections.client.timeline)
         known = json.dumps(self._values.known(collection))
@@ -165,10 +219,18 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._values.begin(self._collections.client.timeline)
         if not rows:
             return None
+        with decoding(f"the checkpoint {rows[0][0]!r} of {collection!r}"):
+            return await self._decode(collection, thread_id, rows, config)
+
+    async def _decode(
+        self, collection: str, thread_id: str, rows: builtins.list[tuple[Any, ...]], config: RunnableConfig | None
+    ) -> CheckpointTuple:
+        """A checkpoint from its entry, its pending writes and its values."""
+        budget = Budget(self._values.max_bytes)
         head_key, data, blob, _ = rows[0]
         head = json.loads(data)
-        checkpoint, metadata, inline = self._values.unpack(head, blob or b"")
-        stored = {name: Stored(json.loads(data or "{}"), blob, seq) for name, data, blob, seq in rows[1:]}
+        checkpoint, metadata, inline = self._values.unpack(head, blob or b"", budget)
+        stored = {name: Stored(_description(data), blob, seq) for name, data, blob, seq in rows[1:]}
         keys = _value_keys(head_key, head)
         values = self._remembered(collection, keys, stored)
         # Entries that are not here, or refer to others.
@@ -178,7 +240,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             stored.update(await self._chains(collection, missing))
         for channel, name in keys.items():
             if channel not in values and name in stored:
-                values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored)
+                values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored, budget)
         namespace, checkpoint_id = unescape(head_key.split("/")[1]), long_id(head_key.split("/")[2])
         checkpoint["id"] = checkpoint_id
         checkpoint["channel_values"] = {**inline, **values}
@@ -187,7 +249,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             checkpoint,
             metadata,
             _config(thread_id, namespace, long_id(head["p"])) if head["p"] else None,
-            self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")]),
+            self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")], budget),
         )
 
     def _remembered(self, collection: str, keys: dict[str, str], stored: dict[str, Stored]) -> dict[str, Any]:
@@ -200,13 +262,13 @@ class AbideSaver(BaseCheckpointSaver[str]):
                     [values[channel]] = known
         return values
 
-    def _writes(self, stored: dict[str, Stored], keys: builtins.list[str]) -> builtins.list[tuple[str, str, Any]]:
+    def _writes(self, stored: dict[str, Stored], keys: builtins.list[str], budget: Budget) -> builtins.list[tuple[str, str, Any]]:
         """The pending writes in entries, in the order of their tasks."""
         found: dict[tuple[str, int], tuple[Any, tuple[str, str, Any]]] = {}
         # The first write with an index counts; a special one has been replaced by the latest.
         for key in sorted(keys, key=lambda key: (stored[key].seq, len(key), key)):
             data = stored[key].data
-            value = self._values.decode_write(key, stored)
+            value = self._values.decode_write(key, stored, budget)
             *_, task, index = key.split("/")
             task_id = long_id(task)
             many = isinstance(data["c"], builtins.list)
@@ -218,9 +280,57 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     async def _chains(self, collection: str, keys: builtins.list[str]) -> dict[str, Stored]:
         """Entries, and those that they refer to."""
-        params = {"c": collection, "keys": json.dumps(keys)}
-        rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_CHAINS, params)).cells
-        return {key: Stored(json.loads(data or "{}"), blob or b"", seq) for key, data, blob, seq in rows}
+        sizes = await self._closure(collection, keys)
+        found: dict[str, Stored] = {}
+        waiting: builtins.list[str] = []
+        size = 0
+        for at, (key, one) in enumerate(sizes.items(), start=1):
+            waiting.append(key)
+            size += one
+            if at == len(sizes) or size >= _BYTES_AT_ONCE or len(waiting) == _KEYS_AT_ONCE:
+                params = {"c": collection, "keys": json.dumps(waiting)}
+                for name, data, blob, seq in (await self._collections.client.sql(_ENTRIES, params)).cells:
+                    found[str(name)] = Stored(_description(data), cast(bytes, blob or b""), int(str(seq)))
+                waiting, size = [], 0
+        return found
+
+    async def _closure(self, collection: str, keys: builtins.list[str]) -> dict[str, int]:
+        """The sizes of entries, and of those that they refer to.
+
+        Raises:
+            LimitExceeded: they are too large together.
+        """
+        known = await self._references(collection, _REFERENCES_OF, {"keys": json.dumps(keys)})
+        sizes: dict[str, int] = {}
+        roots: dict[str, None] = {}
+        budget = Budget(self._values.max_bytes)
+        steps = 0
+        for key in keys:
+            at: str | None = key
+            while at is not None and at not in sizes:
+                if at not in known:
+                    steps += 1
+                    if steps > _MOST_STEPS:
+                        raise MalformedEntry(f"the entry {key!r} of {collection!r} refers to too many others")
+                    page = {"first": at.rsplit("/", 1)[0] + "/", "last": at}
+                    known |= await self._references(collection, _REFERENCES_BEFORE, page)
+                if at not in known:
+                    break  # It does not exist.
+                base, root, sizes[at] = known[at]
+                budget.take(sizes[at])
+                if root is not None:
+                    roots[root] = None
+                at = base
+        names = json.dumps([root for root in roots if root not in sizes])
+        for root, (_, _, size) in (await self._references(collection, _REFERENCES_OF, {"keys": names})).items():
+            sizes[root] = size
+            budget.take(size)
+        return sizes
+
+    async def _references(self, collection: str, sql: str, params: dict[str, Any]) -> _References:
+        """Base, root and size of entries."""
+        rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(sql, {"c": collection, **params})).cells
+        return {key: (_name(base), _name(root), size) for key, base, root, size in rows}
 
     async def alist(
         self,
@@ -562,18 +672,44 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     async def _retain(self, collection: str, kept: set[str]) -> None:
         """Deletes all checkpoints except these, with their writes, and the values that no checkpoint needs."""
-        heads = await self._chains(collection, sorted(kept))
+        heads = await self._heads(collection, sorted(kept))
         prefixes = {"w" + key[1:] for key in kept}
         writes = await self._keys_between(collection, "w/", "w0")
-        needed = {value for key, head in heads.items() for value in _value_keys(key, head.data).values()}
+        needed = {value for key, head in heads.items() for value in _value_keys(key, head).values()}
         needed |= {key for key in writes if key.rsplit("/", 2)[0] in prefixes}
-        params = {"c": collection, "keys": json.dumps(sorted(needed))}
-        needed |= {str(key) for (key,) in (await self._collections.client.sql(_CLOSURE_KEYS, params)).cells}
+        references = await self._references_of_thread(collection)
+        waiting = builtins.list(needed)
+        while waiting:
+            base, root, _ = references.get(waiting.pop(), (None, None, 0))
+            new = {name for name in (base, root) if name is not None} - needed
+            needed |= new
+            waiting += new
         gone = [key for key in await self._keys_between(collection, "c/", "c0") if key not in kept]
         gone += [key for key in writes if key not in needed]
         gone += [key for key in await self._keys_between(collection, "v/", "v0") if key not in needed]
         self._values.forget(collection)
         await self._collections.write(collection, [], gone)
+
+    async def _heads(self, collection: str, keys: builtins.list[str]) -> dict[str, dict[str, Any]]:
+        """The descriptions of checkpoints."""
+        found: dict[str, dict[str, Any]] = {}
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            params = {"c": collection, "keys": json.dumps(keys[first : first + _KEYS_AT_ONCE])}
+            for key, data in (await self._collections.client.sql(_HEADS, params)).cells:
+                found[str(key)] = _description(data)
+        return found
+
+    async def _references_of_thread(self, collection: str) -> _References:
+        """Those of all values and writes."""
+        found: _References = {}
+        after = ""
+        while True:
+            params = {"first": "v/", "end": "w0", "after": after}
+            page = await self._references(collection, _REFERENCES_BETWEEN, params)
+            found |= page
+            if len(page) < 10_000:
+                return found
+            after = max(page)
 
     # Delta channels.
 
@@ -625,6 +761,18 @@ def _put_new(encoded: Encoded, data: dict[str, Any], refers: bool) -> Entry:
 def _is_whole(stored: Stored | None) -> bool:
     """Whether an entry is here, and its value needs no other."""
     return stored is not None and stored.blob is not None and not ("b" in stored.data or "f" in stored.data)
+
+
+_References: TypeAlias = dict[str, tuple[str | None, str | None, int]]
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _description(data: Any) -> dict[str, Any]:
+    found = json.loads(data or "{}")
+    return found if isinstance(found, dict) else {}
 
 
 def _version_text(version: str | int | float) -> str:
