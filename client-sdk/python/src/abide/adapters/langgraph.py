@@ -30,7 +30,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -49,9 +49,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict, MalformedEntry
+from ..errors import Conflict, LimitExceeded, MalformedEntry
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
+from .langgraph_chains import Chains, description
 from .langgraph_keys import checkpoint_key, long_id, short_id, value_key, writes_prefix
 from .langgraph_serde import AllowedTypes, StrictSerializer
 from .langgraph_values import Encoded, Stored, Values
@@ -76,31 +77,6 @@ UNION ALL
 SELECT e.key, e.data, iif(e.seq IN (SELECT value FROM json_each(:known)), NULL, e.blob), e.seq
 FROM head, json_each(head.data, '$.v') AS v
 JOIN entries AS e ON e.collection_id = :c AND e.key = :values || v.key || '/' || v.value"""
-
-# What entries refer to, and their size. A walk along the references is not one statement: recursive queries are refused to
-# callers with a scope.
-_REFERENCES = """e.key, json_extract(e.data, '$.b'), json_extract(e.data, '$.f'),
-  coalesce(length(e.blob), 0) + length(CAST(e.data AS BLOB)) FROM"""
-_REFERENCES_OF = f"SELECT {_REFERENCES} json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
-_REFERENCES_BEFORE = (
-    f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key <= :last"
-    " ORDER BY e.key DESC LIMIT 2000"
-)
-_REFERENCES_BETWEEN = (
-    f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key < :end AND e.key > :after"
-    " ORDER BY e.key LIMIT 10000"
-)
-_ENTRIES = """SELECT e.key, e.data, e.blob, e.seq FROM json_each(:keys) AS k
-JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"""
-
-_HEADS = "SELECT e.key, e.data FROM json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
-
-# What is read in one request.
-_KEYS_AT_ONCE = 1000
-_BYTES_AT_ONCE = 8 << 20
-
-# A chain leads through one folder, of which a request reads 2,000 entries. More requests are those of a forged chain.
-_MOST_STEPS = 1000
 
 MAX_BYTES = 64 << 20
 """How many bytes the values of one checkpoint may have, unless the saver has another limit."""
@@ -143,6 +119,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._bridge = Bridge(client)
         self._collections = Collections.of(self._bridge.client, _KIND)
         self._values = Values(self.serde, max_bytes)
+        self._chains = Chains(self._bridge.client, max_bytes)
 
     @staticmethod
     def open(
@@ -230,14 +207,14 @@ class AbideSaver(BaseCheckpointSaver[str]):
         head_key, data, blob, _ = rows[0]
         head = json.loads(data)
         checkpoint, metadata, inline = self._values.unpack(head, blob or b"", budget)
-        stored = {name: Stored(_description(data), blob, seq) for name, data, blob, seq in rows[1:]}
+        stored = {name: Stored(description(data), blob, seq) for name, data, blob, seq in rows[1:]}
         keys = _value_keys(head_key, head)
         values = self._remembered(collection, keys, stored)
         # Entries that are not here, or refer to others.
         missing = [name for channel, name in keys.items() if channel not in values and not _is_whole(stored.get(name))]
         missing += [name for name in stored if name.startswith("w/") and not _is_whole(stored[name])]
         if missing:
-            stored.update(await self._chains(collection, missing))
+            stored.update(await self._chains.read(collection, missing))
         for channel, name in keys.items():
             if channel not in values and name in stored:
                 values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored, budget)
@@ -278,60 +255,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 found.setdefault((task_id, at), (order, (task_id, channel, one)))
         return [write for _, write in sorted(found.values(), key=itemgetter(0))]
 
-    async def _chains(self, collection: str, keys: builtins.list[str]) -> dict[str, Stored]:
-        """Entries, and those that they refer to."""
-        sizes = await self._closure(collection, keys)
-        found: dict[str, Stored] = {}
-        waiting: builtins.list[str] = []
-        size = 0
-        for at, (key, one) in enumerate(sizes.items(), start=1):
-            waiting.append(key)
-            size += one
-            if at == len(sizes) or size >= _BYTES_AT_ONCE or len(waiting) == _KEYS_AT_ONCE:
-                params = {"c": collection, "keys": json.dumps(waiting)}
-                for name, data, blob, seq in (await self._collections.client.sql(_ENTRIES, params)).cells:
-                    found[str(name)] = Stored(_description(data), cast(bytes, blob or b""), int(str(seq)))
-                waiting, size = [], 0
-        return found
-
-    async def _closure(self, collection: str, keys: builtins.list[str]) -> dict[str, int]:
-        """The sizes of entries, and of those that they refer to.
-
-        Raises:
-            LimitExceeded: they are too large together.
-        """
-        known = await self._references(collection, _REFERENCES_OF, {"keys": json.dumps(keys)})
-        sizes: dict[str, int] = {}
-        roots: dict[str, None] = {}
-        budget = Budget(self._values.max_bytes)
-        steps = 0
-        for key in keys:
-            at: str | None = key
-            while at is not None and at not in sizes:
-                if at not in known:
-                    steps += 1
-                    if steps > _MOST_STEPS:
-                        raise MalformedEntry(f"the entry {key!r} of {collection!r} refers to too many others")
-                    page = {"first": at.rsplit("/", 1)[0] + "/", "last": at}
-                    known |= await self._references(collection, _REFERENCES_BEFORE, page)
-                if at not in known:
-                    break  # It does not exist.
-                base, root, sizes[at] = known[at]
-                budget.take(sizes[at])
-                if root is not None:
-                    roots[root] = None
-                at = base
-        names = json.dumps([root for root in roots if root not in sizes])
-        for root, (_, _, size) in (await self._references(collection, _REFERENCES_OF, {"keys": names})).items():
-            sizes[root] = size
-            budget.take(size)
-        return sizes
-
-    async def _references(self, collection: str, sql: str, params: dict[str, Any]) -> _References:
-        """Base, root and size of entries."""
-        rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(sql, {"c": collection, **params})).cells
-        return {key: (_name(base), _name(root), size) for key, base, root, size in rows}
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -346,7 +269,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id, collection, key in found:
             if limit is not None and count >= limit:
                 return
-            loaded = await self._bridge.arun(self._load(collection, thread_id, key, None))
+            loaded = await self._bridge.arun(self._load_listed(collection, thread_id, key, config))
             if loaded is not None and _has(loaded.metadata, filter):
                 count += 1
                 yield loaded
@@ -364,10 +287,22 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id, collection, key in self._bridge.run(self._keys(config, before)):
             if limit is not None and count >= limit:
                 return
-            loaded = self._bridge.run(self._load(collection, thread_id, key, None))
+            loaded = self._bridge.run(self._load_listed(collection, thread_id, key, config))
             if loaded is not None and _has(loaded.metadata, filter):
                 count += 1
                 yield loaded
+
+    async def _load_listed(
+        self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
+    ) -> CheckpointTuple | None:
+        """A checkpoint of a list. In that of all threads a malformed one is left out, so that it hides no other thread."""
+        try:
+            return await self._load(collection, thread_id, key, None)
+        except (MalformedEntry, LimitExceeded) as why:
+            if config is not None and "thread_id" in config["configurable"]:
+                raise
+            _LOG.warning("a checkpoint is left out: %s", why)
+            return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
         """Thread, collection and key of checkpoints, the latest first."""
@@ -384,7 +319,11 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id in threads:
             collection = await self._collections.stored_id(thread_id)
             for key in await self._keys_between(collection, first, first[:-1] + "0"):
-                key_id = long_id(key.rsplit("/", 1)[1])
+                try:
+                    key_id = long_id(key.rsplit("/", 1)[1])
+                except ValueError:
+                    _LOG.warning("the entry %r of %r is no checkpoint", key, collection)
+                    continue
                 if checkpoint_id not in (None, "", key_id) or (before_id and key_id >= before_id):
                     continue
                 found.append((key_id, thread_id, collection, key))
@@ -408,7 +347,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
             page = await self._collections.client.sql(_THREADS, params)
             ids += [row[0] for row in page]
             if len(page) < 10_000:
-                return [self._collections.parts(stored_id)[0] for stored_id in ids]
+                named = [self._collections.parts(stored_id) for stored_id in ids]
+                return [parts[0] for parts in named if len(parts) == 1]
 
     # Writing.
 
@@ -672,12 +612,12 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     async def _retain(self, collection: str, kept: set[str]) -> None:
         """Deletes all checkpoints except these, with their writes, and the values that no checkpoint needs."""
-        heads = await self._heads(collection, sorted(kept))
+        heads = await self._chains.heads(collection, sorted(kept))
         prefixes = {"w" + key[1:] for key in kept}
         writes = await self._keys_between(collection, "w/", "w0")
         needed = {value for key, head in heads.items() for value in _value_keys(key, head).values()}
         needed |= {key for key in writes if key.rsplit("/", 2)[0] in prefixes}
-        references = await self._references_of_thread(collection)
+        references = await self._chains.references_of_thread(collection)
         waiting = builtins.list(needed)
         while waiting:
             base, root, _ = references.get(waiting.pop(), (None, None, 0))
@@ -689,27 +629,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
         gone += [key for key in await self._keys_between(collection, "v/", "v0") if key not in needed]
         self._values.forget(collection)
         await self._collections.write(collection, [], gone)
-
-    async def _heads(self, collection: str, keys: builtins.list[str]) -> dict[str, dict[str, Any]]:
-        """The descriptions of checkpoints."""
-        found: dict[str, dict[str, Any]] = {}
-        for first in range(0, len(keys), _KEYS_AT_ONCE):
-            params = {"c": collection, "keys": json.dumps(keys[first : first + _KEYS_AT_ONCE])}
-            for key, data in (await self._collections.client.sql(_HEADS, params)).cells:
-                found[str(key)] = _description(data)
-        return found
-
-    async def _references_of_thread(self, collection: str) -> _References:
-        """Those of all values and writes."""
-        found: _References = {}
-        after = ""
-        while True:
-            params = {"first": "v/", "end": "w0", "after": after}
-            page = await self._references(collection, _REFERENCES_BETWEEN, params)
-            found |= page
-            if len(page) < 10_000:
-                return found
-            after = max(page)
 
     # Delta channels.
 
@@ -761,18 +680,6 @@ def _put_new(encoded: Encoded, data: dict[str, Any], refers: bool) -> Entry:
 def _is_whole(stored: Stored | None) -> bool:
     """Whether an entry is here, and its value needs no other."""
     return stored is not None and stored.blob is not None and not ("b" in stored.data or "f" in stored.data)
-
-
-_References: TypeAlias = dict[str, tuple[str | None, str | None, int]]
-
-
-def _name(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _description(data: Any) -> dict[str, Any]:
-    found = json.loads(data or "{}")
-    return found if isinstance(found, dict) else {}
 
 
 def _version_text(version: str | int | float) -> str:
