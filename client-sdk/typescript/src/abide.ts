@@ -8,7 +8,7 @@ import { Emitter } from "./emitter.js";
 import type { Start } from "./feed.js";
 import { type Heartbeat, HEARTBEAT, Link } from "./link.js";
 import { newId } from "./new-id.js";
-import { checkOptions, kindOf, wrong } from "./options.js";
+import { checkOptions, checkQuery, kindOf, wrong } from "./options.js";
 import { bodyOf } from "./requests.js";
 import { RowFormat } from "./row.js";
 import type { ArgsOf, BuiltinSchema, ReducerName, ResultOf, Schema } from "./schema.js";
@@ -272,6 +272,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     calls: Calls,
     options: CallOptions = {},
   ): Promise<BatchAnswer<BatchResults<S, Calls>>> {
+    if (!Array.isArray(calls)) throw wrong(`batch takes an array of calls, not ${kindOf(calls)}`);
     checkOptions("batch", options, CALL_OPTIONS);
     const requestId = options.requestId ?? newId();
     const message = { op: "batch", calls, request_id: requestId };
@@ -291,6 +292,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     params: Params = {},
     options: SqlOptions = {},
   ): Promise<QueryResult<R>> {
+    checkQuery(sql, params);
     checkOptions("sql", options, [...REQUEST_OPTIONS, "asOf"]);
     const message = { op: "sql", sql, params: wireParams(params), as_of: options.asOf };
     const frame = await this.#ask(message, "the query", options);
@@ -312,6 +314,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
 
   /** How a query would be maintained as a subscription, and at what cost. */
   async explain(sql: string, params: Params = {}, options: RequestOptions = {}): Promise<Explanation> {
+    checkQuery(sql, params);
     checkOptions("explain", options, REQUEST_OPTIONS);
     const message = { op: "explain", sql, params: wireParams(params) };
     const frame = await this.#ask(message, "the explanation", options);
@@ -326,6 +329,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     options: SubscribeOptions = {},
   ): Promise<Subscription<R>> {
     return new Promise((resolve, reject) => {
+      checkQuery(sql, params);
       checkOptions("subscribe", options, SUBSCRIBE_OPTIONS);
       const { signal, deadlineMs = this.#deadlineMs } = options;
       if (this.#link.closed) throw this.#link.closed;

@@ -23,6 +23,11 @@ export function checkOptions(what: string, options: unknown, names: Names): void
     if (name === "signal" && typeof (value as AbortSignal).throwIfAborted !== "function") {
       throw wrong(`signal of ${what} is not an AbortSignal`, "pass controller.signal, not the controller");
     }
+    const isNumber = name === "asOf" || name === "after";
+    if (isNumber && !Number.isSafeInteger(value)) throw wrong(`${name} of ${what} is not a whole number`);
+    if (name === "requestId" && typeof value !== "string") {
+      throw wrong(`requestId of ${what} is ${kindOf(value)}, not a text`);
+    }
     const isTime = name.endsWith("Ms");
     if (isTime && (typeof value !== "number" || !(value >= 0))) {
       throw wrong(`${name} of ${what} is not a number of milliseconds`);
@@ -45,6 +50,21 @@ export function checkKey(step: string, key: unknown): void {
     `the key of ${step} must be a text that is not empty, not ${what}`,
     "name the step, such as refund-8812",
   );
+}
+
+/**
+ * Checks a statement and its parameters.
+ *
+ * @throws AbideError `bad_arguments`.
+ */
+export function checkQuery(sql: unknown, params: unknown): void {
+  if (typeof sql !== "string") throw wrong(`a statement is a text, not ${kindOf(sql)}`);
+  if (typeof params !== "object" || params === null || isDate(params)) {
+    throw wrong(
+      `the parameters of a statement are an object or an array, not ${kindOf(params)}`,
+      "{ s: value } for :s, or [value] for ?",
+    );
+  }
 }
 
 /**
@@ -85,6 +105,6 @@ function listOf(names: Names): string {
 }
 
 /** An error about what the program passed. */
-export function wrong(detail: string, hint?: string): AbideError {
-  return new AbideError("bad_arguments", detail, { hint });
+export function wrong(detail: string, hint?: string, cause?: unknown): AbideError {
+  return new AbideError("bad_arguments", detail, { hint, cause });
 }

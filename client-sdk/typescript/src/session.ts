@@ -182,6 +182,7 @@ export class Session {
   ): Promise<Result> {
     checkOptions("tool", options, ["key", "run", "effect", "needsApproval", "leaseMs", "signal"]);
     const { key, run, effect, needsApproval, signal, leaseMs = LEASE_MS } = options;
+    if (typeof name !== "string") throw wrong(`the name of a tool is a text, not ${kindOf(name)}`);
     checkKey("a tool step", key);
     checkFunction("run", run);
     checkEffect(effect);
@@ -468,9 +469,14 @@ async function inTermsOfStep<Result>(
         cause: error,
       });
     }
+    const isTooLong = /^(?:call \d+ of the batch \(\w+\): )?(?:call_id has|a request id must)/;
+    if (isTooLong.test(error.message)) {
+      const start = JSON.stringify(`${key?.slice(0, 20)}…`);
+      throw wrong(`the key ${start} is too long`, "a key has at most 400 bytes", error);
+    }
     // The step is one request for its caller, with arguments of its own.
     const detail = error.message
-      .replace(/^call \d+ of the batch \(\w+\): /, "")
+      .replace(/^call \d+ of the batch(?: \(\w+\))?: /, "")
       .replace(/^(?:\/calls\/\d+)?\/args\//, "/");
     if (detail === error.message) throw error;
     throw new AbideError(code, detail, { hint, retryAfterMs, requestId, cause: error });

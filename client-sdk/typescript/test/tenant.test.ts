@@ -85,6 +85,20 @@ test("the steps of a session with a generated id are found again", async () => {
   await assert.rejects(within("the end of the lease", retried), UnknownOutcome);
 });
 
+/** The call was looked up with the id that the caller chose, so the error was `lease_lost`. */
+test("a tool that blocks longer than its lease ends with where its result is", async () => {
+  const session = await (await connect("worker")).session({ agent: "a" });
+  const run = () => {
+    const end = performance.now() + 300;
+    while (performance.now() < end);
+    return "paid";
+  };
+  const step = session.tool("pay", {}, { key: "slow", leaseMs: 100, run });
+  const error = await within("the outcome", step.catch((reason: unknown) => reason));
+  assert.ok(error instanceof UnknownOutcome && error.reported === "succeeded", String(error));
+  assert.equal(error.callId, `${NAMESPACE}${session.id}/slow`);
+});
+
 test("a session is found by the short and by the stored id, and never another caller's", async () => {
   const [acme, bob, zeta, root] = await Promise.all(["acme", "bob", "zeta", "root"].map(connect)) as [
     Abide,
