@@ -6,7 +6,7 @@
  * does not have.
  */
 import { AbideError } from "./errors.js";
-import { base64OfBytes, type Integers, type Json, Real, visibleJson } from "./values.js";
+import { base64OfBytes, type Integers, type Json, MOST_LEVELS, Real, setOwn, visibleJson } from "./values.js";
 
 /**
  * A number that `JSON.parse` would change: with a fraction, an exponent, or 16 digits and more. It can also
@@ -34,8 +34,12 @@ export function readJson(text: string, integers: Integers = "auto"): Json {
 
 const NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
 
+/** The most digits of an integer. A `bigint` of millions of digits takes minutes to read. */
+const MOST_DIGITS = 1_000;
+
 class Parser {
   #at = 0;
+  #level = 0;
 
   constructor(readonly text: string) {}
 
@@ -43,6 +47,15 @@ class Parser {
     const value = this.#value();
     this.#space();
     return this.#at === this.text.length ? value : this.#fail();
+  }
+
+  /** A value inside of an array or object. */
+  #inner(): unknown {
+    this.#level += 1;
+    if (this.#level > MOST_LEVELS) throw new SyntaxError(`JSON with more than ${MOST_LEVELS} levels`);
+    const value = this.#value();
+    this.#level -= 1;
+    return value;
   }
 
   #value(): unknown {
@@ -74,18 +87,7 @@ class Parser {
       if (this.text.charCodeAt(this.#at) !== 0x22) this.#fail();
       const key = this.#string();
       if (!this.#skip(0x3a)) this.#fail();
-      const value = this.#value();
-      if (key === "__proto__") {
-        // An assignment would set the prototype.
-        Object.defineProperty(object, key, {
-          value,
-          configurable: true,
-          enumerable: true,
-          writable: true,
-        });
-      } else {
-        object[key] = value;
-      }
+      setOwn(object, key, this.#inner());
     } while (this.#skip(0x2c));
     return this.#skip(0x7d) ? object : this.#fail();
   }
@@ -94,7 +96,7 @@ class Parser {
     const array: unknown[] = [];
     this.#at += 1;
     if (this.#skip(0x5d)) return array;
-    do array.push(this.#value());
+    do array.push(this.#inner());
     while (this.#skip(0x2c));
     return this.#skip(0x5d) ? array : this.#fail();
   }
@@ -125,6 +127,7 @@ class Parser {
     if (fraction !== undefined || exponent !== undefined) {
       return Number.isInteger(value) ? new Real(value) : value;
     }
+    if (digits.length > MOST_DIGITS) throw new SyntaxError(`an integer of ${digits.length} digits`);
     return Number.isSafeInteger(value) ? value : BigInt(digits);
   }
 
@@ -159,7 +162,7 @@ const LEAST_INTEGER = -(2n ** 63n);
 const MOST_INTEGER = 2n ** 63n - 1n;
 
 /** The most nested arrays and objects of a message. The server reads no more. */
-const MOST_LEVELS = 127;
+const MESSAGE_LEVELS = 127;
 
 /** Half of a surrogate pair. UTF-8 cannot express it. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
@@ -232,9 +235,9 @@ function writeObject(value: object, path: string, parents: object[]): string {
   if (parents.includes(value)) {
     throw wrong(path, "a circular object is not JSON", "send the id of the object instead");
   }
-  if (parents.length >= MOST_LEVELS) {
+  if (parents.length >= MESSAGE_LEVELS) {
     const where = path.split("/").slice(0, 8).join("/");
-    const detail = `more than ${MOST_LEVELS} nested arrays and objects`;
+    const detail = `more than ${MESSAGE_LEVELS} nested arrays and objects`;
     throw wrong(`${where}/…`, detail, "send it as a string of JSON, or flatten it");
   }
   const without = withoutJson(value);

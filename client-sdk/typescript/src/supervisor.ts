@@ -1,10 +1,11 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
 import { AbideError, isAbideError, messageOf } from "./errors.js";
-import { readJson, wellFormed } from "./json.js";
+import { wellFormed } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
 import { checkConcurrency, checkFunction, checkOptions, kindOf, wrong } from "./options.js";
 import type { Json } from "./values.js";
+import { fieldOf, storedJson } from "./wire.js";
 import type { ServeOptions, WorkerOptions } from "./worker.js";
 
 /** Options of a supervisor. */
@@ -33,7 +34,7 @@ export class Rejected extends Error {
 
 interface Holder {
   id: string;
-  fencing_token: number | null;
+  fencing_token: number;
 }
 
 const PENDING = `SELECT id FROM handoff_requests
@@ -119,9 +120,10 @@ export class Supervisor {
   async #take(id: string, run: SupervisorFunction): Promise<void> {
     const claimed = await this.#claim(id);
     if (!claimed) return;
-    const holder = { id, fencing_token: claimed.fencing_token };
-    const { session_id: sessionId, reason } = claimed;
-    const data = readJson(claimed.data ?? "null");
+    const holder = { id, fencing_token: fieldOf(claimed, "fencing_token", "number") };
+    const sessionId = fieldOf(claimed, "session_id", "string");
+    const { reason } = claimed;
+    const data = storedJson(claimed.data ?? "null");
     const end = await underLease<string>({
       leaseMs: this.#leaseMs,
       run: (signal) => run({ id, sessionId, reason, data, signal }),

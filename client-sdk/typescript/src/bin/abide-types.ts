@@ -11,6 +11,7 @@ import { parseArgs } from "node:util";
 import { httpUrl, targetOf } from "../address.js";
 import { AbideError, isAbideError, messageOf, type Refusal, refusalError } from "../errors.js";
 import { findBinary } from "../platform/engine.js";
+import { reading } from "../wire.js";
 import { type DatabaseSchema, errorCodesOf, typesOf } from "./typegen.js";
 
 const HELP = `Prints the TypeScript types of a database: tables, views, reducers and error codes.
@@ -61,7 +62,8 @@ async function main(): Promise<void> {
     const schema = (await fetchJson(`${url}/v1/schema`, token)) as DatabaseSchema;
     const codes = errorCodesOf(await fetchJson(`${url}/openapi.json`, token));
     const { prefix, imports } = given;
-    text = typesOf(schema, codes, { ...(prefix && { prefix }), ...(imports && { imports }) });
+    const options = { ...(prefix && { prefix }), ...(imports && { imports }) };
+    text = reading("the schema of the server", () => typesOf(schema, codes, options));
   } finally {
     await server?.stop();
   }
@@ -159,10 +161,10 @@ function startError(program: string, printed: string): AbideError {
 async function fetchJson(url: string, token: string | undefined): Promise<unknown> {
   const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
   let answer: Response;
-  let body: Refusal;
+  let text: string;
   try {
     answer = await fetch(url, { headers });
-    body = (await answer.json()) as Refusal;
+    text = await answer.text();
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     throw new AbideError("unreachable", `${url} cannot be read: ${messageOf(cause)}`, {
@@ -170,14 +172,20 @@ async function fetchJson(url: string, token: string | undefined): Promise<unknow
       cause,
     });
   }
+  const body: unknown = reading(`the answer of ${url}`, () => JSON.parse(text));
   if (answer.ok) return body;
-  throw new AbideError(body.code ?? "unreachable", body.detail ?? `${url} answers ${answer.status}`, {
-    hint: body.hint,
-  });
+  const detail = `${url} answers ${answer.status}`;
+  throw refusalError({ code: "unreachable", detail, ...(typeof body === "object" ? body : {}) });
+}
+
+/** A text of the server without characters that a terminal executes. */
+function printable(text: string): string {
+  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, "�");
 }
 
 main().catch((error: unknown) => {
-  process.stderr.write(`abide-types: ${messageOf(error)}\n`);
-  if (isAbideError(error) && error.hint !== undefined) process.stderr.write(`  hint: ${error.hint}\n`);
+  process.stderr.write(`abide-types: ${printable(messageOf(error))}\n`);
+  if (isAbideError(error) && error.hint !== undefined)
+    process.stderr.write(`  hint: ${printable(error.hint)}\n`);
   process.exitCode = 1;
 });
