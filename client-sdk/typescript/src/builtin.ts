@@ -882,7 +882,7 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["approvals"];
   };
-  /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. */
+  /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays if it is fenced, because it holds the token, and if it has entries that the caller cannot see. */
   delete_entries: {
     args: {
       collection_id: string;

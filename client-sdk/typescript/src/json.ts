@@ -162,7 +162,7 @@ const LEAST_INTEGER = -(2n ** 63n);
 const MOST_INTEGER = 2n ** 63n - 1n;
 
 /** The most nested arrays and objects of a message. The server reads no more. */
-const MOST_SENT_LEVELS = 127;
+const MESSAGE_LEVELS = 127;
 
 /** Half of a surrogate pair. UTF-8 cannot express it. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
@@ -235,9 +235,9 @@ function writeObject(value: object, path: string, parents: object[]): string {
   if (parents.includes(value)) {
     throw wrong(path, "a circular object is not JSON", "send the id of the object instead");
   }
-  if (parents.length >= MOST_SENT_LEVELS) {
+  if (parents.length >= MESSAGE_LEVELS) {
     const where = path.split("/").slice(0, 8).join("/");
-    const detail = `more than ${MOST_SENT_LEVELS} nested arrays and objects`;
+    const detail = `more than ${MESSAGE_LEVELS} nested arrays and objects`;
     throw wrong(`${where}/…`, detail, "send it as a string of JSON, or flatten it");
   }
   const without = withoutJson(value);

@@ -111,7 +111,7 @@ export function cellsOf(row: unknown): Cell[] {
   return cells as Cell[];
 }
 
-/** The most levels of arrays and objects of a JSON value that is read. Those that a server stores have fewer. */
+/** The most levels of arrays and objects of JSON that is read. Values that a server stores have fewer. */
 export const MOST_LEVELS = 1_000;
 
 /**

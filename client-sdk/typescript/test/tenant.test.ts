@@ -94,7 +94,10 @@ test("a tool that blocks longer than its lease ends with where its result is", a
     return "paid";
   };
   const step = session.tool("pay", {}, { key: "slow", leaseMs: 100, run });
-  const error = await within("the outcome", step.catch((reason: unknown) => reason));
+  const error = await within(
+    "the outcome",
+    step.catch((reason: unknown) => reason),
+  );
   assert.ok(error instanceof UnknownOutcome && error.reported === "succeeded", String(error));
   assert.equal(error.callId, `${NAMESPACE}${session.id}/slow`);
 });

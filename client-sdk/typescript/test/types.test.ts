@@ -182,7 +182,10 @@ test("no name, comment or value of a server becomes code", async () => {
     );
     const file = folder.file(`hostile${at}.mts`);
     // A second declaration of the name would be an error.
-    await writeFile(file, `${text.replace("@abide/client", join(root, "dist/index.js"))}export const pwned = 0;\n`);
+    await writeFile(
+      file,
+      `${text.replace("@abide/client", join(root, "dist/index.js"))}export const pwned = 0;\n`,
+    );
     files.push(file);
   }
   const options = ["--ignoreConfig", "--strict", "--skipLibCheck", "--removeComments", "--types", ""];
