@@ -114,6 +114,8 @@ class Abide:
         self._address = address
         self._deadline = deadline
         self._is_started = False
+        self.kept: dict[str, Any] = {}
+        """What the adapters keep for all of their objects that use this client."""
         self.call = Calls(self)
         """Calls reducers; see `Calls`."""
 
@@ -176,6 +178,11 @@ class Abide:
     def reconnects(self) -> int:
         """How often the client has connected again."""
         return self._connection.reconnects
+
+    @property
+    def timeline(self) -> str | None:
+        """The history that the seqs of the connection belong to; it changes when another engine opens the file."""
+        return self._connection.subscriptions.timeline
 
     async def batch(
         self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None

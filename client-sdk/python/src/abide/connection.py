@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import AbideError, Closed, Overloaded, ProtocolError, TimedOut, refusal
+from .errors import AbideError, Closed, Overloaded, ProtocolError, TimedOut, copied, refusal
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -95,7 +95,7 @@ class Connection:
     def check_open(self) -> None:
         """Raises the error with which the connection has ended."""
         if self._ended is not None:
-            raise _copy(self._ended)
+            raise copied(self._ended)
 
     async def request(self, message: Frame, what: str, deadline: float) -> Frame:
         """Sends a request until it is answered. `overloaded` is retried after a pause.
@@ -275,13 +275,6 @@ class Connection:
         if self._ended is None:
             self._ended = error
             for request in list(self._requests.values()):
-                request.fail(_copy(error))
+                request.fail(copied(error))
             self.subscriptions.end(error)
             self._signal()
-
-
-def _copy(error: AbideError) -> AbideError:
-    """A new instance for each caller: a raised exception keeps the traceback of its caller."""
-    made = type(error).__new__(type(error))
-    made.args, made.__dict__ = error.args, dict(error.__dict__)
-    return made

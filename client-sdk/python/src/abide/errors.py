@@ -173,3 +173,10 @@ def refusal(problem: dict[str, Any]) -> Refused:
     detail = str(problem.get("detail") or "the server gives no reason")
     kind = _BY_CODE.get(code, Refused)
     return kind(detail, code=code, hint=problem.get("hint"), retry_after_ms=problem.get("retry_after_ms"))
+
+
+def copied(error: AbideError) -> AbideError:
+    """A new instance for each caller: a raised exception keeps the traceback of its caller."""
+    made = type(error).__new__(type(error))
+    made.args, made.__dict__ = error.args, dict(error.__dict__)
+    return made

@@ -102,6 +102,11 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def timeline(self) -> str | None:
+        """That of the connection, or of the last one."""
+        return self._timeline
+
     def add(self, consumer: Consumer, query: dict[str, Any], start: Start) -> None:
         """Starts a subscription, now or on the next connection."""
         entry = _Entry(query, consumer, start, start.after_seq, self._timeline)

@@ -10,9 +10,10 @@ import os
 import time
 from typing import Any
 
+from ..client import Abide
+from .cache import copied
 from .collection import Collections, put
 
-_READ = "SELECT key, data FROM entries WHERE collection_id = :c AND key > :after ORDER BY key LIMIT 5000"
 _LAST = "SELECT key, data FROM entries WHERE collection_id = :c ORDER BY key DESC LIMIT :limit"
 
 
@@ -24,24 +25,31 @@ class ItemList:
         self._parts = parts
         self._last = 0
 
+    @staticmethod
+    def collections(client: Abide, kind: str) -> Collections:
+        """Collections that are lists."""
+        return Collections.of(client, kind, lambda _, data: json.loads(data)[0])
+
     async def _id(self) -> str:
         return await self._collections.stored_id(*self._parts)
 
     async def append(self, items: list[Any]) -> None:
         """Appends items, in one transaction if they fit a call."""
         if items:
-            await self._collections.write(await self._id(), [put(self._next_key(), [item]) for item in items])
+            await self._collections.write(await self._id(), self._entries(items))
+
+    async def replace(self, items: list[Any]) -> None:
+        """Replaces all items, in one transaction if they are at most 12 MiB."""
+        await self._collections.replace(await self._id(), self._entries(items))
 
     async def read(self) -> list[Any]:
-        """All items."""
-        found: list[Any] = []
-        after = ""
-        while True:
-            rows = (await self._collections.client.sql(_READ, {"c": await self._id(), "after": after})).cells
-            found += [json.loads(str(data))[0] for _, data in rows]
-            if len(rows) < 5000:
-                return found
-            after = str(rows[-1][0])
+        """All items. Their callers can change them."""
+        return [item for _, item in await self.read_with_keys()]
+
+    async def read_with_keys(self) -> list[tuple[str, Any]]:
+        """All items with their keys, in order."""
+        read = await self._collections.cache.read(await self._id())
+        return [(key, copied(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
         """The last items, in order."""
@@ -54,9 +62,7 @@ class ItemList:
 
     async def delete(self, key: str) -> bool:
         """Deletes an item. Returns whether it existed: of several callers one deletes it."""
-        args = {"collection_id": await self._id(), "deletes": [key]}
-        done = await self._collections.client.call("write_entries", args)
-        return bool(done["deleted"])
+        return bool((await self._collections.write(await self._id(), [], [key])).deleted)
 
     async def pop(self) -> Any | None:
         """Removes and returns the last item; `None` if there is none."""
@@ -68,7 +74,13 @@ class ItemList:
 
     async def clear(self) -> None:
         """Deletes all items."""
-        await self._collections.delete(await self._id())
+        collection_id = await self._id()
+        self._collections.cache.forget(collection_id)
+        await self._collections.delete(collection_id)
+
+    def _entries(self, items: list[Any]) -> list[dict[str, Any]]:
+        # An item is in a list, because an entry cannot have the value null.
+        return [put(self._next_key(), [item]) for item in items]
 
     def _next_key(self) -> str:
         """A key after all earlier ones of this process; the random part distinguishes processes."""

@@ -56,7 +56,7 @@ class AbideStore(BaseStore):
     def __init__(self, client: Abide | sync.Abide) -> None:
         """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         self._bridge = Bridge(client)
-        self._collections = Collections(self._bridge.client, _KIND)
+        self._collections = Collections.of(self._bridge.client, _KIND)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideStore:

@@ -37,7 +37,7 @@ class AbideChatStore(BaseChatStore):
         """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
         super().__init__(**fields)
         self._bridge = Bridge(client)
-        self._collections = Collections(self._bridge.client, _KIND)
+        self._collections = ItemList.collections(self._bridge.client, _KIND)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> AbideChatStore:
@@ -57,7 +57,7 @@ class AbideChatStore(BaseChatStore):
         return ItemList(self._collections, key)
 
     async def aset_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replaces the messages of a key."""
+        """Replaces the messages of a key, in one transaction if they are at most 12 MiB."""
         await self._bridge.arun(self._set(key, messages))
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
@@ -65,9 +65,7 @@ class AbideChatStore(BaseChatStore):
         self._bridge.run(self._set(key, messages))
 
     async def _set(self, key: str, messages: list[ChatMessage]) -> None:
-        items = self._list(key)
-        await items.clear()
-        await items.append([_dump(message) for message in messages])
+        await self._list(key).replace([_dump(message) for message in messages])
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """The messages of a key."""
@@ -110,11 +108,12 @@ class AbideChatStore(BaseChatStore):
         return self._bridge.run(self._delete_at(key, idx))
 
     async def _delete_at(self, key: str, idx: int) -> ChatMessage | None:
-        found = list(reversed(await self._list(key).last_with_keys(100_000)))
+        items = self._list(key)
+        found = await items.read_with_keys()
         if not 0 <= idx < len(found):
             return None
         name, item = found[idx]
-        return ChatMessage.model_validate(item) if await self._list(key).delete(name) else None
+        return ChatMessage.model_validate(item) if await items.delete(name) else None
 
     async def adelete_last_message(self, key: str) -> ChatMessage | None:
         """Deletes the last message, and returns it."""

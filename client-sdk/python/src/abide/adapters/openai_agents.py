@@ -20,7 +20,6 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from .. import sync
 from ..client import Abide
 from .bridge import Bridge
-from .collection import Collections
 from .items import ItemList
 
 
@@ -32,7 +31,7 @@ class AbideSession(SessionABC):
         self.session_id = session_id
         self.session_settings = session_settings or SessionSettings()
         self._bridge = Bridge(client)
-        self._items = ItemList(Collections(self._bridge.client, "openai-agents"), session_id)
+        self._items = ItemList(ItemList.collections(self._bridge.client, "openai-agents"), session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """All items, or the last ones, in order."""

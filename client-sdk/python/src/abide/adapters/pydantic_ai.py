@@ -18,7 +18,6 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from .. import sync
 from ..client import Abide
 from .bridge import Bridge
-from .collection import Collections
 from .items import ItemList
 
 
@@ -28,7 +27,7 @@ class AbideHistory:
     def __init__(self, conversation_id: str, client: Abide | sync.Abide) -> None:
         """The history with this id, which need not exist."""
         self._bridge = Bridge(client)
-        self._items = ItemList(Collections(self._bridge.client, "pydantic-ai"), conversation_id)
+        self._items = ItemList(ItemList.collections(self._bridge.client, "pydantic-ai"), conversation_id)
 
     async def load(self) -> list[ModelMessage]:
         """All messages, for `message_history`."""
