@@ -1,24 +1,32 @@
-"""Measures the adapters against the SQLite backend of each framework, in one run.
+"""Measures the adapters against the SQLite backend of each framework, in one run, and the live queries of the SDK.
 
-    ABIDE_BINARY=target/release/abide python client-sdk/python/bench/adapters.py [langgraph] [openai] [adk]
+    ABIDE_BINARY=target/release/abide python client-sdk/python/bench/adapters.py [langgraph] [openai] [adk] [live]
 
 For each framework it prints turns per second with 64 concurrent conversations of 10 turns, milliseconds per turn in the
 four quarters of one conversation of 1,000 turns, and the bytes on disk after a graceful stop, as a multiple of the payload.
 A turn is a message of the user and an answer, 700 characters each. The row `memory` is LangGraph's store in memory: the
-framework itself. `ABIDE_BENCH_TURNS` sets another length of the long conversation.
+framework itself. The backends take turns: three times for the concurrent conversations, whose median counts, and after each
+quarter of the long one. `ABIDE_BENCH_TURNS` sets another length of the long conversation. It needs
+`langgraph-checkpoint-sqlite`.
+
+`live` prints the changes of rows per second that a subscription receives and checks, and the memory of a row.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
 import signal
+import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -31,6 +39,9 @@ CONVERSATIONS = 64
 TURNS = 10
 LONG = int(os.environ.get("ABIDE_BENCH_TURNS", "1000"))
 CHARACTERS = 700
+ROUNDS = 3
+ROWS = 10_000
+CHANGES = 20_000
 
 Turn = Callable[[str, str, str], Awaitable[None]]
 Make = Callable[[Path, AsyncExitStack], Awaitable[Turn]]
@@ -177,6 +188,7 @@ async def concurrent(make: Make) -> float:
     with tempfile.TemporaryDirectory() as path:
         async with AsyncExitStack() as stack:
             turn = await make(Path(path), stack)
+            await turn("first", text(), text())
 
             async def converse(nth: int) -> None:
                 for _ in range(TURNS):
@@ -187,31 +199,89 @@ async def concurrent(make: Make) -> float:
             return CONVERSATIONS * TURNS / (time.perf_counter() - started)
 
 
-async def long(make: Make) -> tuple[list[float], float]:
-    """Milliseconds per turn in the quarters of one conversation, and bytes on disk as a multiple of the payload."""
+async def long(makes: dict[str, Make]) -> dict[str, tuple[list[float], float]]:
+    """For each backend milliseconds per turn in the quarters of one conversation, and bytes on disk / payload."""
     with tempfile.TemporaryDirectory() as path:
-        quarters = []
+        quarters: dict[str, list[float]] = {backend: [] for backend in makes}
+        folders = {backend: Path(path) / backend for backend in makes}
         async with AsyncExitStack() as stack:
-            turn = await make(Path(path), stack)
+            turns = {}
+            for backend, make in makes.items():
+                folders[backend].mkdir()
+                turns[backend] = await make(folders[backend], stack)
             for _ in range(4):
-                started = time.perf_counter()
-                for _ in range(LONG // 4):
-                    await turn("long", text(), text())
-                quarters.append((time.perf_counter() - started) * 1000 / (LONG // 4))
-        size = sum(file.stat().st_size for file in Path(path).iterdir())
-        return quarters, size / (LONG * 2 * CHARACTERS)
+                for backend, turn in turns.items():
+                    started = time.perf_counter()
+                    for _ in range(LONG // 4):
+                        await turn("long", text(), text())
+                    quarters[backend].append((time.perf_counter() - started) * 1000 / (LONG // 4))
+        sizes = {backend: sum(file.stat().st_size for file in folder.iterdir()) for backend, folder in folders.items()}
+        return {backend: (quarters[backend], sizes[backend] / (LONG * 2 * CHARACTERS)) for backend in makes}
+
+
+async def frameworks(names: list[str]) -> None:
+    """Runs the adapters, and prints a table."""
+    print(f"| framework | backend | turns/s at {CONVERSATIONS} | ms per turn, 4 quarters of {LONG} | disk / payload |")
+    print("|---|---|---:|---:|---:|")
+    for framework in names:
+        makes = FRAMEWORKS[framework]
+        rates: dict[str, list[float]] = {backend: [] for backend in makes}
+        for _ in range(ROUNDS):
+            for backend, make in makes.items():
+                try:
+                    rates[backend].append(await concurrent(make))
+                except sqlite3.OperationalError as why:
+                    print(f"{framework}, {backend}: {why}", file=sys.stderr)
+        for backend, (quarters, size) in (await long(makes)).items():
+            times = ", ".join(f"{quarter:.1f}" for quarter in quarters)
+            rate = f"{statistics.median(rates[backend]):.0f}" if rates[backend] else "failed"
+            print(f"| {framework} | {backend} | {rate} | {times} | {size:.1f} |", flush=True)
+
+
+async def live() -> None:
+    """A subscription to many rows, which other tasks change."""
+    with tempfile.TemporaryDirectory() as path:
+        async with AsyncExitStack() as stack:
+            client = await connect(Path(path), stack)
+            for first in range(0, ROWS, 1000):
+                puts = [{"key": f"{nth:06}", "data": {"text": text()[:100]}} for nth in range(first, first + 1000)]
+                await client.call.write_entries(collection_id="live", puts=puts)
+            gc.collect()
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            sql = "SELECT key, data, seq FROM entries WHERE collection_id = 'live' ORDER BY key"
+            sub = await stack.enter_async_context(client.subscribe(sql))
+            await anext(sub)
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+
+            async def write(nth: int) -> None:
+                for at in range(nth, CHANGES, CONVERSATIONS):
+                    put = {"key": f"{at % ROWS:06}", "data": {"text": "changed"}}
+                    await client.call.write_entries(collection_id="live", puts=[put])
+
+            async def write_all() -> None:
+                await asyncio.gather(*[write(nth) for nth in range(CONVERSATIONS)])
+                await client.call.write_entries(collection_id="live", puts=[{"key": "end", "data": 1}])
+
+            started = time.perf_counter()
+            writes = asyncio.create_task(write_all())
+            async for update in sub:
+                if any(row.key == "end" for row in update.inserts):
+                    break
+            rate = CHANGES / (time.perf_counter() - started)
+            await writes
+    print(f"live: {ROWS} rows, {rate:.0f} changes/s, {(after - before) / ROWS:.0f} bytes per row")
 
 
 async def main() -> None:
-    """Runs all, and prints a table."""
-    print(f"| framework | backend | turns/s at {CONVERSATIONS} | ms per turn, 4 quarters of {LONG} | disk / payload |")
-    print("|---|---|---:|---:|---:|")
-    for framework in sys.argv[1:] or FRAMEWORKS:
-        for backend, make in FRAMEWORKS[framework].items():
-            rate = await concurrent(make)
-            quarters, size = await long(make)
-            times = ", ".join(f"{quarter:.1f}" for quarter in quarters)
-            print(f"| {framework} | {backend} | {rate:.0f} | {times} | {size:.1f} |", flush=True)
+    """Runs what the arguments name, or all."""
+    names = sys.argv[1:] or [*FRAMEWORKS, "live"]
+    if any(name in FRAMEWORKS for name in names):
+        await frameworks([name for name in names if name in FRAMEWORKS])
+    if "live" in names:
+        await live()
 
 
 if __name__ == "__main__":

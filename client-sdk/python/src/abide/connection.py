@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import AbideError, Closed, Overloaded, ProtocolError, TimedOut, refusal
+from .errors import AbideError, Closed, Overloaded, TimedOut, copied, member, reading, refusal
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -95,7 +95,7 @@ class Connection:
     def check_open(self) -> None:
         """Raises the error with which the connection has ended."""
         if self._ended is not None:
-            raise _copy(self._ended)
+            raise copied(self._ended)
 
     async def request(self, message: Frame, what: str, deadline: float) -> Frame:
         """Sends a request until it is answered. `overloaded` is retried after a pause.
@@ -160,6 +160,7 @@ class Connection:
                 self._last_error = None
                 self.reconnects += 1
         except AbideError as why:
+            _LOG.error("the client ends: %s", why)
             self._end(why)
         except Exception as why:
             _LOG.exception("the connection has failed")
@@ -237,7 +238,7 @@ class Connection:
 
     def _handle(self, text: str | bytes) -> None:
         """Dispatches a frame of the server."""
-        try:
+        with reading("a message of the server"):
             frame: Frame = json.loads(text)
             op = frame["op"]
             if op in ("result", "rows", "explanation"):
@@ -249,16 +250,13 @@ class Connection:
             elif op == "snapshot":
                 self.subscriptions.snapshot(frame)
             elif op == "progress":
-                self.subscriptions.progress(frame["seq"])
+                self.subscriptions.progress(member(frame, "seq", int))
             elif op == "rerun":
                 self.subscriptions.rerun(frame)
             elif op == "hello":
                 self.subscriptions.connected(frame.get("timeline"))
             elif op == "error":
                 self._refused(frame)
-        except (ValueError, KeyError, TypeError, AttributeError) as why:
-            _LOG.exception("cannot read a message of the server")
-            raise ProtocolError(f"cannot read a message: {why!r}") from why
         self._backoff.reset()
 
     def _refused(self, frame: Frame) -> None:
@@ -275,13 +273,6 @@ class Connection:
         if self._ended is None:
             self._ended = error
             for request in list(self._requests.values()):
-                request.fail(_copy(error))
+                request.fail(copied(error))
             self.subscriptions.end(error)
             self._signal()
-
-
-def _copy(error: AbideError) -> AbideError:
-    """A new instance for each caller: a raised exception keeps the traceback of its caller."""
-    made = type(error).__new__(type(error))
-    made.args, made.__dict__ = error.args, dict(error.__dict__)
-    return made

@@ -35,7 +35,7 @@ def row_maker(columns: tuple[str, ...], into: type[R] | None) -> Callable[[Row],
 class Result(Sequence[R], Generic[R]):
     """The result of a query: its rows, in order."""
 
-    __slots__ = ("cells", "columns", "rows", "seq")
+    __slots__ = ("_rows", "cells", "columns", "seq")
 
     def __init__(self, seq: int, columns: tuple[str, ...], cells: list[Row], into: type[R] | None) -> None:
         self.seq = seq
@@ -44,11 +44,18 @@ class Result(Sequence[R], Generic[R]):
         """The names of the columns."""
         self.cells = cells
         """The rows as plain tuples."""
-        self.rows: list[R] = list(map(row_maker(columns, into), cells))
+        # Named tuples are made when they are needed.
+        self._rows: list[R] | None = None if into is None else list(map(row_maker(columns, into), cells))
+
+    @property
+    def rows(self) -> list[R]:
         """The rows as named tuples, or as the type that was asked for."""
+        if self._rows is None:
+            self._rows = list(map(row_maker(self.columns, None), self.cells))
+        return self._rows
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.cells)
 
     def __iter__(self) -> Iterator[R]:
         return iter(self.rows)
@@ -87,10 +94,19 @@ class Result(Sequence[R], Generic[R]):
         return [dict(zip(self.columns, row, strict=True)) for row in self.cells]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a pandas data frame. It needs the package `pandas`."""
+        """The rows as a pandas data frame. It needs the package `pandas`.
+
+        A column of integers is `int64`, and `Int64` if it has NULL: a `float64` would round integers beyond 53 bits.
+        """
         import pandas
 
-        return pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
+        frame = pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
+        for at in range(len(self.columns)):
+            kinds = {type(row[at]) for row in self.cells}
+            if kinds == {int, type(None)}:
+                cells = pandas.array([row[at] for row in self.cells], dtype="Int64")
+                frame.isetitem(at, cells)
+        return frame
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table. It needs the package `pyarrow`."""

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from ..client import Abide
+from ..client import Abide, Call
+from .cache import BYTES_PER_VALUE, Cache, Decode
+from .writer import MOST_PUTS, Entry, Needs, Write, Writer, parts_of
 
-MOST_PUTS = 1000
-"""Entries that one call can write."""
+T = TypeVar("T")
 
 _PART_BYTES = 2 << 20
-_CALL_BYTES = 6 << 20
-"""Writes up to this size are one call, which may have at most 8 MiB."""
+_PARTS_OF_A_BATCH = 6
+
+# `delete_entries` deletes at least so much.
+_DELETED_BY_A_CALL = 200
+_BYTES_DELETED_BY_A_CALL = 16 << 20
+
+_SIZE = "SELECT count(*), sum(length(CAST(data AS BLOB))) FROM entries WHERE collection_id = :c"
 
 # All printable ASCII except the separator, the escape, and the character that ids reserve.
 _SAFE = " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}"
 
 
+_IS_PLAIN = re.compile(f"[A-Za-z0-9{re.escape(_SAFE)}]*").fullmatch
+
+
 def escape(part: str) -> str:
     """A part of an id or key without separators, control characters, and characters that ids reserve."""
+    if _IS_PLAIN(part):
+        return part
     # `quote` leaves ~ as it is.
     return quote(part, safe=_SAFE).replace("~", "%7E")
 
 
 def unescape(part: str) -> str:
     """The inverse of `escape`."""
-    return unquote(part)
+    return unquote(part) if "%" in part else part
 
 
 def path(*parts: str) -> str:
@@ -58,12 +70,25 @@ def put(
 
 
 class Collections:
-    """The collections of one kind."""
+    """The collections of one kind. All adapters of a client share them."""
 
-    def __init__(self, client: Abide, kind: str) -> None:
+    def __init__(self, client: Abide, kind: str, decode: Decode, bytes_per_value: int) -> None:
         self.client = client
         self.kind = kind
+        self.cache = Cache(client, decode, bytes_per_value)
+        """What has been read."""
+        self._writer = _kept(client, "writer", lambda: Writer(client))
         self._namespace: str | None = None
+
+    @staticmethod
+    def of(
+        client: Abide,
+        kind: str,
+        decode: Decode = lambda _, data: json.loads(data),
+        bytes_per_value: int = BYTES_PER_VALUE,
+    ) -> Collections:
+        """Those of a client. `decode` makes the cached value of an entry from its key and its JSON."""
+        return _kept(client, f"collections {kind}", lambda: Collections(client, kind, decode, bytes_per_value))
 
     async def stored_id(self, *parts: str) -> str:
         """The stored id of a collection. A caller with a scope has its own namespace."""
@@ -75,28 +100,58 @@ class Collections:
         return self._namespace + name
 
     def parts(self, stored_id: str) -> list[str]:
-        """The parts of a stored id."""
-        name = stored_id[len(self._namespace or "") :]
-        return [unescape(part) for part in name.split("/")[1:]]
+        """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
 
-    async def write(self, collection_id: str, puts: list[dict[str, Any]], deletes: Sequence[str] = ()) -> int:
-        """Writes entries: all or nothing, unless they are too many for one call. Returns the last seq."""
-        if len(puts) + len(deletes) <= MOST_PUTS and sum(map(_size, puts)) <= _CALL_BYTES:
-            return await self._write(collection_id, puts, deletes)
-        seq = 0
+        Any caller of the scope can make a collection of a kind.
+        """
+        namespace = self._namespace or ""
+        kind, *parts = stored_id.removeprefix(namespace).split("/")
+        return list(map(unescape, parts)) if kind == self.kind and stored_id.startswith(namespace) else []
+
+    def begin(self, collection_id: str, puts: list[Entry], needs: Needs = ()) -> Write | None:
+        """Begins a write, if it fits one call; await its `done`. If it does not, see `write`.
+
+        `needs` are keys of entries with their versions or writes: if one of them does not exist or has been replaced, the
+        write is a conflict.
+        """
+        write = Write(self.kind, collection_id, puts, (), needs)
+        if not write.fits:
+            return None
+        self._writer.add(write)
+        return write
+
+    async def write(self, collection_id: str, puts: list[Entry], deletes: Sequence[str] = (), needs: Needs = ()) -> Write:
+        """Writes entries: all or nothing, unless they are too many for one call. Returns the last write."""
+        write = Write(self.kind, collection_id, puts, deletes, needs)
+        if write.fits:
+            return await self._finished(write)
         for at in range(0, len(deletes), MOST_PUTS):
-            seq = await self._write(collection_id, [], deletes[at : at + MOST_PUTS])
-        for part in _parts(puts):
-            seq = await self._write(collection_id, part, ())
-        return seq
+            write = await self._finished(Write(self.kind, collection_id, [], deletes[at : at + MOST_PUTS]))
+        for part in parts_of(puts, _PART_BYTES):
+            write = await self._finished(Write(self.kind, collection_id, part, (), needs))
+            needs = ()
+        return write
 
-    async def _write(self, collection_id: str, puts: list[dict[str, Any]], deletes: Sequence[str]) -> int:
-        args: dict[str, Any] = {"collection_id": collection_id, "kind": self.kind}
-        if puts:
-            args["puts"] = puts
-        if deletes:
-            args["deletes"] = list(deletes)
-        return (await self.client.call("write_entries", args)).seq
+    async def _finished(self, write: Write) -> Write:
+        self._writer.add(write)
+        await write.done
+        return write
+
+    async def replace(self, collection_id: str, puts: list[Entry]) -> None:
+        """Replaces all entries of a collection in one transaction, if the new ones are at most 12 MiB."""
+        parts = list(parts_of(puts, _PART_BYTES))
+        first, rest = parts[:_PARTS_OF_A_BATCH], parts[_PARTS_OF_A_BATCH:]
+        writes = [Call("write_entries", {"collection_id": collection_id, "kind": self.kind, "puts": part}) for part in first]
+        while True:
+            [count, size] = (await self.client.sql(_SIZE, {"c": collection_id})).cells[0]
+            # One more than needed, for what another process adds until the calls are executed.
+            needed = int(count or 0) // _DELETED_BY_A_CALL + int(size or 0) // _BYTES_DELETED_BY_A_CALL + 2
+            delete = Call("delete_entries", {"collection_id": collection_id, "prefix": None})
+            results = (await self.client.batch([delete] * needed + writes)).value
+            if not results[needed - 1]["more"]:
+                break
+        for part in rest:
+            await self._finished(Write(self.kind, collection_id, part))
 
     async def delete(self, collection_id: str, prefix: str | None = None) -> None:
         """Deletes the entries with a prefix; all entries and the collection without one."""
@@ -105,21 +160,7 @@ class Collections:
             pass
 
 
-def _parts(puts: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
-    """Parts that each fit one call, in order."""
-    part: list[dict[str, Any]] = []
-    size = 0
-    for entry in puts:
-        if part and (len(part) == MOST_PUTS or size + _size(entry) > _PART_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(entry)
-        size += _size(entry)
-    if part:
-        yield part
-
-
-def _size(entry: dict[str, Any]) -> int:
-    """The bytes of an entry in a call, where bytes are base64."""
-    data = entry.get("data")
-    return len(entry.get("blob") or b"") * 4 // 3 + (0 if data is None else len(json.dumps(data, ensure_ascii=False).encode()))
+def _kept(client: Abide, name: str, make: Callable[[], T]) -> T:
+    """What the adapters of a client have in common."""
+    found: T = client.kept.get(name) or client.kept.setdefault(name, make())
+    return found

@@ -6,7 +6,7 @@ from abide.adapters.google_adk import AbideSessionService
 runner = Runner(app_name="app", agent=agent, session_service=AbideSessionService(client))
 ```
 
-A session is the collection `google-adk/<app>/<user>/<session>`: the entry `session` has its state and its last update, and
+A session is the collection `google-adk/<app>/<user>/<session>`: the entry `session` has its state and when this changed, and
 `e/…` its events in order. State with the prefixes `app:` and `user:` is in the collections `google-adk-state/<app>` and
 `google-adk-state/<app>/<user>`.
 """
@@ -14,8 +14,10 @@ A session is the collection `google-adk/<app>/<user>/<session>`: the entry `sess
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -28,23 +30,40 @@ from google.adk.sessions.state import State
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict
+from ..errors import Conflict, LeaseLost
 from .bridge import Bridge
+from .cache import copied
 from .collection import Collections, escape, put
+from .models import Master
+from .untrusted import decoding
 
 _KIND = "google-adk"
 _STATE_KIND = "google-adk-state"
 _HEAD = "session"
 
-_EVENTS = """SELECT key, data FROM entries
-WHERE collection_id = :c AND key >= 'e/' AND key < 'e0' AND json_extract(data, '$.timestamp') >= :since
-ORDER BY key DESC LIMIT :limit"""
-_ENTRIES = "SELECT key, data FROM entries WHERE collection_id = :c ORDER BY key"
+# The last row has the time of the last event.
+_RECENT = """SELECT collection_id, key, data FROM entries WHERE collection_id = :c AND key = 'session'
+UNION ALL SELECT * FROM (
+  SELECT collection_id, key, data FROM entries
+  WHERE collection_id = :c AND key >= 'e/' AND key < 'e0' AND json_extract(data, '$.timestamp') >= :since
+  ORDER BY key DESC LIMIT :limit)
+UNION ALL SELECT collection_id, key, data FROM entries WHERE collection_id IN (SELECT value FROM json_each(:others))
+UNION ALL SELECT * FROM (
+  SELECT NULL, NULL, json_extract(data, '$.timestamp') FROM entries
+  WHERE collection_id = :c AND key >= 'e/' AND key < 'e0' ORDER BY key DESC LIMIT 1)"""
+_ENTRIES = "SELECT collection_id, data FROM entries WHERE collection_id IN (SELECT value FROM json_each(:c)) ORDER BY key"
 _ENTRY = "SELECT data, seq FROM entries WHERE collection_id = :c AND key = :key"
-_SESSIONS = """SELECT e.collection_id AS id, e.data FROM collections AS c
-JOIN entries AS e ON e.collection_id = c.id AND e.key = 'session'
+_SESSIONS = """SELECT c.id, e.data, (
+  SELECT json_extract(last.data, '$.timestamp') FROM entries AS last
+  WHERE last.collection_id = c.id AND last.key >= 'e/' AND last.key < 'e0' ORDER BY last.key DESC LIMIT 1) AS updated
+FROM collections AS c JOIN entries AS e ON e.collection_id = c.id AND e.key = 'session'
 WHERE c.kind = :kind AND c.id >= :first AND c.id < :end"""
 _ALL_EVENTS = 100_000
+
+_LOG = logging.getLogger("abide")
+
+# Of an event with its fields, measured.
+_BYTES_OF_AN_EVENT = 6_500
 
 
 class AbideSessionService(BaseSessionService):
@@ -53,8 +72,8 @@ class AbideSessionService(BaseSessionService):
     def __init__(self, client: Abide | sync.Abide) -> None:
         """A service over a client."""
         self._bridge = Bridge(client)
-        self._sessions = Collections(self._bridge.client, _KIND)
-        self._states = Collections(self._bridge.client, _STATE_KIND)
+        self._sessions = Collections.of(self._bridge.client, _KIND, _decode, _BYTES_OF_AN_EVENT)
+        self._states = Collections.of(self._bridge.client, _STATE_KIND)
         self._last = 0
 
     async def create_session(
@@ -89,20 +108,57 @@ class AbideSessionService(BaseSessionService):
 
     async def _get(self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None) -> Session | None:
         collection = await self._sessions.stored_id(app_name, user_id, session_id)
-        head, _ = await self._head(collection)
-        if head is None:
-            return None
+        owners = [await self._states.stored_id(app_name), await self._states.stored_id(app_name, user_id)]
         limit = _ALL_EVENTS if config is None or config.num_recent_events is None else config.num_recent_events
         since = (config.after_timestamp if config else None) or 0.0
-        params = {"c": collection, "since": since, "limit": limit}
-        rows = await self._bridge.client.sql(_EVENTS, params) if limit else []
+        if (limit < _ALL_EVENTS or since) and not self._sessions.cache.has(collection):
+            return await self._get_recent(collection, owners, (app_name, user_id, session_id), since, limit)
+        read = await self._sessions.cache.read(collection, owners)
+        head = read.entries.get(_HEAD)
+        if head is None:
+            return None
+        found: list[Master] = [entry.value for key, entry in read.entries.items() if key.startswith("e/")]
+        events = [event for event in found if event.value.timestamp >= since] if since else found
         return Session(
             app_name=app_name,
             user_id=user_id,
             id=session_id,
-            state={**head["state"], **await self._shared(app_name, user_id)},
-            events=[Event.model_validate_json(row.data) for row in reversed(list(rows))],
-            last_update_time=head["updated"],
+            state={**copied(head.value["state"]), **_shared(owners, read.others)},
+            events=[event.copied() for event in (events[-limit:] if limit else [])],
+            last_update_time=found[-1].value.timestamp if found else head.value["updated"],
+        )
+
+    async def _get_recent(
+        self, collection: str, owners: list[str], name: tuple[str, str, str], since: float, limit: int
+    ) -> Session | None:
+        """A session with some of its events, without a read of the others."""
+        params = {"c": collection, "since": since, "limit": limit, "others": json.dumps(owners)}
+        head: Any = None
+        updated: float | None = None
+        events: list[Event] = []
+        others: list[tuple[str, Any]] = []
+        rows: list[tuple[Any, ...]] = (await self._bridge.client.sql(_RECENT, params)).cells
+        with decoding(f"an entry of {collection!r}"):
+            for found, key, data in rows:
+                if found is None:
+                    updated = data
+                elif found != collection:
+                    others.append((found, json.loads(data)))
+                else:
+                    value = _decode(key, data)
+                    if key == _HEAD:
+                        head = value
+                    else:
+                        events.append(value.value)
+        if head is None:
+            return None
+        return Session(
+            app_name=name[0],
+            user_id=name[1],
+            id=name[2],
+            state={**head["state"], **_shared(owners, others)},
+            events=events[::-1],
+            last_update_time=head["updated"] if updated is None else updated,
         )
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
@@ -113,11 +169,19 @@ class AbideSessionService(BaseSessionService):
         first = await self._sessions.stored_id(app_name, *([] if user_id is None else [user_id])) + "/"
         params = {"kind": _KIND, "first": first, "end": first[:-1] + "0"}
         sessions = []
+        shared: dict[str, dict[str, Any]] = {}
         for row in await self._bridge.client.sql(_SESSIONS, params):
-            _, owner, name = self._sessions.parts(row.id)
-            head = json.loads(row.data)
-            state = {**head["state"], **await self._shared(app_name, owner)}
-            sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=head["updated"]))
+            try:
+                _, owner, name = self._sessions.parts(row.id)
+                head = _decode(_HEAD, row.data)
+            except ValueError as why:
+                _LOG.warning("the collection %r is no session: %s", row.id, why)
+                continue
+            if owner not in shared:
+                shared[owner] = await self._shared(app_name, owner)
+            state = {**head["state"], **copied(shared[owner])}
+            updated = row.updated if isinstance(row.updated, (int, float)) else head["updated"]
+            sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=updated))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=sessions)
 
@@ -149,21 +213,27 @@ class AbideSessionService(BaseSessionService):
         parts = extract_json_safe_state_delta(event.actions.state_delta if event.actions else {})
         self._last = max(self._last + 1, time.time_ns() // 1000)
         key = f"e/{self._last:016x}/{escape(event.id)}"
-        data = json.loads(event.model_dump_json(exclude_none=True))
+        cached = self._sessions.cache.peek(collection, _HEAD)
+        head, seq = (None, 0) if cached is None else (cached.value, cached.seq)
         while True:
-            head, seq = await self._head(collection)
+            if head is None:
+                head, seq = await self._head(collection)
             if head is None:
                 raise SessionNotFoundError(f"Session {session.id} not found.")
-            state = {**head["state"], **parts["session"]}
-            puts = [
-                put(key, data),
-                put(_HEAD, {"state": state, "updated": event.timestamp}, expected_seq=seq),
-            ]
+            puts = [put(key, _dump(event))]
+            changed = {"state": {**head["state"], **parts["session"]}, "updated": event.timestamp}
             try:
-                await self._sessions.write(collection, puts)
+                if not parts["session"]:
+                    await self._sessions.write(collection, puts, needs=[(_HEAD, seq)])
+                else:
+                    puts.append(put(_HEAD, changed, expected_seq=seq))
+                    done = await self._sessions.write(collection, puts)
+                    self._sessions.cache.update(collection, _HEAD, done.seq, json.dumps(changed))
                 break
+            except LeaseLost:
+                raise
             except Conflict:
-                continue  # Another event came first; its changes of the state are kept.
+                head = None  # Another event came first; its changes of the state are kept.
         await self._change_shared(session.app_name, session.user_id, parts)
 
     async def _head(self, collection: str) -> tuple[dict[str, Any] | None, int]:
@@ -172,17 +242,52 @@ class AbideSessionService(BaseSessionService):
 
     async def _shared(self, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of the app and of the user, with their prefixes."""
-        app, user = await self._state(app_name), await self._state(app_name, user_id)
-        return {State.APP_PREFIX + key: value for key, value in app.items()} | {
-            State.USER_PREFIX + key: value for key, value in user.items()
-        }
+        owners = [await self._states.stored_id(app_name), await self._states.stored_id(app_name, user_id)]
+        rows = (await self._bridge.client.sql(_ENTRIES, {"c": json.dumps(owners)})).cells
+        return _shared(owners, [(str(owner), json.loads(str(data))) for owner, data in rows])
 
     async def _state(self, *owner: str) -> dict[str, Any]:
-        rows = await self._bridge.client.sql(_ENTRIES, {"c": await self._states.stored_id(*owner)})
-        return dict(json.loads(row.data) for row in rows)
+        rows = await self._bridge.client.sql(_ENTRIES, {"c": json.dumps([await self._states.stored_id(*owner)])})
+        return dict(_pairs(json.loads(row.data) for row in rows))
 
     async def _change_shared(self, app_name: str, user_id: str, parts: dict[str, dict[str, Any]]) -> None:
         for owner, state in (((app_name,), parts["app"]), ((app_name, user_id), parts["user"])):
             if state:
                 puts = [put(escape(key) or "_", [key, value]) for key, value in state.items()]
                 await self._states.write(await self._states.stored_id(*owner), puts)
+
+
+def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """State of the app and of the user, with their prefixes, from entries of their collections."""
+    found: dict[str, Any] = {}
+    for owner, prefix in zip(owners, (State.APP_PREFIX, State.USER_PREFIX), strict=True):
+        found |= {prefix + key: value for key, value in _pairs(entry for by, entry in entries if by == owner)}
+    return found
+
+
+def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of state. An entry that is none is left out: it would end all sessions of the app."""
+    for entry in entries:
+        if type(entry) is list and len(entry) == 2 and type(entry[0]) is str:
+            yield entry[0], entry[1]
+        else:
+            _LOG.warning("an entry of a state is malformed")
+
+
+def _decode(key: str, data: str) -> Any:
+    if key.startswith("e/"):
+        return Master(Event.model_validate_json(data))
+    value = json.loads(data)
+    if key == _HEAD and not (
+        type(value) is dict and type(value.get("state")) is dict and isinstance(value.get("updated"), (int, float))
+    ):
+        raise ValueError("it has no state or no time")
+    return value
+
+
+def _dump(event: Event) -> dict[str, Any]:
+    """An event as JSON, without fields that are empty."""
+    said: dict[str, Any] = json.loads(event.model_dump_json(exclude_none=True))
+    for name in ("actions", "node_info"):
+        said[name] = {field: value for field, value in said.get(name, {}).items() if value not in ({}, "")}
+    return {name: value for name, value in said.items() if value or name not in ("actions", "node_info", "invocation_id")}

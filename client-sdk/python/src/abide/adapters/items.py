@@ -10,9 +10,11 @@ import os
 import time
 from typing import Any
 
+from ..client import Abide
+from .cache import copied
 from .collection import Collections, put
+from .untrusted import decoding
 
-_READ = "SELECT key, data FROM entries WHERE collection_id = :c AND key > :after ORDER BY key LIMIT 5000"
 _LAST = "SELECT key, data FROM entries WHERE collection_id = :c ORDER BY key DESC LIMIT :limit"
 
 
@@ -24,24 +26,31 @@ class ItemList:
         self._parts = parts
         self._last = 0
 
+    @staticmethod
+    def collections(client: Abide, kind: str) -> Collections:
+        """Collections that are lists."""
+        return Collections.of(client, kind, lambda _, data: _item(data))
+
     async def _id(self) -> str:
         return await self._collections.stored_id(*self._parts)
 
     async def append(self, items: list[Any]) -> None:
         """Appends items, in one transaction if they fit a call."""
         if items:
-            await self._collections.write(await self._id(), [put(self._next_key(), [item]) for item in items])
+            await self._collections.write(await self._id(), self._entries(items))
+
+    async def replace(self, items: list[Any]) -> None:
+        """Replaces all items, in one transaction if they are at most 12 MiB."""
+        await self._collections.replace(await self._id(), self._entries(items))
 
     async def read(self) -> list[Any]:
-        """All items."""
-        found: list[Any] = []
-        after = ""
-        while True:
-            rows = (await self._collections.client.sql(_READ, {"c": await self._id(), "after": after})).cells
-            found += [json.loads(str(data))[0] for _, data in rows]
-            if len(rows) < 5000:
-                return found
-            after = str(rows[-1][0])
+        """All items. Their callers can change them."""
+        return [item for _, item in await self.read_with_keys()]
+
+    async def read_with_keys(self) -> list[tuple[str, Any]]:
+        """All items with their keys, in order."""
+        read = await self._collections.cache.read(await self._id())
+        return [(key, copied(cached.value)) for key, cached in read.entries.items()]
 
     async def last(self, limit: int) -> list[Any]:
         """The last items, in order."""
@@ -49,14 +58,14 @@ class ItemList:
 
     async def last_with_keys(self, limit: int) -> list[tuple[str, Any]]:
         """The last items with their keys, the last one first."""
-        rows = (await self._collections.client.sql(_LAST, {"c": await self._id(), "limit": limit})).cells
-        return [(str(key), json.loads(str(data))[0]) for key, data in rows]
+        collection_id = await self._id()
+        rows = (await self._collections.client.sql(_LAST, {"c": collection_id, "limit": limit})).cells
+        with decoding(f"an entry of {collection_id!r}"):
+            return [(str(key), _item(str(data))) for key, data in rows]
 
     async def delete(self, key: str) -> bool:
         """Deletes an item. Returns whether it existed: of several callers one deletes it."""
-        args = {"collection_id": await self._id(), "deletes": [key]}
-        done = await self._collections.client.call("write_entries", args)
-        return bool(done["deleted"])
+        return bool((await self._collections.write(await self._id(), [], [key])).deleted)
 
     async def pop(self) -> Any | None:
         """Removes and returns the last item; `None` if there is none."""
@@ -68,9 +77,22 @@ class ItemList:
 
     async def clear(self) -> None:
         """Deletes all items."""
-        await self._collections.delete(await self._id())
+        collection_id = await self._id()
+        self._collections.cache.forget(collection_id)
+        await self._collections.delete(collection_id)
+
+    def _entries(self, items: list[Any]) -> list[dict[str, Any]]:
+        # An item is in a list, because an entry cannot have the value null.
+        return [put(self._next_key(), [item]) for item in items]
 
     def _next_key(self) -> str:
         """A key after all earlier ones of this process; the random part distinguishes processes."""
         self._last = max(self._last + 1, time.time_ns() // 1000)
         return f"{self._last:016x}{os.urandom(2).hex()}"
+
+
+def _item(data: str) -> Any:
+    found = json.loads(data)
+    if type(found) is not list or len(found) != 1:
+        raise ValueError("it is no list of one item")
+    return found[0]

@@ -20,8 +20,8 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from .. import sync
 from ..client import Abide
 from .bridge import Bridge
-from .collection import Collections
 from .items import ItemList
+from .untrusted import decoding
 
 
 class AbideSession(SessionABC):
@@ -32,7 +32,7 @@ class AbideSession(SessionABC):
         self.session_id = session_id
         self.session_settings = session_settings or SessionSettings()
         self._bridge = Bridge(client)
-        self._items = ItemList(Collections(self._bridge.client, "openai-agents"), session_id)
+        self._items = ItemList(ItemList.collections(self._bridge.client, "openai-agents"), session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """All items, or the last ones, in order."""
@@ -40,6 +40,9 @@ class AbideSession(SessionABC):
         if most is not None and most <= 0:
             return []
         items: list[Any] = await self._bridge.arun(self._items.read() if most is None else self._items.last(most))
+        with decoding(f"the session {self.session_id!r}"):
+            if not all(isinstance(item, dict) for item in items):
+                raise ValueError("an item is no object")
         return items
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
