@@ -30,6 +30,7 @@ from .errors import (
     IncompatibleVersion,
     LeaseLost,
     LimitExceeded,
+    MalformedEntry,
     NotFound,
     Overloaded,
     ProtocolError,
@@ -38,6 +39,7 @@ from .errors import (
     ToolFailed,
     Unauthenticated,
     UnknownOutcome,
+    UntrustedEngine,
 )
 from .records import Result
 from .session import Decision, Resolution, Session
@@ -64,6 +66,7 @@ __all__ = [
     "IncompatibleVersion",
     "LeaseLost",
     "LimitExceeded",
+    "MalformedEntry",
     "NotFound",
     "Overloaded",
     "ProtocolError",
@@ -79,6 +82,7 @@ __all__ = [
     "ToolFailed",
     "Unauthenticated",
     "UnknownOutcome",
+    "UntrustedEngine",
     "Update",
     "Worker",
 ]

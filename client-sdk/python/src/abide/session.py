@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .errors import Conflict, NotFound, ToolFailed, UnknownOutcome
+from .errors import Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
 from .lease import Function
 from .tool_run import ClaimedCall, Retryable, run_tool
 
@@ -72,7 +72,8 @@ class Session:
         optional = {"id": session_id, "title": title, "metadata": metadata}
         args = {name: value for name, value in optional.items() if value is not None}
         try:
-            return Session(client, (await client.call.create_session(agent=agent, **args))["id"])
+            made = await client.call.create_session(agent=agent, **args)
+            return Session(client, member(made.value, "id", str))
         except Conflict:
             found = await client.sql("SELECT id FROM sessions WHERE id = :id", {"id": session_id})
             return Session(client, found.scalar() if found else str(session_id))
@@ -87,8 +88,7 @@ class Session:
         if data is not None:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
-        number: int = (await self.client.call("append_message", args, request_id=request_id))["id"]
-        return number
+        return member((await self.client.call("append_message", args, request_id=request_id)).value, "id", int)
 
     async def messages(self) -> list[Any]:
         """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
@@ -156,7 +156,8 @@ class Session:
             await self.client.call.register_tool(name="approval", effect="read_only")
             await self.client.call.request_tool_call(**request)
         row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
-        arguments = json.loads(row.approved_arguments or row.arguments)
+        with reading("the arguments of an approval"):
+            arguments = dict(json.loads(row.approved_arguments or row.arguments))
         if row.decision != "approved":
             return Decision(False, arguments.get("args"), row.decided_by, row.comment or row.error)
         if row.status == "pending":
@@ -181,7 +182,7 @@ class Session:
         request_id = self._step_id("handoff", key)
         handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
         sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id"
-        row = await self._until(sql, {"id": handoff["id"]}, lambda row: row.status not in ("pending", "claimed"))
+        row = await self._until(sql, {"id": member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed"))
         return Resolution(row.status, row.resolution)
 
     async def sleep_until(self, when: datetime | float, *, key: str) -> None:
@@ -193,7 +194,7 @@ class Session:
         timer_id = self.call_id(key)
         args = {"id": timer_id, "session_id": self.id, "due_at": int(seconds * 1_000_000)}
         try:
-            timer_id = (await self.client.call.set_timer(**args))["id"]
+            timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
         except Conflict:
             found = await self.client.sql("SELECT id FROM timers WHERE id = :id", {"id": timer_id})
             if not found:
@@ -232,7 +233,8 @@ class Session:
             async for _ in call:
                 row = call.rows[0]
                 if row.status == "succeeded":
-                    return None, json.loads(row.result)
+                    with reading("the result of a tool call"):
+                        return None, json.loads(row.result)
                 if row.status == "unknown":
                     raise UnknownOutcome(call_id, name)
                 if row.status in ("failed", "rejected", "cancelled"):
@@ -249,7 +251,7 @@ class Session:
         try:
             claim = (await self.client.call.claim_tool_call(call_id=call_id, worker=worker_name())).value
             await self.client.call.complete_tool_call(
-                call_id=call_id, fencing_token=claim["fencing_token"], result={"approved": True}
+                call_id=call_id, fencing_token=member(claim, "fencing_token", int), result={"approved": True}
             )
         except Conflict:
             pass

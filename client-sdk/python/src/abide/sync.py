@@ -18,6 +18,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -36,33 +37,55 @@ from .values import Params
 R = TypeVar("R")
 T = TypeVar("T")
 
+_CLOSE_SECONDS = 5.0
+"""How long `close` waits for coroutines of the caller that do not end when they are cancelled."""
+
 
 class _Loop:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._executor = ThreadPoolExecutor(thread_name_prefix="abide")
+        self.loop.set_default_executor(self._executor)
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
-        if self.loop.is_closed():
-            work.close()
-            raise Closed
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise Closed
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
+        except CancelledError as why:
+            raise Closed from why  # By `stop`: nothing else cancels it.
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
+        """Cancels what runs, and ends the thread. Functions of the caller that run in threads are not waited for."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.loop.close()
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
 
 
 class Calls:
@@ -120,7 +143,12 @@ class Abide:
         return Abide(_client.Abide.connect(url, token=token, scope=scope, deadline=deadline))
 
     def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end."""
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end.
+
+        It does not wait for a tool function that runs in a thread: the function runs to its end, and its result is not
+        recorded. When the lease of its call ends, the call is repeated or becomes `unknown`, as the tool's effect requires.
+        At its exit, Python waits for such a thread.
+        """
         with suppress(Closed):
             self._loop.run(self._client.close())
         self._loop.stop()

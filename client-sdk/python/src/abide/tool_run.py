@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import ToolFailed
+from .errors import ToolFailed, reading
 from .lease import Function, invoke, run_under_lease
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class ClaimedCall:
     @staticmethod
     def of(row: dict[str, Any]) -> ClaimedCall:
         """The call in the answer of a claim."""
-        return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
+        with reading("the answer to a claim"):
+            return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
 
 
 async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: int) -> Any:
@@ -44,7 +45,8 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
 
     async def heartbeat() -> bool:
         row = await client.call("heartbeat_tool_call", {**holder, "lease_ms": lease_ms}, deadline=lease_ms / 1000)
-        return row["cancel_requested_at"] is None
+        with reading("the answer to a heartbeat"):
+            return row["cancel_requested_at"] is None
 
     try:
         result, is_cancelled = await run_under_lease(invoke(run, call.arguments), heartbeat, lease_ms)
