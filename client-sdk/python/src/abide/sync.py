@@ -18,7 +18,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -49,17 +49,25 @@ class _Loop:
         self._executor = ThreadPoolExecutor(thread_name_prefix="abide")
         self.loop.set_default_executor(self._executor)
         self._lock = threading.Lock()
-        self._is_stopped = False
+        self.is_stopped = False
         self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine.
+
+        Raises:
+            Closed: the client is closed.
+        """
         with self._lock:
-            if self._is_stopped:
+            if self.is_stopped:
                 work.close()
                 raise Closed
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
+        future = self.submit(work)
         try:
             return future.result()
         except CancelledError as why:
@@ -68,12 +76,24 @@ class _Loop:
             future.cancel()
             raise
 
+    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits a coroutine from another event loop. If the waiter is cancelled, so is the coroutine."""
+        wrapped = asyncio.wrap_future(self.submit(work))
+        try:
+            await asyncio.wait([wrapped])
+        except asyncio.CancelledError:
+            wrapped.cancel()
+            raise
+        if wrapped.cancelled():
+            raise Closed  # By `stop`.
+        return wrapped.result()
+
     def stop(self) -> None:
         """Cancels what runs, and ends the thread. Functions of the caller that run in threads are not waited for."""
         with self._lock:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
-            self._is_stopped = True
+            self.is_stopped = True
         asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
