@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import keyword
+import os
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from .client import Abide
-from .errors import AbideError
+from .errors import AbideError, NotFound
 
 Schema = Any
 
@@ -234,6 +235,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--token", help="the bearer token of the server")
     options = parser.parse_args(arguments)
     try:
+        if options.db and not os.path.isfile(options.db):
+            raise NotFound(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
         print(asyncio.run(_read(options)), end="")
     except AbideError as why:
         print(f"error: {why}", file=sys.stderr)
