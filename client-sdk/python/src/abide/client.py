@@ -173,6 +173,7 @@ class Abide:
                 if not self._is_started:
                     await self._connection.start()
                     self._is_started = True
+        self._connection.check_open()
         return self
 
     async def close(self) -> None:
