@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, BadRequest, Closed, ConnectionFailed
+from abide import Abide, AbideError, BadRequest, Closed, ConnectionFailed, Result
+from abide.adapters.bridge import Bridge
 from abide.sync import Abide as SyncAbide
 
 
@@ -187,3 +188,34 @@ def test_types_of_a_missing_file(folder: Path) -> None:
     run = subprocess.run(command, capture_output=True, env=environment())
     assert (run.returncode, os.listdir(folder)) == (1, [])
     assert b"not_found" in run.stderr
+
+
+EXTRAS = {
+    "langgraph": ("langgraph", "langgraph"),
+    "langgraph_store": ("langgraph", "langgraph"),
+    "openai_agents": ("agents", "openai-agents"),
+    "google_adk": ("google.adk", "google-adk"),
+    "pydantic_ai": ("pydantic_ai", "pydantic-ai"),
+    "llama_index": ("llama_index", "llama-index"),
+}
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_a_missing_framework_names_its_extra(module: str) -> None:
+    package, extra = EXTRAS[module]
+    program = f"import sys; sys.modules[{package!r}] = None; import abide.adapters.{module}"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment())
+    assert f'pip install "abide-client[{extra}]"' in run.stderr.decode()
+
+
+def test_missing_packages_of_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: Result[Any] = Result(1, ("a",), [(1,)], None)
+    for name, extra, convert in (("pandas", "pandas", rows.to_pandas), ("pyarrow", "arrow", rows.to_arrow)):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ImportError, match=rf"abide-client\[{extra}\]"):
+            convert()
+
+
+def test_an_adapter_needs_a_client() -> None:
+    with pytest.raises(BadRequest, match="an adapter needs a client"):
+        Bridge(None)  # type: ignore[arg-type]

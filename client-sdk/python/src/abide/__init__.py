@@ -39,6 +39,7 @@ from .errors import (
     Unauthenticated,
     UnknownOutcome,
 )
+from .extras import MissingPackage
 from .records import Result
 from .session import Decision, Resolution, Session
 from .subscription import Subscription, Update
@@ -64,6 +65,7 @@ __all__ = [
     "IncompatibleVersion",
     "LeaseLost",
     "LimitExceeded",
+    "MissingPackage",
     "NotFound",
     "Overloaded",
     "ProtocolError",
