@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use abide_client::{Abide, Error};
@@ -12,6 +13,7 @@ use abide_tools::Tools;
 use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, PromptStore};
 use crate::definition_error::DefinitionError;
+use crate::guardrail::GuardrailFunctions;
 use crate::{folder_texts, native};
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.
@@ -19,6 +21,7 @@ pub struct Catalog {
     folder: PathBuf,
     tools: Tools,
     store: Option<Box<dyn PromptStore>>,
+    guardrails: GuardrailFunctions,
 }
 
 /// A file that is not a valid definition.
@@ -63,7 +66,12 @@ impl Catalog {
     /// A catalog of a folder, which may be absent. Definitions can use these tools.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, tools: Tools) -> Catalog {
-        Catalog { folder: folder.into(), tools, store: None }
+        Catalog {
+            folder: folder.into(),
+            tools,
+            store: None,
+            guardrails: GuardrailFunctions::default(),
+        }
     }
 
     /// Adds a prompt store.
@@ -71,6 +79,23 @@ impl Catalog {
     pub fn store(mut self, store: impl PromptStore + 'static) -> Catalog {
         self.store = Some(Box::new(store));
         self
+    }
+
+    /// Adds a guardrail in Rust, which definitions name in `check`. The function returns an error for a text that is
+    /// not allowed. It must not block.
+    #[must_use]
+    pub fn guardrail(
+        mut self,
+        name: impl Into<String>,
+        function: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Catalog {
+        self.guardrails.add(name.into(), Arc::new(function));
+        self
+    }
+
+    /// The guardrails in Rust.
+    pub(crate) fn guardrails(&self) -> &GuardrailFunctions {
+        &self.guardrails
     }
 
     /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
@@ -85,8 +110,16 @@ impl Catalog {
     pub(crate) fn reading(&self) -> CatalogSnapshot {
         let mut reading = CatalogSnapshot::default();
         let mut valid: BTreeMap<String, Vec<(PathBuf, AgentDefinition)>> = BTreeMap::new();
-        for path in self.files() {
-            let read = read(&self.folder, &path).and_then(|definition| self.ready(definition));
+        let files: Vec<_> =
+            self.files().into_iter().map(|path| (read(&self.folder, &path), path)).collect();
+        let mut of_agents = AgentToolNames::default();
+        let claimed: Vec<_> = files
+            .into_iter()
+            .map(|(read, path)| (read.and_then(|it| of_agents.claim(&it).map(|()| it)), path))
+            .collect();
+        let of_agents = of_agents.names();
+        for (read, path) in claimed {
+            let read = read.and_then(|definition| self.ready_with(definition, &of_agents));
             match read {
                 Ok(definition) => {
                     valid.entry(definition.name.clone()).or_default().push((path, definition));
@@ -96,7 +129,7 @@ impl Catalog {
         }
         let mut found = BTreeMap::new();
         for native in native::definitions(&self.tools.declarations()) {
-            if let Ok(native) = self.ready(native) {
+            if let Ok(native) = self.ready_with(native, &BTreeSet::new()) {
                 found.insert(native.name.clone(), native);
             }
         }
@@ -134,8 +167,25 @@ impl Catalog {
     /// # Errors
     /// The definition is invalid.
     pub fn ready(&self, definition: AgentDefinition) -> Result<AgentDefinition, DefinitionError> {
+        let mut of_agents = AgentToolNames::default();
+        for path in self.files() {
+            let read = read(&self.folder, &path).ok().filter(|it| it.name != definition.name);
+            // A conflict within the folder is reported with the folder.
+            read.map(|it| of_agents.claim(&it)).transpose().unwrap_or_default();
+        }
+        of_agents.claim(&definition)?;
+        self.ready_with(definition, &of_agents.names())
+    }
+
+    /// The same if there are also these tools that stand for agents.
+    fn ready_with(
+        &self,
+        definition: AgentDefinition,
+        of_agents: &BTreeSet<String>,
+    ) -> Result<AgentDefinition, DefinitionError> {
         let definition = definition.resolved(&self.folder, self.store.as_deref())?;
-        definition.check_tools(&self.tools)?;
+        definition.check_tools_with(&self.tools, of_agents)?;
+        definition.check_guardrails(&self.guardrails)?;
         Ok(definition)
     }
 
@@ -178,6 +228,29 @@ impl Catalog {
 
     fn files(&self) -> Vec<PathBuf> {
         listed(&self.folder.join("agents"), &ENDINGS)
+    }
+}
+
+/// The tools that stand for the agents of a folder. Two agents cannot be the same tool.
+#[derive(Default)]
+struct AgentToolNames(BTreeMap<String, String>);
+
+impl AgentToolNames {
+    fn claim(&mut self, definition: &AgentDefinition) -> Result<(), DefinitionError> {
+        for agent in definition.with_inline() {
+            for tool in agent.agent_tools() {
+                if let Some(other) = self.0.insert(tool.name.clone(), agent.name.clone()) {
+                    let (tool, agent) = (&tool.name, &agent.name);
+                    let why = format!("agents {other} and {agent} are both the tool {tool}");
+                    return Err(DefinitionError::Contradiction(why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn names(self) -> BTreeSet<String> {
+        self.0.into_keys().collect()
     }
 }
 

@@ -16,8 +16,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::agent_tool::{AgentTool, AsHandoff, AsTool, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
-use crate::guardrail::Guardrail;
+use crate::guardrail::{Guardrail, GuardrailFunctions};
 use crate::{folder_texts, plan};
 
 /// An agent. Every field except the name is optional.
@@ -51,6 +52,12 @@ pub struct AgentDefinition {
     /// Tools whose calls by this agent need approval. This adds to the approvals that tools themselves require.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub interrupt_on: BTreeMap<String, Permission>,
+    /// Makes the agent a tool of the agents that have it in `subagents`, in place of a choice of `task`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_tool: Option<AsTool>,
+    /// Lets the agent take over the turn of the agents that have it in `subagents`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_handoff: Option<AsHandoff>,
     /// Guardrails for requests and answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub middleware: Vec<Guardrail>,
@@ -225,7 +232,8 @@ pub struct Limits {
     /// Maximum duration in seconds since the start of the run, including the time that it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_clock_seconds: Option<i64>,
-    /// Maximum number of input and output tokens, as reported by providers.
+    /// Maximum number of input and output tokens, including delegated runs. An answer whose usage the provider does not
+    /// report counts as estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<i64>,
     /// Maximum number of runs started by delegation, including indirect ones; the default is the server's limit.
@@ -234,7 +242,11 @@ pub struct Limits {
     /// Maximum depth of delegation; the default is the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegation_depth: Option<i64>,
-    /// Maximum cost in dollars, as far as prices are known.
+    /// Maximum duration of one delegated task in seconds. The default is what is left of the run's own time limit,
+    /// which always applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegation_seconds: Option<i64>,
+    /// Maximum cost in dollars, as far as prices are known, including delegated runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
@@ -349,10 +361,32 @@ impl AgentDefinition {
         if self.cli.is_some() && self.planning {
             return contradiction("an agent with cli uses the program's plans: remove planning");
         }
+        if self.cli.is_some() && !self.middleware.is_empty() {
+            return contradiction(
+                "the output of a program (cli) cannot be held back: remove middleware",
+            );
+        }
+        if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
+            return contradiction(&why);
+        }
         if self.limits.tool_calls.is_some_and(|most| most < 0) {
             return contradiction("limits.tool_calls is negative");
         }
+        for tool in self.agent_tools() {
+            if let Err(why) = tool.check() {
+                return contradiction(&why);
+            }
+            if !self.mode.is_subagent() {
+                return contradiction(
+                    "an agent with as_tool or as_handoff needs mode: subagent or all",
+                );
+            }
+        }
+        if self.as_handoff.is_some() && self.cli.is_some() {
+            return contradiction("a program (cli) cannot take over a turn: remove as_handoff");
+        }
         for (name, most) in [
+            ("delegation_seconds", self.limits.delegation_seconds),
             ("descendants", self.limits.descendants),
             ("delegation_depth", self.limits.delegation_depth),
         ] {
@@ -369,6 +403,22 @@ impl AgentDefinition {
             })?;
         }
         Ok(())
+    }
+
+    /// Checks that the guardrails in Rust exist.
+    pub(crate) fn check_guardrails(
+        &self,
+        functions: &GuardrailFunctions,
+    ) -> Result<(), DefinitionError> {
+        let named = self.middleware.iter().filter_map(|rule| rule.check.as_deref());
+        if let Some(name) = named.into_iter().find(|name| !functions.knows(name)) {
+            let why = format!("there is no guardrail function {name}: Catalog::guardrail adds it");
+            return Err(DefinitionError::Contradiction(why));
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_guardrails(functions),
+            Subagent::Named(_) => Ok(()),
+        })
     }
 
     /// Checks the names of the subagents: the model chooses among them by name, and only an inline agent has its
@@ -428,16 +478,46 @@ impl AgentDefinition {
     /// # Errors
     /// A tool is unknown.
     pub fn check_tools(&self, tools: &Tools) -> Result<(), DefinitionError> {
-        tools.view(self.selection())?;
-        let asked = Selection {
-            tools: Some(self.interrupt_on.keys().cloned().collect()),
-            ..Selection::default()
-        };
+        self.check_tools_with(tools, &BTreeSet::new())
+    }
+
+    /// The same if there are also these tools that stand for agents.
+    pub(crate) fn check_tools_with(
+        &self,
+        tools: &Tools,
+        of_agents: &BTreeSet<String>,
+    ) -> Result<(), DefinitionError> {
+        let view = tools.view(self.selection())?;
+        let takes_response = view.declarations().iter().any(|tool| tool.name == RESPONSE);
+        if self.response_format.is_some() && takes_response {
+            let why = "with response_format the tool name response belongs to the runtime";
+            return Err(DefinitionError::Contradiction(why.to_owned()));
+        }
+        let inline = self.subagents.iter().flat_map(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.agent_tools(),
+            Subagent::Named(_) => Vec::new(),
+        });
+        let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
+        let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
+        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && *name != TASK);
+        let asked = Selection { tools: Some(asked.cloned().collect()), ..Selection::default() };
         tools.view(asked)?;
+        for tool in self.agent_tools() {
+            if tools.get(&tool.name).is_some() {
+                let why = format!("as a tool the agent needs another name: {} exists", tool.name);
+                return Err(DefinitionError::Contradiction(why));
+            }
+        }
         self.subagents.iter().try_for_each(|subagent| match subagent {
-            Subagent::Inline(inline) => inline.check_tools(tools),
+            Subagent::Inline(inline) => inline.check_tools_with(tools, of_agents),
             Subagent::Named(_) => Ok(()),
         })
+    }
+
+    /// The tools that stand for the agent.
+    pub(crate) fn agent_tools(&self) -> Vec<AgentTool> {
+        let description = self.description.as_deref();
+        AgentTool::of(&self.name, description, self.as_tool.as_ref(), self.as_handoff.as_ref())
     }
 
     /// The tools that the agent may use.

@@ -1,7 +1,9 @@
 //! The loop that drives a run: read the state, choose the next step, execute it, repeat. Each step is one batch
 //! under the run's lease.
 
-use abide_client::{Code, Error, RunStatus, Session, SessionStatus, ToolCall};
+use abide_client::{
+    Code, Error, Json, Run, RunStatus, Session, SessionStatus, ToolCall, ToolCallStatus,
+};
 use serde_json::{Map, Value, json};
 
 use crate::driver::Driver;
@@ -9,8 +11,8 @@ use crate::next_step::{self, NextStep};
 use crate::runtime_error::RuntimeError;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
-use crate::transcript::RequestedCall;
-use crate::{model_call, program, restart, tool_calls};
+use crate::transcript::{HandoffEntry, RequestedCall};
+use crate::{delegate, handoff, model_call, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -47,14 +49,16 @@ impl Driver {
         loop {
             let (session, calls) = self.look().await?;
             if let Some(reason) = rests(&session) {
-                if self.wait(&[], reason).await? {
+                if self.wait(&[], Vec::new(), reason).await? {
                     return Ok(DriveResult::Waits);
                 }
                 continue;
             }
-            match next_step::next(&self.run, &self.entries, &calls) {
+            let waiting = delegate::waiting(self, &calls).await?;
+            match next_step::next(&self.run, &self.entries, &calls, &waiting) {
                 NextStep::Ask => {
                     self.check_limits()?;
+                    structured::check_repairs(self)?;
                     restart::of_answer(self).await?;
                     model_call::ask(self).await?;
                 }
@@ -62,15 +66,13 @@ impl Driver {
                 NextStep::Run(ready) => tool_calls::run_all(self, &session, ready).await?,
                 NextStep::Await => self.wait_for_calls().await?,
                 NextStep::Interrupt(undecided) => {
-                    if self.wait(&undecided, "approval").await? {
+                    if self.wait(&undecided, waiting, "approval").await? {
                         return Ok(DriveResult::Waits);
                     }
                 }
                 NextStep::Deliver(ended) => self.deliver(ended).await?,
                 NextStep::Finish(text) => match structured::judge(self, &text) {
-                    StructuredAnswer::Mismatch(why)
-                        if structured::repairs(self) < structured::REPAIRS =>
-                    {
+                    StructuredAnswer::Mismatch(why) if structured::may_repair(self) => {
                         self.record(&[], None, vec![structured::repair(self, &why)]).await?;
                     }
                     judged => return self.finish(&text, judged).await,
@@ -82,21 +84,20 @@ impl Driver {
 
     /// Checks the run's limits before the model is asked again.
     fn check_limits(&self) -> Step {
-        let (limits, config, run) = (&self.definition.limits, &self.definition.config, &self.run);
+        let (limits, config) = (&self.definition.limits, &self.definition.config);
+        let consumed = self.consumed();
         let over =
             |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
         // One answer per call, some spare, and at least forty.
         let default = (3 * limits.tool_calls() + 10).max(40);
         let iterations = config.recursion_limit.unwrap_or(default);
-        if run.iterations >= iterations {
+        if consumed.iterations >= iterations {
             return over("recursion_limit", format!("the model has answered {iterations} times"));
         }
-        if let Some(most) =
-            limits.tokens.filter(|most| run.input_tokens + run.output_tokens >= *most)
-        {
+        if let Some(most) = limits.tokens.filter(|most| consumed.tokens >= *most) {
             return over("token_limit", format!("the run has reached its limit of {most} tokens"));
         }
-        let cost = run.cost_micros.unwrap_or(0) as f64 / 1e6;
+        let cost = consumed.cost_micros as f64 / 1e6;
         if let Some(most) = limits.cost_usd.filter(|most| cost >= *most) {
             return over("cost_limit", format!("the run has reached its limit of {most} dollars"));
         }
@@ -135,7 +136,15 @@ impl Driver {
         let (mut events, mut calls) = (Vec::new(), Vec::new());
         for (asked, row) in ended {
             let (text, is_error, exit_code) = tool_calls::outcome(self, &row);
-            let (event, call) = self.result(&asked, &text, is_error, exit_code);
+            let handoff = match handoff::changes_agent(self, &row) && !is_error {
+                true => {
+                    let result = row.result.as_ref().map(Json::value).unwrap_or_default();
+                    let now = self.shared.settings.now();
+                    Some(HandoffEntry::now(&self.run, now, &result["content"]["handoff"]))
+                }
+                false => None,
+            };
+            let (event, call) = self.result_with(&asked, &text, is_error, exit_code, handoff);
             events.push(event);
             calls.push(call);
         }
@@ -155,10 +164,33 @@ impl Driver {
 
     /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
     /// meantime.
-    async fn wait(&self, undecided: &[ToolCall], reason: &str) -> Step<bool> {
-        let interrupt = interrupt(&self.run.session_id, undecided, reason);
+    async fn wait(&self, undecided: &[ToolCall], waiting: Vec<Run>, reason: &str) -> Step<bool> {
+        let below = delegate::undecided(self, waiting).await?;
+        let own =
+            undecided.iter().filter(|call| !delegate::starts_run(self, call) || is_open(call));
+        let own = own.map(|call| (&self.run, call));
+        let all = own.chain(below.calls.iter().map(|(run, call)| (run, call)));
+        let all: Vec<Value> = all.map(|(run, call)| self.request_of(run, call)).collect();
+        // Without a call to decide on, it is a session that has to be resumed or taken back.
+        let (session_id, reason) = match below.runs.first().filter(|_| all.is_empty()) {
+            Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
+            None => (&self.run.session_id, reason),
+        };
+        let interrupt = interrupt(session_id, all, reason);
         let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
         Ok(run.status == RunStatus::Waiting)
+    }
+
+    /// A call that needs a decision. One of a delegated run names the run.
+    fn request_of(&self, run: &Run, call: &ToolCall) -> Value {
+        let mut request = json!({"tool_call_id": call.call_id, "tool_name": call.tool_name,
+            "args": call.arguments.value(), "status": call.status.as_str()});
+        if run.id != self.run.id {
+            request["run_id"] = json!(run.id);
+            request["session_id"] = json!(run.session_id);
+            request["agent"] = json!(run.agent);
+        }
+        request
     }
 
     /// Waits until a call of the session changes.
@@ -171,10 +203,13 @@ impl Driver {
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
-        if next_step::next(&self.run, &self.entries, &calls) != NextStep::Await {
+        let waiting = delegate::waiting(self, &calls).await?;
+        if next_step::next(&self.run, &self.entries, &calls, &waiting) != NextStep::Await {
             return Ok(());
         }
         tokio::select! {
+            // A run that one of the calls has started continues.
+            changed = delegate::one_changes(self, &waiting) => changed.map_err(StepError::from),
             update = changes.next() => match update {
                 Some(_) => Ok(()),
                 None => Err(StepError::Refused(Error::Closed)),
@@ -233,20 +268,21 @@ fn rests(session: &Session) -> Option<&'static str> {
     }
 }
 
+/// Whether a call needs a decision itself.
+fn is_open(call: &ToolCall) -> bool {
+    matches!(call.status, ToolCallStatus::AwaitingApproval | ToolCallStatus::Unknown)
+}
+
 /// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
 /// calls.
-fn interrupt(session_id: &str, undecided: &[ToolCall], reason: &str) -> Map<String, Value> {
-    let request = |call: &ToolCall| {
-        let args = call.arguments.value();
-        json!({"tool_call_id": call.call_id, "tool_name": call.tool_name, "args": args,
-            "status": call.status.as_str()})
-    };
-    let all: Vec<Value> = undecided.iter().map(request).collect();
+fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
     let mut told = match all.first().cloned() {
         Some(Value::Object(first)) => first,
         _ => Map::new(),
     };
     told.remove("status");
+    told.remove("run_id");
+    told.remove("agent");
     told.insert("session_id".to_owned(), json!(session_id));
     told.insert("reason".to_owned(), json!(reason));
     told.insert("action_requests".to_owned(), json!(all));

@@ -2,6 +2,7 @@
 //! decide what comes next.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use abide_client::arguments::AppendMessage;
@@ -13,12 +14,15 @@ use abide_tools::ToolContext;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::composition::Composition;
 use crate::definition::AgentDefinition;
-use crate::next_step;
+use crate::guardrail::Guardrail;
 use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
+use crate::runtime_error::RuntimeError;
 use crate::step::{Failure, Step, StepError};
-use crate::transcript::{self, RequestedCall};
+use crate::transcript::{self, HandoffEntry, RequestedCall};
+use crate::{next_step, revision};
 
 /// The driver of one run.
 pub(crate) struct Driver {
@@ -26,7 +30,16 @@ pub(crate) struct Driver {
     /// A client limited to the scope of the run's session, so rows or model output cannot make it reach other data.
     pub(crate) abide: Abide,
     pub(crate) run_lease: RunLease,
+    /// The definition of the active agent.
     pub(crate) definition: Arc<AgentDefinition>,
+    /// The definition of the run's own agent: another one while no handoff is in effect.
+    pub(crate) own: Arc<AgentDefinition>,
+    /// The agents that the active agent can use.
+    pub(crate) composition: Composition,
+    /// The handoff that is in effect.
+    pub(crate) handoff: Option<HandoffEntry>,
+    /// Whether no budget limits the run.
+    pub(crate) unlimited: AtomicBool,
     /// The run as it was last read.
     pub(crate) run: Run,
     /// The session's messages so far. Messages are append-only, so only new ones are read.
@@ -77,7 +90,12 @@ impl Driver {
             .param("newest", newest)
             .fetch()
             .await?;
+        let changes = new.iter().any(|entry| entry.role == "tool");
         self.entries.extend(new);
+        if changes {
+            self.activate().await?;
+        }
+        let abide = &self.abide;
         let calls = match next_step::last_answer(&self.run, &self.entries) {
             Some((_, said)) if !said.calls.is_empty() => {
                 let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
@@ -93,12 +111,64 @@ impl Driver {
         Ok((session, calls))
     }
 
+    /// Loads the definition of the active agent if another agent has become active.
+    async fn activate(&mut self) -> Step {
+        let active = transcript::active_handoff(&self.run, &self.entries);
+        if active == self.handoff {
+            return Ok(());
+        }
+        let abide = &self.shared.abide;
+        let definition = match &active {
+            Some(HandoffEntry { agent: Some(agent), revision, .. }) => {
+                Arc::new(match revision::definition(abide, agent, *revision).await {
+                    Ok(definition) => definition,
+                    Err(RuntimeError::Abide(error)) => return Err(error.into()),
+                    Err(unreadable) => {
+                        let why = Failure::new("malformed_definition", unreadable.to_string());
+                        return Err(StepError::Failed(why));
+                    }
+                })
+            }
+            _ => Arc::clone(&self.own),
+        };
+        self.composition =
+            Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
+        (self.definition, self.handoff) = (definition, active);
+        Ok(())
+    }
+
+    /// The guardrails that apply to the run now: those of its own agent, and those of the active agent.
+    pub(crate) fn guardrails(&self) -> impl Iterator<Item = &Guardrail> {
+        let active = match self.handoff {
+            Some(_) => &self.definition.middleware[..],
+            None => &[],
+        };
+        self.own.middleware.iter().chain(active)
+    }
+
+    /// What the run has consumed since the active agent took over.
+    pub(crate) fn consumed(&self) -> Consumption {
+        let run = &self.run;
+        let before = self.handoff.as_ref();
+        let since = |now: i64, then: fn(&HandoffEntry) -> i64| now - before.map_or(0, then);
+        Consumption {
+            iterations: since(run.iterations, |it| it.iterations),
+            tool_calls: since(run.tool_calls, |it| it.tool_calls),
+            tokens: since(run.input_tokens + run.output_tokens, |it| it.tokens),
+            cost_micros: since(run.cost_micros.unwrap_or(0), |it| it.cost_micros),
+        }
+    }
+
     /// The run's deadline, in microseconds since 1970.
     pub(crate) fn deadline(&self) -> Option<i64> {
-        let seconds = self.definition.limits.wall_clock_seconds;
-        let own = seconds.map(|seconds| self.run.created_at.0 + seconds * 1_000_000);
+        let after = |since: i64, definition: &AgentDefinition| {
+            let seconds = definition.limits.wall_clock_seconds?;
+            Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
+        };
+        let own = after(self.run.created_at.0, &self.own);
+        let active = self.handoff.as_ref().and_then(|it| after(it.at, &self.definition));
         let given = self.run.deadline_at.map(|at| at.0);
-        own.into_iter().chain(given).min()
+        [own, active, given].into_iter().flatten().min()
     }
 
     /// Completes at the run's deadline; never if it has none.
@@ -145,6 +215,18 @@ impl Driver {
         is_error: bool,
         exit_code: i32,
     ) -> (NewRunEvent, Call) {
+        self.result_with(asked, text, is_error, exit_code, None)
+    }
+
+    /// The same for a call that changes the active agent.
+    pub(crate) fn result_with(
+        &self,
+        asked: &RequestedCall,
+        text: &str,
+        is_error: bool,
+        exit_code: i32,
+        handoff: Option<HandoffEntry>,
+    ) -> (NewRunEvent, Call) {
         let data = json!({"tool_call_id": asked.call_id, "output": text, "exit_code": exit_code});
         let result = transcript::ToolEntry {
             call_id: asked.call_id.clone(),
@@ -152,6 +234,7 @@ impl Driver {
             name: asked.name.clone(),
             is_error,
             exit_code,
+            handoff,
         };
         (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
     }
@@ -169,6 +252,14 @@ impl Driver {
             run_id: Some(self.run.id.clone()),
         }
     }
+}
+
+/// What a run has consumed.
+pub(crate) struct Consumption {
+    pub(crate) iterations: i64,
+    pub(crate) tool_calls: i64,
+    pub(crate) tokens: i64,
+    pub(crate) cost_micros: i64,
 }
 
 fn gone(what: &str) -> StepError {

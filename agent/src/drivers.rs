@@ -3,21 +3,23 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abide_client::arguments::{ClaimRun, FinishRun};
-use abide_client::{Abide, AgentRevision, Code, Run};
+use abide_client::{Abide, Code, Run};
 use futures_util::FutureExt as _;
-use serde::Deserialize as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::definition::AgentDefinition;
+use crate::composition::Composition;
 use crate::driver::Driver;
+use crate::revision::definition;
 use crate::run_lease::{RunLease, millis};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
+use crate::step::Failure;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -169,7 +171,7 @@ async fn drive(
     let Some(run_lease) = RunLease::of(&run) else { return Ok(()) };
     let held = run_lease.clone();
     shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), held);
-    let definition = match definition(&shared.abide, &run).await {
+    let definition = match definition(&shared.abide, &run.agent, run.revision).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error.into()),
         Err(unreadable) => {
@@ -184,11 +186,22 @@ async fn drive(
         );
         return end(&shared.abide, failed).await;
     }
+    let composition = match Composition::load(&shared.abide, &definition).await? {
+        Ok(composition) => composition,
+        Err(Failure { code, message }) => {
+            return end(&shared.abide, run_lease.failed(code, message)).await;
+        }
+    };
+    let definition = Arc::new(definition);
     let driver = Driver {
         shared: Arc::clone(&shared),
         abide: shared.acting_for(&run.session_id).await?,
         run_lease,
-        definition: Arc::new(definition),
+        own: Arc::clone(&definition),
+        definition,
+        composition,
+        handoff: None,
+        unlimited: AtomicBool::new(false),
         run,
         entries: Vec::new(),
         stop,
@@ -203,20 +216,4 @@ async fn end(abide: &Abide, ended: FinishRun) -> Result<(), RuntimeError> {
         Err(error) if error.code() != Some(Code::LeaseLost) => Err(error.into()),
         _ => Ok(()),
     }
-}
-
-/// The agent's definition in the revision of the run.
-async fn definition(abide: &Abide, run: &Run) -> Result<AgentDefinition, RuntimeError> {
-    let sql = "SELECT * FROM agent_revisions WHERE agent = :agent AND revision = :revision";
-    let found: Vec<AgentRevision> =
-        abide.sql(sql).param("agent", &run.agent).param("revision", run.revision).fetch().await?;
-    let unreadable = |why: String| RuntimeError::Definition {
-        agent: run.agent.clone(),
-        revision: run.revision,
-        why,
-    };
-    let revision =
-        found.into_iter().next().ok_or_else(|| unreadable("it does not exist".to_owned()))?;
-    AgentDefinition::deserialize(revision.definition.value())
-        .map_err(|why| unreadable(why.to_string()))
 }

@@ -53,7 +53,7 @@ fn of_default(error: &ResolveError) -> DefinitionError {
     }
 }
 
-/// Why the models of an agent cannot be used: its own and its fallbacks. The error of the default, which an agent
+/// Why the models of an agent cannot be used: its own, its fallbacks, and those of its guardrails. The error of the default, which an agent
 /// without a model of its own has, is reported once.
 fn model(
     definition: &AgentDefinition,
@@ -62,7 +62,12 @@ fn model(
 ) -> Vec<DefinitionError> {
     let config = &definition.config;
     let own = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let errors = [&own].into_iter().chain(&config.fallbacks).filter_map(|choice| {
+    let judges = definition.middleware.iter().filter_map(|rule| rule.verdict.as_ref());
+    let judges: Vec<ModelChoice> = judges
+        .map(|rule| ModelChoice { provider: rule.provider.clone(), model: rule.model.clone() })
+        .collect();
+    let all = [&own].into_iter().chain(&config.fallbacks).chain(&judges);
+    let errors = all.filter_map(|choice| {
         let wanted =
             ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
         models.resolve(&wanted).err()

@@ -1,10 +1,17 @@
-//! Guardrails: patterns that a request or an answer must not match.
+//! Guardrails: rules that a request or an answer must satisfy. This file defines the rules and evaluates those that
+//! need no model; `verdict` asks a model, and `held` keeps an answer back until its rules have cleared it.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use abide_tools::Parameters;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// One rule of a definition's `middleware`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One rule of a definition's `middleware`. It has exactly one of `deny`, `schema`, `verdict` and `check`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "a middleware, such as {name: guardrail, at: request, deny: REGEX, message: TEXT}"
@@ -15,7 +22,17 @@ pub struct Guardrail {
     /// The text that it checks.
     pub at: GuardrailAt,
     /// A regular expression that the text must not match.
-    pub deny: Pattern,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny: Option<Pattern>,
+    /// JSON Schema: the text must be JSON that matches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+    /// A model decides whether the text is allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictRule>,
+    /// The name of a Rust function that decides: see [`Catalog::guardrail`](crate::Catalog::guardrail).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<String>,
     /// The text to return instead.
     pub message: String,
 }
@@ -24,7 +41,7 @@ pub struct Guardrail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "String")]
 pub enum GuardrailName {
-    /// Denies by pattern.
+    /// Denies by pattern, by schema, by a model's verdict or by a function.
     Guardrail,
 }
 
@@ -43,10 +60,24 @@ impl TryFrom<String> for GuardrailName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardrailAt {
-    /// The user's last message, before the model is asked.
+    /// The messages since the last answer, before the model is asked.
     Request,
     /// The model's answer, before it is accepted.
     Response,
+}
+
+/// A rule that a model decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerdictRule {
+    /// What is allowed and what is not, as instructions for the model.
+    pub instructions: String,
+    /// The provider's id; the default is the server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The model; the default is the provider's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// A regular expression. An invalid one is refused with the definition.
@@ -76,8 +107,83 @@ impl From<Pattern> for String {
     }
 }
 
-/// The replacement text of the first rule that denies a text.
-pub(crate) fn denied<'a>(rules: &'a [Guardrail], at: GuardrailAt, text: &str) -> Option<&'a str> {
-    let rule = rules.iter().find(|rule| rule.at == at && rule.deny.0.is_match(text))?;
-    Some(&rule.message)
+impl Pattern {
+    /// Where the first match begins, at this byte or after it. The text before it is context for `^` and `\b`.
+    pub(crate) fn find_from(&self, text: &str, start: usize) -> Option<usize> {
+        self.0.find_at(text, start).map(|found| found.start())
+    }
+
+    /// The pattern as it was written.
+    pub(crate) fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+/// A rule in Rust. The error says why the text is denied; only the guardrail's message is shown.
+pub(crate) type GuardrailFunction = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
+/// The rules in Rust, by name.
+#[derive(Clone, Default)]
+pub(crate) struct GuardrailFunctions(BTreeMap<String, Arc<GuardrailFunction>>);
+
+impl fmt::Debug for GuardrailFunctions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl GuardrailFunctions {
+    pub(crate) fn add(&mut self, name: String, function: Arc<GuardrailFunction>) {
+        self.0.insert(name, function);
+    }
+
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    fn get(&self, name: &str) -> Option<&GuardrailFunction> {
+        self.0.get(name).map(|function| &**function)
+    }
+}
+
+impl Guardrail {
+    /// Checks that the rule has exactly one condition, and a valid one.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let given = [
+            self.deny.is_some(),
+            self.schema.is_some(),
+            self.verdict.is_some(),
+            self.check.is_some(),
+        ];
+        if given.into_iter().filter(|given| *given).count() != 1 {
+            return Err("a guardrail has exactly one of deny, schema, verdict and check".to_owned());
+        }
+        match &self.schema {
+            Some(schema) => Parameters::of(schema).map(drop).map_err(|why| {
+                format!("the schema of a guardrail is not a supported JSON Schema: {why}")
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the rule denies a complete text. A rule that a model decides is not evaluated here. A rule that
+    /// cannot be evaluated denies.
+    pub(crate) fn denies(&self, functions: &GuardrailFunctions, text: &str) -> bool {
+        if let Some(pattern) = &self.deny {
+            return pattern.0.is_match(text);
+        }
+        if let Some(schema) = &self.schema {
+            return !fits(schema, text);
+        }
+        match &self.check {
+            Some(name) => functions.get(name).is_none_or(|function| function(text).is_err()),
+            None => false,
+        }
+    }
+}
+
+fn fits(schema: &Value, text: &str) -> bool {
+    let value = serde_json::from_str::<Value>(text.trim());
+    let (Ok(value), Ok(schema)) = (value, Parameters::of(schema)) else { return false };
+    schema.wrong_with(&value).is_none()
 }

@@ -15,8 +15,10 @@
 //!
 //! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
-//! record, `step` how a step ends · `model_call` model requests, `tool_calls` tool calls, `plan` the planning tool,
-//! `delegate` the delegation tool, `structured` answers · `program` foreign agents, `program_output` their output,
+//! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
+//! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
+//! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
+//! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
@@ -24,7 +26,10 @@
 //! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
 //! `driver` → `definition`. No step uses the loop.
 
+mod agent_tool;
+mod budget;
 mod catalog;
+mod composition;
 mod contract;
 mod cycles;
 mod definition;
@@ -36,8 +41,11 @@ mod drivers;
 mod folder_check;
 mod folder_texts;
 mod guardrail;
+mod handoff;
 mod heartbeat;
+mod held;
 mod model_call;
+mod model_choice;
 mod native;
 mod next_step;
 mod plan;
@@ -47,6 +55,7 @@ mod program_output;
 mod program_plan;
 mod project;
 mod restart;
+mod revision;
 mod run_lease;
 mod runtime;
 mod runtime_context;
@@ -59,8 +68,10 @@ mod submitted;
 mod tool_calls;
 mod transcript;
 mod trusted_programs;
+mod verdict;
 
 pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
+pub use agent_tool::{AsHandoff, AsTool};
 pub use catalog::{Catalog, Problem};
 pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
@@ -71,7 +82,7 @@ pub use definition::{
     Subagent,
 };
 pub use definition_error::DefinitionError;
-pub use guardrail::{Guardrail, GuardrailAt};
+pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

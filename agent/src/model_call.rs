@@ -2,66 +2,93 @@
 //!
 //! Chunks are recorded in groups: while one write is in flight, the next chunks are buffered. A single run
 //! therefore publishes each chunk immediately, and a thousand concurrent runs do not need a thousand writes per
-//! token.
+//! token. Text that a response guardrail may still deny is held back.
 
 use std::pin::Pin;
 
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
 use abide_models::{
-    Chain, ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
-    ModelResponse, ModelSelection, ToolSpec,
+    ModelCall, ModelError, ModelEvent, ModelMessage, ModelProvider as _, ModelRequest,
+    ModelResponse, StructuredOutput, ToolSpec,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::definition::ModelChoice;
+use crate::agent_tool::{AgentTool, RESPONSE};
 use crate::driver::Driver;
-use crate::guardrail::{GuardrailAt, denied};
+use crate::held::HeldAnswer;
+use crate::model_choice::{self, spent};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
-use crate::transcript::{self, AssistantEntry, PARTIAL, RequestedCall};
-use crate::{delegate, next_step, plan, stopped, tool_calls};
+use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
+use crate::{budget, delegate, handoff, next_step, plan, stopped, structured, tool_calls, verdict};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
 
 /// Sends the request and records the answer.
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
-    if let Some(message) = refused_request(driver) {
+    if let Some(message) = refused_request(driver).await? {
         let said = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
-        let call = driver.message("assistant", message, &said).into();
-        return driver.record(&[token(message)], None, vec![call]).await;
+        let call = driver.message("assistant", message.as_str(), &said).into();
+        return driver.record(&[token(&message)], None, vec![call]).await;
     }
-    let left = driver.definition.limits.tool_calls() - driver.run.tool_calls;
+    let left = driver.definition.limits.tool_calls() - driver.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
-    let request = request(driver, allowed > 0);
-    let chain = chain(driver)?;
-    let answered = listen(driver, chain.stream(request)).await?;
-    put_on_record(driver, answered, allowed).await
+    let candidates = model_choice::of_agent(driver)?;
+    let output = candidates.structured_output;
+    let request = request(driver, allowed > 0, output);
+    budget::reserve(driver, &request, candidates.price).await?;
+    let answered = listen(driver, candidates.chain.stream(request)).await?;
+    put_on_record(driver, answered, allowed, output).await
 }
 
-/// The guardrail message that replaces the request when a guardrail denies the user's last message.
-fn refused_request(driver: &Driver) -> Option<&str> {
-    let last = driver.entries.iter().rev().find(|entry| entry.role == "user")?;
-    let text = last.content.as_deref().unwrap_or_default();
-    denied(&driver.definition.middleware, GuardrailAt::Request, text)
+/// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
+/// were checked then.
+async fn refused_request(driver: &Driver) -> Step<Option<String>> {
+    let after = driver
+        .entries
+        .iter()
+        .rposition(|entry| entry.role == "assistant" && entry.kind == "message");
+    let new = &driver.entries[after.map_or(0, |at| at + 1)..];
+    // What the model reads as instructions or requests, see `transcript`.
+    let of_others = new.iter().filter(|entry| match (&*entry.role, &*entry.kind) {
+        ("tool" | "assistant", _) | ("system", REPAIR) => false,
+        ("system", _) | (_, "message" | "handoff") => true,
+        _ => false,
+    });
+    for entry in of_others {
+        let text = entry.content.as_deref().unwrap_or_default();
+        let ruling = verdict::rule_request(driver, text).await?;
+        if ruling.denied.is_some() {
+            return Ok(ruling.denied);
+        }
+    }
+    Ok(None)
 }
 
 /// Builds the request for the model.
-fn request(driver: &Driver, may_call: bool) -> ModelRequest {
+fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
     let mut messages = transcript::messages(&driver.entries);
-    let tools = if may_call { specs(driver) } else { Vec::new() };
+    let mut tools = if may_call { specs(driver) } else { Vec::new() };
+    let (mut system, mut response_schema) =
+        (definition.instructions.clone(), definition.response_format.clone());
+    if let Some(schema) = structured::by_tool(driver, output) {
+        tools.push(structured::spec(schema));
+        let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
+        (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+    }
     if !may_call {
         messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
     }
     ModelRequest {
-        system: definition.instructions.clone(),
+        system,
         messages,
         tools,
         temperature: config.temperature,
         max_tokens: config.max_tokens,
-        response_schema: definition.response_format.clone(),
+        response_schema,
         ..ModelRequest::default()
     }
 }
@@ -74,52 +101,40 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         description: tool.description,
         parameters: tool.parameters,
     });
-    own.chain(delegate::spec(driver)).chain(plan::spec(driver.definition.planning)).collect()
-}
-
-/// The models to try, in order.
-fn chain(driver: &Driver) -> Step<Chain> {
-    let config = &driver.definition.config;
-    let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let mut candidates = Vec::new();
-    for choice in std::iter::once(&first).chain(&config.fallbacks) {
-        let wanted =
-            ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };
-        let resolved = driver.shared.models.resolve(&wanted);
-        let resolved =
-            resolved.map_err(|why| StepError::Failed(Failure::new(why.code(), why.to_string())))?;
-        if driver.definition.limits.cost_usd.is_some() && resolved.price.is_none() {
-            // A cost limit cannot be enforced for a model without a price.
-            let why = format!("the run has a cost limit, but {resolved:?} has no price");
-            return Err(StepError::Failed(Failure::new("price_unknown", why)));
-        }
-        candidates.push(resolved);
-    }
-    Ok(Chain::new(candidates, driver.shared.settings.retry))
+    own.chain(delegate::spec(driver))
+        .chain(driver.composition.tools.iter().map(AgentTool::spec))
+        .chain(handoff::spec(driver))
+        .chain(plan::spec(driver.definition.planning))
+        .collect()
 }
 
 /// An answer, with the chunks that are not recorded yet.
 struct UnsavedResponse {
     answer: ModelResponse,
     rest: Vec<NewRunEvent>,
+    /// The text that guardrails have not cleared yet.
+    held: String,
+    /// The same of the reasoning.
+    held_reasoning: String,
 }
 
 type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 
-/// Records the chunks of an answer as they arrive, until the answer is complete.
+/// Records the chunks of an answer as they arrive and as guardrails clear them, until the answer is complete.
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<UnsavedResponse> {
-    let (mut gathered, mut said): (Vec<NewRunEvent>, String) = (Vec::new(), String::new());
+    let mut gathered: Vec<NewRunEvent> = Vec::new();
+    let mut held = HeldAnswer::new(driver.guardrails());
     let mut writing: Option<Writing<'_>> = None;
     let since = driver.run.events + 1;
     let answer = loop {
         tokio::select! {
             biased;
             () = driver.stop.cancelled() => {
-                keep_partial(driver, gathered, &said).await;
+                keep_partial(driver, gathered, held.released()).await;
                 return Err(StepError::Aborted);
             }
             () = driver.until_deadline() => {
-                keep_partial(driver, gathered, &said).await;
+                keep_partial(driver, gathered, held.released()).await;
                 return Err(overtime());
             }
             written = async { writing.as_mut().expect("a write").await }, if writing.is_some() => {
@@ -128,14 +143,7 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
             }
             event = stream.next() => match event {
                 Some(Ok(ModelEvent::Answer(answer))) => break answer,
-                Some(Ok(event)) => {
-                    match &event {
-                        ModelEvent::Text(text) => said.push_str(text),
-                        ModelEvent::Restarted(_) => said.clear(),
-                        _ => {}
-                    }
-                    gather(&mut gathered, event, since);
-                }
+                Some(Ok(event)) => gather(&mut gathered, &mut held, event, since),
                 Some(Err(error)) => return Err(failed(&error)),
                 None => {
                     let why = "the model's stream ended without an answer";
@@ -151,29 +159,47 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     if let Some(writing) = writing {
         writing.await?;
     }
-    Ok(UnsavedResponse { answer, rest: gathered })
+    let (held, held_reasoning) = held.rest();
+    Ok(UnsavedResponse { answer, rest: gathered, held, held_reasoning })
 }
 
-/// Adds an event of the model to the buffer. Consecutive chunks of the same kind are joined. The answer's first
-/// event has the number `since`.
-fn gather(gathered: &mut Vec<NewRunEvent>, event: ModelEvent, since: i64) {
-    let (kind, text) = match event {
-        ModelEvent::Text(text) => (RunEventKind::Token, text),
-        ModelEvent::Reasoning(text) => (RunEventKind::Reasoning, text),
+/// Adds an event of the model to the buffer, as far as guardrails have cleared it. The answer's first event has the
+/// number `since`.
+fn gather(
+    gathered: &mut Vec<NewRunEvent>,
+    held: &mut HeldAnswer<'_>,
+    event: ModelEvent,
+    since: i64,
+) {
+    match event {
+        ModelEvent::Text(text) => {
+            if let Some(text) = held.add(&text) {
+                push(gathered, RunEventKind::Token, &text);
+            }
+        }
+        ModelEvent::Reasoning(text) => {
+            if let Some(text) = held.reason(text) {
+                push(gathered, RunEventKind::Reasoning, &text);
+            }
+        }
         ModelEvent::Restarted(restart) => {
+            held.restart();
             let data = json!({"since": since, "error": restart.error.message,
                 "code": restart.error.code(),
                 "provider": restart.provider, "model": restart.model, "attempt": restart.attempt});
             gathered.push(run_event(RunEventKind::Restart, data));
-            return;
         }
         // The call is published with the answer, when its arguments are recorded.
-        ModelEvent::Call(_) | ModelEvent::Answer(_) => return,
-    };
+        ModelEvent::Call(_) | ModelEvent::Answer(_) => {}
+    }
+}
+
+/// Adds a chunk of text. Consecutive chunks of the same kind are joined.
+fn push(gathered: &mut Vec<NewRunEvent>, kind: RunEventKind, text: &str) {
     if let Some(last) = gathered.last_mut().filter(|last| last.kind == kind)
         && let Some(Value::String(content)) = last.data.get_mut("content")
     {
-        content.push_str(&text);
+        content.push_str(text);
         return;
     }
     gathered.push(run_event(kind, json!({"content": text})));
@@ -187,12 +213,10 @@ fn failed(error: &ModelError) -> StepError {
     StepError::Failed(Failure::new(error.code(), error.message.clone()))
 }
 
-/// Records the text of an interrupted answer, so that later runs see it. Text that a guardrail denies is dropped.
+/// Records the text of an interrupted answer, so that later runs see it. Text that no guardrail has cleared is dropped.
 async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
     let mut calls = Vec::new();
-    if !said.is_empty()
-        && denied(&driver.definition.middleware, GuardrailAt::Response, said).is_none()
-    {
+    if !said.is_empty() {
         let iteration = driver.run.iterations + 1;
         let whole = AssistantEntry {
             run_id: driver.run.id.clone(),
@@ -210,23 +234,91 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
 /// Records an answer in one batch: the message, its usage and its tool calls.
 async fn put_on_record(
     driver: &mut Driver,
-    UnsavedResponse { answer, rest: mut events }: UnsavedResponse,
+    unsaved: UnsavedResponse,
     allowed: usize,
+    output: StructuredOutput,
 ) -> Step {
-    let iteration = driver.run.iterations + 1;
-    let calls = asked(driver, iteration, &answer.calls);
-    let denied = denied(&driver.definition.middleware, GuardrailAt::Response, &answer.text);
-    let (text, original) = match denied {
-        Some(instead) => (instead.to_owned(), Some(answer.text.clone())),
-        None => (answer.text.clone(), None),
-    };
-    events.push(usage(&answer));
-    if let Some(failure) = stopped::failure(&answer) {
-        let spent = spent(&answer, calls.len());
-        return end_incomplete(driver, (&answer, text, original), failure, (&events, &spent)).await;
+    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = unsaved;
+    let schema = structured::by_tool(driver, output);
+    let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
+    if let Some(Ok(json)) = &response {
+        // The answer is the JSON alone: the text and the calls beside it have no effect.
+        (answer.text, held) = (json.clone(), json.clone());
+        (answer.calls, answer.carry) = (Vec::new(), None);
     }
+    let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
+    if let Some(message) = ruling.denied {
+        return withhold(driver, answer, events, &message).await;
+    }
+    let mut withheld = None;
+    if verdict::denies_reasoning(driver, answer.reasoning.as_deref().unwrap_or_default()) {
+        // The opaque data contains the reasoning, too.
+        let (reasoning, carry) = (answer.reasoning.take(), answer.carry.take());
+        withheld = Some(json!({"reasoning": reasoning, "carry": carry}));
+    } else if !held_reasoning.is_empty() {
+        push(&mut events, RunEventKind::Reasoning, &held_reasoning);
+    }
+    if !held.is_empty() {
+        push(&mut events, RunEventKind::Token, &held);
+    }
+    events.push(model_choice::usage(&answer));
+    let iteration = driver.run.iterations + 1;
+    let withheld = withheld.map(|it| Call::of(driver.run_lease.withhold(iteration, it)));
+    if let Some(failure) = stopped::failure(&answer) {
+        let spent = spent(&answer, answer.calls.len());
+        return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
+    }
+    let calls = asked(driver, iteration, &answer.calls);
+    let wrong = response.and_then(Result::err);
+    let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
+    requests.extend(withheld);
+    let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
+    let spent = spent(&answer, calls.iter().filter(is_counted).count());
+    let said = AssistantEntry {
+        run_id: driver.run.id.clone(),
+        iteration,
+        calls,
+        reasoning: answer.reasoning,
+        carry: answer.carry,
+        provider: answer.provider,
+        model: answer.model,
+        past_limit: past_limit(driver, allowed),
+        stop: stopped::reason(&answer.stop),
+        ..AssistantEntry::default()
+    };
+    let message = Call::of(driver.message("assistant", answer.text, &said));
+    let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
+    match driver.record(&events, Some(&spent), all).await {
+        // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(tool_calls::is_for_the_model) =>
+        {
+            driver.record(&events, Some(&spent), vec![message]).await
+        }
+        recorded => recorded,
+    }
+}
+
+/// Adds the events of an answer's calls, and returns the reducer calls that request them. `wrong` is the error of a
+/// structured answer: the model gets it as the result of that call.
+fn requests(
+    driver: &Driver,
+    calls: &[RequestedCall],
+    allowed: usize,
+    wrong: Option<&str>,
+    events: &mut Vec<NewRunEvent>,
+) -> Vec<Call> {
     let mut requests = Vec::new();
     for (at, asked) in calls.iter().enumerate() {
+        if let Some(wrong) = wrong.filter(|_| asked.name == RESPONSE) {
+            // It is to be called once; only the first call counts.
+            let (_, result) = match calls[..at].iter().any(|call| call.name == RESPONSE) {
+                true => driver.result(asked, "ignored: call response once", false, 0),
+                false => driver.result(asked, wrong, true, 1),
+            };
+            requests.push(result);
+            continue;
+        }
         let arguments = tool_calls::arguments_or_text(&asked.arguments);
         let data = json!({"name": asked.name, "args": arguments, "id": asked.call_id});
         events.push(run_event(RunEventKind::ToolCall, data));
@@ -245,53 +337,59 @@ async fn put_on_record(
             }
         }
     }
-    let spent = spent(&answer, calls.len());
+    requests
+}
+
+/// Records an answer that a guardrail denies: the guardrail's message in place of its text. Nothing else of it
+/// takes effect; its calls are not run. The original is kept in `withheld_answers`.
+async fn withhold(
+    driver: &Driver,
+    answer: ModelResponse,
+    mut events: Vec<NewRunEvent>,
+    message: &str,
+) -> Step {
+    push(&mut events, RunEventKind::Token, message);
+    events.push(model_choice::usage(&answer));
+    let iteration = driver.run.iterations + 1;
+    let spent = spent(&answer, 0);
     let said = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
-        calls,
-        reasoning: answer.reasoning,
-        carry: answer.carry,
         provider: answer.provider,
         model: answer.model,
-        past_limit: past_limit(driver, allowed),
+        withheld: true,
         stop: stopped::reason(&answer.stop),
-        original,
+        ..AssistantEntry::default()
     };
-    let message = Call::of(driver.message("assistant", text, &said));
-    let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
-    match driver.record(&events, Some(&spent), all).await {
-        // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
-        Err(StepError::Refused(error))
-            if error.code().is_some_and(tool_calls::is_for_the_model) =>
-        {
-            driver.record(&events, Some(&spent), vec![message]).await
-        }
-        recorded => recorded,
-    }
+    let original = json!({"text": answer.text, "reasoning": answer.reasoning,
+        "calls": answer.calls, "carry": answer.carry});
+    let original = Call::of(driver.run_lease.withhold(iteration, original));
+    let message = Call::of(driver.message("assistant", message, &said));
+    driver.record(&events, Some(&spent), vec![original, message]).await
 }
 
 /// Ends the run after an answer that is not complete. The text stays in the session; calls do not run.
 async fn end_incomplete(
     driver: &Driver,
-    (answer, text, original): (&ModelResponse, String, Option<String>),
+    answer: ModelResponse,
     failure: Failure,
     (events, spent): (&[NewRunEvent], &ModelUsage),
+    withheld: Option<Call>,
 ) -> Step {
     let said = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration: driver.run.iterations + 1,
-        reasoning: answer.reasoning.clone(),
-        provider: answer.provider.clone(),
-        model: answer.model.clone(),
+        reasoning: answer.reasoning,
+        provider: answer.provider,
+        model: answer.model,
         stop: stopped::reason(&answer.stop),
-        original,
         ..AssistantEntry::default()
     };
+    let text = answer.text;
     let message = (!text.is_empty()).then(|| driver.message("assistant", text, &said));
     let message = message.map(|message| Call::of(message.kind(PARTIAL)));
     let failed = driver.run_lease.failed(failure.code, failure.message);
-    let all = message.into_iter().chain([failed.into()]).collect();
+    let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
     driver.record(events, Some(spent), all).await?;
     Err(StepError::Ended)
 }
@@ -314,30 +412,4 @@ fn asked(driver: &Driver, iteration: i64, calls: &[ModelCall]) -> Vec<RequestedC
         provider_call_id: call.id.clone(),
     });
     named.collect()
-}
-
-fn usage(answer: &ModelResponse) -> NewRunEvent {
-    let usage = &answer.usage;
-    let data = json!({
-        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens,
-        "completeness": usage.completeness, "estimated_cost": answer.cost_micros.map(dollars),
-        "provider": answer.provider, "model": answer.model});
-    run_event(RunEventKind::Usage, data)
-}
-
-/// Converts microdollars to dollars.
-fn dollars(micros: i64) -> f64 {
-    micros as f64 / 1e6
-}
-
-fn spent(answer: &ModelResponse, calls: usize) -> ModelUsage {
-    let count = |tokens: Option<u64>| tokens.and_then(|tokens| i64::try_from(tokens).ok());
-    ModelUsage {
-        iteration: true,
-        tool_calls: i64::try_from(calls).unwrap_or(i64::MAX),
-        input_tokens: count(answer.usage.input_tokens),
-        output_tokens: count(answer.usage.output_tokens),
-        cost_micros: answer.cost_micros,
-    }
 }

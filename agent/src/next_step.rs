@@ -17,7 +17,7 @@ pub(crate) enum NextStep {
     Run(Vec<ToolCall>),
     /// Wait: the calls are claimed, or scheduled for their next attempt.
     Await,
-    /// Wait for a decision on these calls.
+    /// Wait for a decision on these calls, or on calls of the runs that they have started.
     Interrupt(Vec<ToolCall>),
     /// Every call has ended: give the results to the model.
     Deliver(Vec<(RequestedCall, ToolCall)>),
@@ -39,8 +39,14 @@ pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, A
 /// again.
 const TURNS_PAST_LIMIT: i64 = 2;
 
-/// The next step of a run, from the session's messages and the calls of the run's last answer.
-pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> NextStep {
+/// The next step of a run, from the session's messages, the calls of the run's last answer, and those runs started by
+/// these calls that wait for a decision.
+pub(crate) fn next(
+    run: &Run,
+    entries: &[AgentState],
+    calls: &[ToolCall],
+    waiting: &[Run],
+) -> NextStep {
     let Some((at, said)) = last_answer(run, entries) else { return NextStep::Ask };
     let after = &entries[at + 1..];
     let answered: BTreeSet<String> = after
@@ -69,24 +75,32 @@ pub(crate) fn next(run: &Run, entries: &[AgentState], calls: &[ToolCall]) -> Nex
     if !missing.is_empty() {
         return NextStep::Request(missing);
     }
-    of_calls(open, &rows)
+    of_calls(open, &rows, waiting)
 }
 
-fn of_calls(open: Vec<RequestedCall>, rows: &BTreeMap<&str, &ToolCall>) -> NextStep {
+fn of_calls(
+    open: Vec<RequestedCall>,
+    rows: &BTreeMap<&str, &ToolCall>,
+    waiting: &[Run],
+) -> NextStep {
+    // The session of a delegated run has the id of its call.
+    let waits = |call: &ToolCall| waiting.iter().any(|run| run.session_id == call.call_id);
     let of = |statuses: &[ToolCallStatus]| -> Vec<ToolCall> {
         let found = open.iter().filter_map(|call| rows.get(call.call_id.as_str()));
         found.filter(|row| statuses.contains(&row.status)).map(|row| (*row).clone()).collect()
     };
     use ToolCallStatus::{AwaitingApproval, Claimed, Pending, Unknown};
     let mut ready = of(&[Pending]);
-    ready.retain(|call| call.retry_at.is_none());
+    ready.retain(|call| call.retry_at.is_none() && !waits(call));
     if !ready.is_empty() {
         return NextStep::Run(ready);
     }
-    if !of(&[Claimed, Pending]).is_empty() {
+    let (delegating, running): (Vec<_>, Vec<_>) =
+        of(&[Claimed, Pending]).into_iter().partition(|call| call.status == Pending && waits(call));
+    if !running.is_empty() {
         return NextStep::Await;
     }
-    let undecided = of(&[AwaitingApproval, Unknown]);
+    let undecided = [of(&[AwaitingApproval, Unknown]), delegating].concat();
     if !undecided.is_empty() {
         return NextStep::Interrupt(undecided);
     }

@@ -15,9 +15,10 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::{Map, Value, json};
 
-use abide_models::ModelMessage;
+use abide_models::{ModelMessage, ModelRequest};
 use abide_tools::Environment;
 
+use crate::budget;
 use crate::driver::Driver;
 use crate::program_approvals::{self, OpenApprovals};
 use crate::program_output::ProgramOutput;
@@ -35,6 +36,8 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
+    // Its usage is known at its end only.
+    budget::reserve(driver, &ModelRequest::default(), None).await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let before = Before::of(driver).await?;
     // Also if the run is to be aborted.

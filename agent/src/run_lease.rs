@@ -4,7 +4,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use abide_client::arguments::{FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun};
+use abide_client::arguments::{
+    FinishRun, HeartbeatRun, RecordRun, RequestToolCall, WaitRun, WithholdAnswer,
+};
 use abide_client::{DERIVED, ModelUsage, NewRunEvent, Run, RunEnd, RunEventKind, ToolCall};
 use serde_json::{Map, Value};
 
@@ -72,6 +74,11 @@ impl RunLease {
     /// The call that records what the run waits for.
     pub(crate) fn wait(&self, interrupt: Map<String, Value>) -> WaitRun {
         WaitRun::new(&self.run_id, self.fencing_token, interrupt)
+    }
+
+    /// The call that keeps what a guardrail has denied of an answer.
+    pub(crate) fn withhold(&self, iteration: i64, original: Value) -> WithholdAnswer {
+        WithholdAnswer::new(&self.run_id, self.fencing_token, iteration, original)
     }
 
     fn finish(&self, end: RunEnd) -> FinishRun {

@@ -22,7 +22,7 @@ use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;
-use crate::{delegate, heartbeat, plan, program_approvals};
+use crate::{agent_tool, delegate, handoff, heartbeat, plan, program_approvals};
 
 /// Drives runs.
 pub struct Runtime {
@@ -54,6 +54,7 @@ impl Runtime {
             settings,
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
+            guardrails: catalog.guardrails().clone(),
         });
         let (problems, _) = watch::channel(Vec::new());
         Runtime { shared, catalog, registered: Mutex::default(), problems }
@@ -91,9 +92,12 @@ impl Runtime {
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
         let declared = self.shared.tools.declarations();
-        let own = [delegate::declaration(), plan::declaration(), program_approvals::declaration()];
+        let own = [plan::declaration(), program_approvals::declaration()];
         for declaration in declared.into_iter().chain(own) {
             abide.call(declaration.manifest()).await?;
+        }
+        for declaration in [delegate::declaration(), handoff::declaration()] {
+            abide.call(agent_tool::registration(declaration)).await?;
         }
         let CatalogChanges { reading, gone, files } = self.changes();
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));

@@ -8,6 +8,7 @@ use abide_models::Models;
 use abide_tools::{Environment, Tools};
 use serde_json::Value;
 
+use crate::guardrail::GuardrailFunctions;
 use crate::run_lease::RunLease;
 use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;
@@ -23,6 +24,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) trusted_programs: TrustedPrograms,
     /// The environment variables that programs may inherit.
     pub(crate) environment: Environment,
+    /// The guardrails in Rust.
+    pub(crate) guardrails: GuardrailFunctions,
 }
 
 impl RuntimeContext {

@@ -100,8 +100,32 @@ mod tests {
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![
-                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `middleware`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `response_format`, `planning`, `limits`, `cli`, `instructions`"
+                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `response_format`, `planning`, `limits`, `cli`, `instructions`"
             ],
+        );
+    }
+
+    #[test]
+    fn agents_can_be_tools() {
+        check(
+            &json!({"name": "clerk", "mode": "all", "system_prompt": "Be kind.",
+                "as_tool": {"name": "ask_clerk"}, "as_handoff": {},
+                "subagents": [{"name": "helper", "system_prompt": "Help.", "as_tool": {"name": "help"}}],
+                "interrupt_on": {"help": true, "task": true}}),
+            expect![[r#"
+                clerk/helper native: false says "Help."
+                clerk native: false says "Be kind.""#]],
+        );
+        check(
+            &json!({"name": "clerk", "as_tool": {}}),
+            expect![
+                "contradiction: an agent with as_tool or as_handoff needs mode: subagent or all"
+            ],
+        );
+        check(
+            &json!({"name": "clerk", "mode": "all", "as_tool": {"name": "same"},
+                "as_handoff": {"name": "same"}}),
+            expect!["contradiction: agents clerk and clerk are both the tool same"],
         );
     }
 

@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::delegate;
+use crate::agent_tool::{HAND_BACK, TASK};
 use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
+use crate::{delegate, handoff};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -40,7 +41,12 @@ pub(crate) fn arguments_or_text(text: &str) -> Value {
 /// The reducer call that requests a tool call, or the error text for the model.
 pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call, String> {
     let arguments = match asked.name.as_str() {
-        delegate::TOOL => delegate::admit(driver, &asked.arguments)?,
+        TASK => delegate::admit(driver, &asked.arguments)?,
+        HAND_BACK => handoff::admit(driver, &asked.arguments)?,
+        name if driver.composition.tool(name).is_some() => {
+            let tool = driver.composition.tool(name);
+            tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
+        }
         plan::TOOL => plan::admit(driver.definition.planning, &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
@@ -62,10 +68,11 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.limits.parallel_tools();
     let stop = driver.stop.child_token();
-    // Plan changes run sequentially, in the order of the calls.
-    let (plans, others): (Vec<_>, Vec<_>) =
-        ready.into_iter().partition(|call| call.tool_name == plan::TOOL);
-    for call in plans {
+    // Changes of the plan and of the active agent run sequentially, in the order of the calls.
+    let (in_order, others): (Vec<_>, Vec<_>) = ready
+        .into_iter()
+        .partition(|call| call.tool_name == plan::TOOL || handoff::changes_agent(driver, call));
+    for call in in_order {
         run(driver, session, call, &stop).await?;
     }
     let runs = others.into_iter().map(|call| run(driver, session, call, &stop));
@@ -103,6 +110,12 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     };
     if claimed.tool_name == plan::TOOL {
         return plan(driver, &claimed).await;
+    }
+    if handoff::changes_agent(driver, &claimed) {
+        return match handoff::run(driver, &claimed).await? {
+            Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(()),
+        };
     }
     let cancel = stop.child_token();
     let outcome =
@@ -152,7 +165,7 @@ async fn invoke(
     cancel: &CancellationToken,
 ) -> ToolOutcome {
     let name = claimed.tool_name.as_str();
-    if name == delegate::TOOL {
+    if delegate::starts_run(driver, claimed) {
         return delegate::run(driver, claimed, cancel).await;
     }
     let admitted = match view(driver) {
@@ -292,10 +305,11 @@ fn beginning(text: &str) -> &str {
 
 /// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.
 fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
-    match claimed.tool_name.as_str() {
-        delegate::TOOL => return Effect::Idempotent,
-        plan::TOOL => return Effect::ReadOnly,
-        _ => {}
+    if delegate::starts_run(driver, claimed) || handoff::changes_agent(driver, claimed) {
+        return Effect::Idempotent;
+    }
+    if claimed.tool_name == plan::TOOL {
+        return Effect::ReadOnly;
     }
     let tool = driver.shared.tools.get(&claimed.tool_name);
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)

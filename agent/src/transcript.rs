@@ -3,7 +3,7 @@
 //! Model providers reject a conversation in which a tool call has no result. If a call has none because its run was
 //! aborted, a placeholder result is added.
 
-use abide_client::{AgentState, Json};
+use abide_client::{AgentState, Json, Run};
 use abide_models::{ModelCall, ModelMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,9 +37,19 @@ pub(crate) struct AssistantEntry {
     /// Why the model stopped, in the provider's term, if the answer is not simply complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
-    /// The original text, if a guardrail has replaced it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether a guardrail has replaced the text. The original is in `withheld_answers`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) withheld: bool,
+    /// The original text, in messages of earlier versions. It is not written any more.
+    #[serde(skip_serializing)]
     pub(crate) original: Option<String>,
+}
+
+impl AssistantEntry {
+    /// Whether the text is the model's own.
+    pub(crate) fn is_of_the_model(&self) -> bool {
+        self.iteration > 0 && !self.withheld && self.original.is_none()
+    }
 }
 
 fn is_zero(number: &i64) -> bool {
@@ -74,6 +84,45 @@ pub(crate) struct ToolEntry {
     pub(crate) is_error: bool,
     /// A program's exit code, else 0 or 1.
     pub(crate) exit_code: i32,
+    /// The change of the active agent that the call makes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handoff: Option<HandoffEntry>,
+}
+
+/// A change of the active agent, in the data of a tool message. The counters are those of the run at that time: the
+/// limits of the agent apply from there on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HandoffEntry {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The agent that takes over; `None` to hand back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<String>,
+    /// Its revision.
+    pub(crate) revision: i64,
+    /// Microseconds since 1970.
+    pub(crate) at: i64,
+    pub(crate) iterations: i64,
+    pub(crate) tool_calls: i64,
+    pub(crate) tokens: i64,
+    pub(crate) cost_micros: i64,
+}
+
+impl HandoffEntry {
+    /// A change now. `target` is part of the result of the call.
+    pub(crate) fn now(run: &Run, at: i64, target: &Value) -> HandoffEntry {
+        HandoffEntry {
+            run_id: run.id.clone(),
+            agent: target["agent"].as_str().map(str::to_owned),
+            revision: target["revision"].as_i64().unwrap_or_default(),
+            at,
+            iterations: run.iterations,
+            tool_calls: run.tool_calls,
+            tokens: run.input_tokens + run.output_tokens,
+            cost_micros: run.cost_micros.unwrap_or(0),
+        }
+    }
 }
 
 /// The kind of an interrupted answer.
@@ -94,6 +143,22 @@ pub(crate) struct RepairEntry {
 pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
     let json = entry.data.as_ref().map(Json::as_str);
     json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
+}
+
+/// The handoff that is in effect in a run; `None` while its own agent is active.
+pub(crate) fn active_handoff(run: &Run, entries: &[AgentState]) -> Option<HandoffEntry> {
+    let mut stack = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.role == "tool") {
+        let Some(handoff) = data::<ToolEntry>(entry).handoff else { continue };
+        if handoff.run_id != run.id {
+            continue;
+        }
+        match handoff.agent {
+            Some(_) => stack.push(handoff),
+            None => drop(stack.pop()),
+        }
+    }
+    stack.pop()
 }
 
 /// The conversation for a model.

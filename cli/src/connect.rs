@@ -1,10 +1,11 @@
 //! Connects to a server by its address, or opens a file in this process.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use std::{env, fs};
 
 use abide_client::{Abide, Config, Error};
+use abide_engine::LockState;
 use abide_schema::{Code, Refusal};
 
 use crate::failure::Failure;
@@ -30,13 +31,30 @@ pub(crate) enum Access {
 /// No server answers, or the file cannot be opened.
 pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, Failure> {
     if let Some(file) = &options.db {
-        return open(options, file, access);
+        return match is_shared(file) {
+            // Programs use it with an SDK; so does this command.
+            true => Ok(shared(file).await?),
+            false => open(options, file, access),
+        };
     }
     let mut builder = Abide::builder(&options.url).deadline(PATIENCE);
     if let Some(token) = &options.token {
         builder = builder.token(token);
     }
     Ok(builder.connect().await?)
+}
+
+/// Whether a process has the file open and shares it with the processes of this user.
+fn is_shared(file: &Path) -> bool {
+    let state = LockState::of(file);
+    matches!(state, Ok(LockState::Held(Some(holder))) if holder.is_shared() && !holder.is_foreign)
+}
+
+async fn shared(file: &Path) -> Result<Abide, Failure> {
+    let own = env::current_exe().map_err(|why| {
+        Refusal::new(Code::Internal, format!("this program cannot be started again: {why}"))
+    })?;
+    Ok(Abide::open_shared(file).binary(own).deadline(PATIENCE).await?)
 }
 
 fn open(options: &Options, file: &Path, access: Access) -> Result<Abide, Failure> {

@@ -226,12 +226,19 @@ impl Engine {
         self.inner.store.path().to_owned()
     }
 
-    /// Whether calls are accepted.
+    /// Whether calls are accepted and will be found again.
     ///
     /// # Errors
-    /// The [`Refusal`] that callers currently get.
+    /// The [`Refusal`] that callers currently get; `engine_failed` if the database file was removed or replaced: what is
+    /// written now is lost when the process ends.
     pub fn ready(&self) -> Result<(), Refusal> {
-        self.inner.health.check()
+        self.inner.health.check()?;
+        if self.inner.store.is_in_place() {
+            return Ok(());
+        }
+        let detail = "the database file was removed or replaced while it was open";
+        Err(Refusal::new(Code::EngineFailed, detail)
+            .hint("stop the process, put the right file in its place, and start again"))
     }
 
     /// Waits until the engine fails: a write or a sync to disk failed, or one of its threads panicked. From then on all

@@ -18,6 +18,7 @@ pub use crate::handoff::{
 pub use crate::message::AppendMessage;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
+pub use crate::run::reserve::ReserveUsage;
 pub use crate::run::start::StartRun;
 pub use crate::run::wait::WaitRun;
 pub use crate::session::create::CreateSession;
@@ -30,3 +31,4 @@ pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};
 pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToolCall};
 pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
 pub use crate::tool_call::request::RequestToolCall;
+pub use crate::withheld::WithholdAnswer;

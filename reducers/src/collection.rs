@@ -10,6 +10,8 @@
 //! that lost its lease cannot overwrite the state of its successor. The token must be an event of the caller; whether that
 //! event is a claim that is still held is not checked, so fencing does not protect from other identities of the scope.
 
+use std::collections::HashMap;
+
 use abide_schema::reducer::{Nullable, ReducerResult, RowVisibility};
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, Value, limits, reducer, table,
@@ -135,26 +137,30 @@ pub fn write_entries(
     if puts.is_empty() && deletes.is_empty() {
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
     }
-    let new = NewCollection { kind, scope: scope.unwrap_or_default() };
-    open(ctx, &done.collection_id, Some(new), fencing_token)?;
-    let mut read = BytesRead::default();
-    for key in deletes {
-        let id = done.collection_id.as_str();
-        if let Some(entry) = ctx.get::<Entry>((id, key.as_str()))? {
-            read.add(&entry)?;
-            ctx.delete::<Entry>((id, key.as_str()))?;
-            done.deleted += 1;
-        }
+    let id = done.collection_id.as_str();
+    let stored = ctx.get::<Collection>(id)?;
+    check_token(ctx, id, stored.as_ref(), fencing_token)?;
+    // A call that is refused after it has written makes its whole group run again, so all checks come first.
+    let changes = Changes::plan(ctx, id, puts, deletes)?;
+    match stored {
+        Some(stored) => raise_token(ctx, stored, fencing_token)?,
+        None => create(ctx, id, kind, scope.unwrap_or_default(), fencing_token)?,
     }
-    for entry in puts {
-        done.written += usize::from(put(ctx, &done.collection_id, entry, &mut read)?);
+    for change in changes.in_order {
+        match change {
+            Change::Insert(entry) => ctx.insert(entry).map(|_| done.written += 1)?,
+            Change::Update(entry) => ctx.update(&entry).map(|()| done.written += 1)?,
+            Change::Delete(key) => {
+                ctx.delete::<Entry>((id, key.as_str())).map(|()| done.deleted += 1)?;
+            }
+        }
     }
     Ok(ReducerResult::Fresh(done))
 }
 
 /// Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200
-/// or 16 MiB in one call. With
-/// the empty prefix it deletes all entries, and then the collection.
+/// or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays
+/// if it is fenced, because it holds the token, and if it has entries that the caller cannot see.
 #[reducer]
 pub fn delete_entries(
     ctx: &mut Context<'_>,
@@ -165,12 +171,14 @@ pub fn delete_entries(
     fencing_token: Option<i64>,
 ) -> Result<ReducerResult<EntriesDeleted>, Abort> {
     let prefix = prefix.0.unwrap_or_default();
-    if ctx.get::<Collection>(&collection_id)?.is_none() {
-        check_token(ctx, &collection_id, None, fencing_token)?;
+    let stored = ctx.get::<Collection>(&collection_id)?;
+    check_token(ctx, &collection_id, stored.as_ref(), fencing_token)?;
+    let Some(stored) = stored else {
         let done = EntriesDeleted { deleted: 0, more: false };
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
-    }
-    open(ctx, &collection_id, None, fencing_token)?;
+    };
+    let is_fenced = stored.fencing_token.max(fencing_token).is_some();
+    raise_token(ctx, stored, fencing_token)?;
     let (most, mut deleted, mut bytes) = (limits::ENTRIES_DELETED, 0, 0);
     let more = loop {
         // Few at a time, because each can have megabytes.
@@ -186,10 +194,17 @@ pub fn delete_entries(
             (deleted, bytes) = (deleted + 1, bytes + entry.bytes());
         }
     };
-    if !more && prefix.is_empty() {
+    if !more && prefix.is_empty() && !is_fenced && is_empty(ctx, &collection_id)? {
         ctx.delete::<Collection>(&collection_id)?;
     }
     Ok(ReducerResult::Fresh(EntriesDeleted { deleted, more }))
+}
+
+/// Whether a collection has no entries, also none that the caller cannot see.
+fn is_empty(ctx: &mut Context<'_>, collection_id: &str) -> Result<bool, Abort> {
+    let clause = "WHERE id = ?1 AND EXISTS (SELECT 1 FROM entries WHERE collection_id = ?1)";
+    let count = |ctx: &mut Context<'_>| ctx.count::<Collection>(clause, &[collection_id.into()]);
+    Ok(ctx.without_policies(count)? == 0)
 }
 
 /// The entries that [`delete_entries`] reads at a time.
@@ -253,36 +268,31 @@ fn after_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// Attributes of a new collection.
-struct NewCollection {
-    kind: Option<String>,
-    scope: serde_json::Map<String, JsonValue>,
-}
-
-/// Checks the fencing token of a write, and creates the collection if it does not exist.
-fn open(
+/// Creates a collection, in the scope of the caller.
+fn create(
     ctx: &mut Context<'_>,
     id: &str,
-    new: Option<NewCollection>,
+    kind: Option<String>,
+    mut scope: serde_json::Map<String, JsonValue>,
     fencing_token: Option<i64>,
 ) -> Result<(), Abort> {
-    let stored = ctx.get::<Collection>(id)?;
-    let before = stored.as_ref().and_then(|stored| stored.fencing_token);
-    check_token(ctx, id, before, fencing_token)?;
-    let seq = ctx.seq;
-    match (stored, new) {
-        (Some(stored), _) if stored.fencing_token < fencing_token => {
-            ctx.update(&Collection { fencing_token, seq, ..stored })
-        }
-        (None, Some(NewCollection { kind, mut scope })) => {
-            scope::confine(&mut scope, ctx.caller)?;
-            let kind = kind.unwrap_or_else(|| "entries".to_owned());
-            check::name("kind", &kind)?;
-            let (id, created_at) = (id.to_owned(), ctx.now);
-            let scope = Json::from(JsonValue::Object(scope));
-            ctx.insert(Collection { id, kind, scope, fencing_token, created_at, seq }).map(drop)
-        }
-        _ => Ok(()),
+    scope::confine(&mut scope, ctx.caller)?;
+    let kind = kind.unwrap_or_else(|| "entries".to_owned());
+    check::name("kind", &kind)?;
+    let scope = Json::from(JsonValue::Object(scope));
+    let (id, created_at, seq) = (id.to_owned(), ctx.now, ctx.seq);
+    ctx.insert(Collection { id, kind, scope, fencing_token, created_at, seq }).map(drop)
+}
+
+/// Stores a newer fencing token.
+fn raise_token(
+    ctx: &mut Context<'_>,
+    stored: Collection,
+    fencing_token: Option<i64>,
+) -> Result<(), Abort> {
+    match stored.fencing_token < fencing_token {
+        true => ctx.update(&Collection { fencing_token, seq: ctx.seq, ..stored }),
+        false => Ok(()),
     }
 }
 
@@ -290,9 +300,10 @@ fn open(
 fn check_token(
     ctx: &mut Context<'_>,
     id: &str,
-    stored: Option<i64>,
+    stored: Option<&Collection>,
     given: Option<i64>,
 ) -> Result<(), Abort> {
+    let stored = stored.and_then(|stored| stored.fencing_token);
     if let Some(token) = given
         && !lease::is_holder(ctx, token)?
     {
@@ -309,44 +320,92 @@ fn check_token(
     Err(Refusal::new(Code::LeaseLost, detail).hint(hint).into())
 }
 
-/// Writes one entry. Returns whether it did.
-fn put(
-    ctx: &mut Context<'_>,
-    collection_id: &str,
-    entry: EntryPut,
-    read: &mut BytesRead,
-) -> Result<bool, Abort> {
-    let EntryPut { key, data, blob, expected_seq, keep } = entry;
-    check_key(&key)?;
-    let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
-    let before = ctx.get::<Entry>((collection_id, key.as_str()))?;
-    before.as_ref().map_or(Ok(()), |before| read.add(before))?;
-    let found = before.as_ref().map_or(0, |before| before.seq.0);
-    if expected_seq.is_some_and(|expected| expected != found) {
-        let detail = match found {
-            0 => format!("there is no entry {key}"),
-            found => format!("entry {key} was written by event {found}"),
+/// What a call changes.
+struct Changes<'c> {
+    collection_id: &'c str,
+    in_order: Vec<Change>,
+    /// The version and the time of creation of each key of the call; `None` if it does not exist.
+    known: HashMap<String, Option<(Seq, Micros)>>,
+    read: BytesRead,
+}
+
+/// A change of one entry.
+enum Change {
+    Insert(Entry),
+    Update(Entry),
+    Delete(String),
+}
+
+impl<'c> Changes<'c> {
+    /// Checks all changes of a call, and writes nothing.
+    fn plan(
+        ctx: &mut Context<'_>,
+        collection_id: &'c str,
+        puts: Vec<EntryPut>,
+        deletes: Vec<String>,
+    ) -> Result<Changes<'c>, Abort> {
+        let (known, read) = (HashMap::new(), BytesRead::default());
+        let mut changes = Changes { collection_id, in_order: Vec::new(), known, read };
+        for key in deletes {
+            if changes.version_of(ctx, &key)?.is_some() {
+                changes.known.insert(key.clone(), None);
+                changes.in_order.push(Change::Delete(key));
+            }
+        }
+        for put in puts {
+            changes.put(ctx, put)?;
+        }
+        Ok(changes)
+    }
+
+    /// The version and the time of creation of an entry, after the changes before.
+    fn version_of(
+        &mut self,
+        ctx: &mut Context<'_>,
+        key: &str,
+    ) -> Result<Option<(Seq, Micros)>, Abort> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(*known);
+        }
+        let stored = ctx.get::<Entry>((self.collection_id, key))?;
+        stored.as_ref().map_or(Ok(()), |stored| self.read.add(stored))?;
+        let version = stored.map(|stored| (stored.seq, stored.created_at));
+        self.known.insert(key.to_owned(), version);
+        Ok(version)
+    }
+
+    fn put(&mut self, ctx: &mut Context<'_>, put: EntryPut) -> Result<(), Abort> {
+        let EntryPut { key, data, blob, expected_seq, keep } = put;
+        check_key(&key)?;
+        let blob = blob.map(|blob| read_blob(&key, &blob)).transpose()?;
+        let before = self.version_of(ctx, &key)?;
+        let found = before.map_or(0, |(seq, _)| seq.0);
+        if expected_seq.is_some_and(|expected| expected != found) {
+            let detail = match found {
+                0 => format!("there is no entry {key}"),
+                found => format!("entry {key} was written by event {found}"),
+            };
+            let hint = "read it again and retry the change";
+            return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+        }
+        if before.is_some() && keep == Some(true) {
+            return Ok(());
+        }
+        let created_at = before.map_or(ctx.now, |(_, created_at)| created_at);
+        self.known.insert(key.clone(), Some((ctx.seq, created_at)));
+        let entry = Entry {
+            collection_id: self.collection_id.to_owned(),
+            key,
+            data: data.map(Json::from),
+            blob,
+            created_at,
+            updated_at: ctx.now,
+            seq: ctx.seq,
         };
-        let hint = "read it again and retry the change";
-        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+        let change = if before.is_some() { Change::Update } else { Change::Insert };
+        self.in_order.push(change(entry));
+        Ok(())
     }
-    if before.is_some() && keep == Some(true) {
-        return Ok(false);
-    }
-    let entry = Entry {
-        collection_id: collection_id.to_owned(),
-        key,
-        data: data.map(Json::from),
-        blob,
-        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
-        updated_at: ctx.now,
-        seq: ctx.seq,
-    };
-    match before {
-        Some(_) => ctx.update(&entry)?,
-        None => drop(ctx.insert(entry)?),
-    }
-    Ok(true)
 }
 
 fn read_blob(key: &str, blob: &JsonValue) -> Result<Vec<u8>, Refusal> {

@@ -6,13 +6,13 @@
 //! depend on values that callers set.
 
 use abide_schema::reducer::{DERIVED, ReducerResult, RowVisibility};
-use abide_schema::{Abort, Code, Context, Module, Refusal, Value, limits, reducer};
+use abide_schema::{Abort, Code, Context, Micros, Module, Refusal, Value, limits, reducer};
 use serde_json::json;
 
 use crate::agent::AgentRevision;
 use crate::run::{self, NewRun, Run, RunEventKind};
 use crate::tool_call::{self, ToolCall};
-use crate::{agent, lease, session};
+use crate::{agent, check, lease, session};
 
 mod rows;
 
@@ -37,9 +37,11 @@ pub fn start_child_run(
     fencing_token: i64,
     agent: String,
     input: String,
+    /// Time limit of the child in milliseconds. It never exceeds what is left of the parent's time limit.
+    deadline_ms: Option<i64>,
 ) -> Result<ReducerResult<Run>, Abort> {
     let call = tool_call::held(ctx, &call_id, fencing_token)?;
-    let mut parent = parent_of(ctx, &call)?;
+    let parent = parent_of(ctx, &call)?;
     let id = format!("{call_id}{DERIVED}run");
     if let Some(mut before) = ctx.get::<Run>(&id)? {
         lease::hide(ctx, &mut before.fencing_token)?;
@@ -50,21 +52,48 @@ pub fn start_child_run(
     let above = session::wanted(ctx, &call.session_id)?;
     let child = session::make_child(ctx, call_id.clone(), agent.clone(), &above)?;
     let new = NewRun {
-        id: Some(id),
-        agent,
+        id: Some(id.clone()),
+        agent: agent.clone(),
         as_subagent: true,
         input: Some(input.clone()),
         parent_id: Some(parent.id.clone()),
-        deadline_at: parent.deadline_at,
+        deadline_at: deadline(ctx, &parent, deadline_ms)?,
     };
+    let told = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
+        "run_id": id, "session_id": child.id});
+    let is_former = run::is_former(ctx);
+    let mut parent = parent;
+    if !is_former {
+        // Before the events of the child, which the parent reports, too.
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, told.clone())?;
+        parent = run::save(ctx, parent)?;
+    }
     let child = run::begin(ctx, child, new)?;
     note(ctx, &child, &parent, place, Some(call_id))?;
-    let told = json!({"from_agent": parent.agent, "to_agent": child.agent, "task": input,
-        "run_id": child.id, "session_id": child.session_id});
-    run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
-    run::save(ctx, parent)?;
+    if is_former {
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
+        run::save(ctx, parent)?;
+    }
     ctx.about(&call.session_id);
     Ok(ReducerResult::Fresh(child))
+}
+
+/// When a child must have ended: by its own limit, by that of its parent, and by that of the parent's agent.
+fn deadline(
+    ctx: &mut Context<'_>,
+    parent: &Run,
+    deadline_ms: Option<i64>,
+) -> Result<Option<Micros>, Abort> {
+    let own = check::after("deadline_ms", ctx.now, deadline_ms)?;
+    if run::is_former(ctx) {
+        return Ok(parent.deadline_at);
+    }
+    let key = (parent.agent.as_str(), parent.revision);
+    let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(key))?;
+    let seconds =
+        defined.and_then(|it| it.definition.value()["limits"]["wall_clock_seconds"].as_i64());
+    let of_agent = seconds.map(|seconds| parent.created_at.plus_ms(seconds.saturating_mul(1_000)));
+    Ok([own, parent.deadline_at, of_agent].into_iter().flatten().min())
 }
 
 /// The run that requested a call. Only the holder of a run can request a call with its id.

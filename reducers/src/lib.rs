@@ -9,6 +9,7 @@ mod access;
 pub mod agent;
 pub mod approval;
 pub mod arguments;
+pub mod budget;
 pub mod cleanup;
 pub mod collection;
 pub mod delegation;
@@ -19,6 +20,7 @@ pub mod session;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
+pub mod withheld;
 
 mod check;
 mod lease;
@@ -38,6 +40,7 @@ pub use access::token;
 pub use access::token::Token;
 pub use agent::{Agent, AgentMode, AgentRevision};
 pub use approval::{Approval, ApprovalStatus};
+pub use budget::{Reservation, RunBudget};
 pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
@@ -49,6 +52,7 @@ pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
 pub use waiting::WaitingEntry;
+pub use withheld::WithheldAnswer;
 
 /// The built-in modules, in the order in which their tables are created. Custom modules are registered
 /// after them in the same way.
@@ -64,6 +68,7 @@ pub fn modules() -> Vec<Module> {
         agent::module(),
         run::module(),
         delegation::module(),
+        budget::module(),
         timer::module(),
         policy::module(),
         role::module(),
@@ -72,5 +77,6 @@ pub fn modules() -> Vec<Module> {
         denial::module(),
         cleanup::module(),
         collection::module(),
+        withheld::module(),
     ]
 }

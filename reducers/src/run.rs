@@ -24,6 +24,7 @@ use crate::waiting;
 
 pub mod drive;
 pub mod end;
+pub mod reserve;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod wait;
@@ -32,13 +33,17 @@ mod rows;
 
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
 pub use end::{RunEnd, abort_run, finish_run};
+pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus};
-pub(crate) use rows::{active, find, save, tell};
-use rows::{status, tell_all};
+pub(crate) use rows::{active, find, is_former, save, tell};
+use rows::{missing, status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin};
 pub use wait::wait_run;
 pub(crate) use wait::wake;
+
+/// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
+const DELEGATIONS_REPORT: &str = "SELECT 1";
 
 /// The module.
 #[must_use]
@@ -46,6 +51,7 @@ pub fn module() -> Module {
     Module::new("run")
         .step(waiting::FILL_RUNS)
         .step(stop::WAKE_SESSIONS)
+        .step(DELEGATIONS_REPORT)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])
@@ -54,6 +60,7 @@ pub fn module() -> Module {
         .reducer(claim_next_run::definition())
         .reducer(heartbeat_run::definition())
         .reducer(record_run::definition())
+        .reducer(reserve_usage::definition())
         .reducer(wait_run::definition())
         .reducer(finish_run::definition())
         .reducer(abort_run::definition())

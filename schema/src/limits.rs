@@ -89,6 +89,14 @@ pub fn batch_steps(calls: usize) -> u64 {
 /// large one reads it, writes it, logs it and returns it, for some milliseconds each megabyte.
 pub const BATCH_RESULT_BYTES: usize = 4 << 20;
 
+/// Bytes of rows that a batch reads after which it is refused before its next call. Rows that a call replaces or deletes
+/// are read, and become undo images.
+pub const BATCH_READ_BYTES: u64 = 16 << 20;
+
+/// Bytes of rows that a group reads after which its other units wait for the next group. The undo images of a group are
+/// one value for each table, which SQLite limits to 1 GB.
+pub const GROUP_READ_BYTES: u64 = 32 << 20;
+
 /// Entries of a collection that one call writes or deletes by key: a few milliseconds of work.
 pub const ENTRIES_OF_A_CALL: usize = 1_000;
 

@@ -1,7 +1,7 @@
 //! The network interfaces: HTTP, SSE and WebSocket for one engine.
 //!
 //! It changes when the wire interface changes: routes, status codes, credentials, framing, timeouts. Except for the
-//! REST routes of agents and runs (`routes/agents`, `routes/runs`) it knows no reducer and no table by name;
+//! REST routes of agents and runs (`routes/agents`, `routes/runs`) and the standard protocols for agents (`routes/protocols`) it knows no reducer and no table by name;
 //! [`abide_engine::Engine::describe`] lists them.
 //!
 //! In reading order: [`serve()`] the accept loop and its shutdown · [`SharedListener`] where programs share an engine · [`AccessConfig`] authentication ·

@@ -44,6 +44,13 @@ pub(crate) const BODY_UNCOUNTED_BYTES: usize = 16 << 10;
 /// Bytes of rows that are encoded at a time while a result is sent.
 pub(crate) const ANSWER_PART_BYTES: usize = 64 << 10;
 
+/// Bytes of a turn's items that are not counted while a protocol presents it: most turns are smaller, and ten thousand
+/// such turns hold 640 MB.
+pub(crate) const TURN_UNCOUNTED_BYTES: usize = 64 << 10;
+
+/// How long the cancellation of a response waits for the end of the run: a runtime gives tools five seconds to stop.
+pub(crate) const ABORT: Duration = Duration::from_secs(8);
+
 /// Time limit for a request's body: 16 MB at two megabits per second.
 pub(crate) const BODY: Duration = Duration::from_secs(64);
 

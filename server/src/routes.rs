@@ -6,6 +6,7 @@ mod describe;
 mod exchange;
 mod explain;
 mod probe;
+mod protocols;
 mod runs;
 mod sql;
 
@@ -15,6 +16,7 @@ use axum::routing::{get, post};
 
 use crate::app_state::AppState;
 use crate::auth::access;
+use crate::routes::protocols::{ag_ui, chat, responses};
 use crate::{metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -34,6 +36,13 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/runs/{id}", get(runs::get))
         .route("/v1/runs/{id}/abort", post(runs::abort))
         .route("/v1/runs/{id}/events", get(runs::events::events))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::retrieve))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/agents/{name}/chat", post(chat::send))
+        .route("/v1/agents/{name}/chat/{id}/stream", get(chat::resume))
+        .route("/v1/agents/{name}/ag-ui", post(ag_ui::run))
+        .route("/v1/models", get(responses::models))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))
@@ -42,5 +51,6 @@ pub(crate) fn router(app: AppState) -> Router {
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard))
+        .layer(middleware::from_fn(responses::add_error))
         .with_state(app)
 }

@@ -283,6 +283,17 @@ CREATE TABLE request_ids (
   PRIMARY KEY (caller, request_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE reservations (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  tokens INTEGER NOT NULL,
+  cost_micros INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX reservations_session_id ON reservations (session_id);
+
 CREATE TABLE roles (
   name TEXT PRIMARY KEY NOT NULL,
   description TEXT,
@@ -293,6 +304,21 @@ CREATE TABLE roles (
   updated_at INTEGER NOT NULL,
   seq INTEGER NOT NULL
 ) STRICT;
+
+CREATE TABLE run_budgets (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  token_limit INTEGER,
+  cost_limit_micros INTEGER,
+  tokens INTEGER NOT NULL,
+  cost_micros INTEGER NOT NULL,
+  reserved_tokens INTEGER NOT NULL,
+  reserved_cost_micros INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_budgets_session_id ON run_budgets (session_id);
 
 CREATE TABLE run_events (
   id INTEGER PRIMARY KEY NOT NULL,
@@ -549,3 +575,15 @@ CREATE TABLE waiting (
   id TEXT NOT NULL,
   PRIMARY KEY (queue, part, since, id)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE withheld_answers (
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  iteration INTEGER NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  original TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (run_id, iteration)
+) STRICT;
+
+CREATE INDEX withheld_answers_session_id ON withheld_answers (session_id);

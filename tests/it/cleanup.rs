@@ -527,3 +527,45 @@ fn a_batch_is_bounded_in_bytes() {
         batch(&world, (0..2).map(of).collect()).await.unwrap();
     });
 }
+
+/// Regression: a batch of a few hundred bytes deleted gigabytes of entries, whose undo images it kept in memory: others
+/// waited 27 s. Many such units in one group exceeded the largest value of SQLite, and all units of the group were refused.
+#[test]
+fn what_a_batch_and_a_group_read_is_bounded() {
+    const COLLECTIONS: usize = 6;
+    let world = World::new();
+    run(async {
+        let value = "x".repeat(6 << 20);
+        for nth in 0..COLLECTIONS {
+            for key in ["a", "b"] {
+                let puts = json!([{"key": key, "data": value}]);
+                let args = json!({"collection_id": format!("c{nth}"), "puts": puts});
+                world.call("write_entries", args).await.unwrap();
+            }
+        }
+        let delete = |nth: usize| {
+            let args = json!({"collection_id": format!("c{nth}"), "prefix": null});
+            to("delete_entries", args)
+        };
+        let refusal = batch(&world, (0..COLLECTIONS).map(delete).collect()).await.unwrap_err();
+        assert_eq!(refusal.code.as_str(), "limit_exceeded");
+        assert!(refusal.detail.starts_with("the first 1 of 6 calls"), "{}", refusal.detail);
+        let rest = "SELECT count(*) FROM entries";
+        assert_eq!(number(&world, rest).await, 12);
+
+        // All arrive before the writer can take them.
+        let before = world.engine().metrics().commits_total.get();
+        let foreign = rusqlite::Connection::open(world.path()).unwrap();
+        foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let calls = (0..COLLECTIONS).map(|nth| batch(&world, vec![delete(nth)]));
+        let release = async {
+            tokio::task::yield_now().await;
+            drop(foreign);
+        };
+        let (outcomes, ()) = tokio::join!(futures_util::future::join_all(calls), release);
+        outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+        assert_eq!(number(&world, rest).await, 0);
+        let groups = world.engine().metrics().commits_total.get() - before;
+        assert!(groups >= 2, "{groups} groups for 72 MB");
+    });
+}

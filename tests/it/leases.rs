@@ -84,6 +84,11 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60_000})),
         ("heartbeat_run", json!({"id": "r1", "fencing_token": run, "lease_ms": 70_000})),
         ("record_run", json!({"id": "r1", "fencing_token": run, "spent": {"iteration": true}})),
+        ("reserve_usage", json!({"id": "r1", "fencing_token": run, "tokens": 5})),
+        (
+            "withhold_answer",
+            json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -158,9 +163,15 @@ fn non_holders_cannot_end_leases() {
         // A holder that lost the capability cannot end the call or resolve the handoff either.
         let demoted = caller("worker-1", "app", &[]);
         for (reducer, args) in uses(&world, tokens).await {
-            let needs_none =
-                ["release_handoff", "request_tool_call", "write_entries", "delete_entries"]
-                    .contains(&reducer);
+            let needs_none = [
+                "release_handoff",
+                "request_tool_call",
+                "reserve_usage",
+                "withhold_answer",
+                "write_entries",
+                "delete_entries",
+            ]
+            .contains(&reducer);
             if !reducer.ends_with("_run") && !needs_none {
                 let denied = call(&world, &demoted, reducer, &args).await;
                 assert_eq!(denied.expect_err(reducer), Code::Denied, "{reducer}");

@@ -145,6 +145,61 @@ fn a_run_waits_for_a_decision_and_continues() {
     assert_eq!(agent_folder.ledger().len(), 2, "and nothing runs twice");
 }
 
+/// A subagent of the clerk asks for an approval. The command hung: nothing reached the run of the clerk.
+#[test]
+fn an_approval_of_a_subagent_is_asked_for() {
+    let delegates = "
+answers:
+  - calls: [{ name: task, arguments: { agent: helper, task: Pay it back. } }]
+  - { text: It is arranged. }
+";
+    // The helper has the same script, and its definition another model.
+    let agent_folder = AgentFolder::new(delegates);
+    let models = "models:\n  default: { provider: script }\n  providers:\n    \
+        - { id: helps, kind: script, script: helps.yaml, models: [helps] }\n    - ";
+    let config = fs::read_to_string(agent_folder.path("project/abide.yaml")).unwrap();
+    let config = config.replace("models:\n  providers: [", models).replace("] }]\n", "] }\n");
+    fs::write(agent_folder.path("project/abide.yaml"), config).unwrap();
+    let refunds =
+        "answers: [{ calls: [{ name: refund, arguments: { order: A-7 } }] }, { text: Paid. }]";
+    fs::write(agent_folder.path("project/helps.yaml"), refunds).unwrap();
+    let helper = "mode: subagent\ntools: [refund]\nconfig: { provider: helps }\n";
+    fs::write(agent_folder.path("project/agents/helper.yaml"), helper).unwrap();
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), "subagents: [helper]\n").unwrap();
+    let waits = agent_folder.clerk(&[]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    expect![[r#"
+        → task {"agent":"helper","task":"Pay it back."}
+        ⇢ helper: Pay it back.
+          helper → refund {"order":"A-7"}
+          helper waits for approval
+    "#]]
+    .assert_eq(&waits.stdout);
+    expect![[r#"
+        waits: awaiting_approval helper: refund {"order":"A-7"}   [waits]
+          hint: abide call --db agents.db decide_approval call_id=order-7~1.1~run~1.1 decision=approve
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
+    let decide = ["call", "--db", "agents.db", "decide_approval", "call_id=order-7~1.1~run~1.1"];
+    let mut command = abide();
+    command.current_dir(agent_folder.folder.path()).args(decide).arg("decision=approve");
+    Process::spawn(&mut command).ended().good();
+    let done = agent_folder.clerk(&[]).good();
+    assert!(done.ends_with("← Paid.\nIt is arranged.\n"), "{done}");
+    assert_eq!(agent_folder.ledger(), ["paid A-7"]);
+}
+
+#[test]
+fn a_denied_answer_is_not_printed() {
+    let agent_folder = AgentFolder::new("answers: [{ text: Well. It is swordfish. }]");
+    let guarded = "middleware:\n  \
+        - { name: guardrail, at: response, deny: swordfish, message: I may not say that. }\n";
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), guarded).unwrap();
+    assert_eq!(agent_folder.clerk(&[]).good(), "Well. I may not say that.\n");
+    let events = agent_folder.clerk(&["--json"]).good();
+    assert!(!events.contains("swordfish"), "{events}");
+}
+
 #[test]
 fn with_json_stdout_is_pure_json() {
     let agent_folder = AgentFolder::new(ANSWERS);

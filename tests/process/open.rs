@@ -397,12 +397,19 @@ async fn a_file_that_is_served_is_locked() {
     assert_eq!(refused.code(), Some(Code::FileLocked));
 }
 
+/// A person decides, settles and looks with commands while programs have the file open.
 #[test]
-fn a_shared_file_is_locked_for_other_commands() {
+fn commands_share_a_file_that_programs_use() {
     let file = SharedFile::new();
     let (process, _) = file.open();
     let db = file.db();
-    let ended = run(["call", "create_session", "agent=a", "--db", db.to_str().unwrap()]);
+    let db = db.to_str().unwrap();
+    let created = run(["call", "create_session", "agent=a", "--db", db, "--json"]).json();
+    let id = created["result"]["id"].as_str().unwrap();
+    let found = run(["sql", "SELECT id FROM sessions", "--db", db, "--json"]);
+    assert!(found.stdout.contains(id), "{found:?}");
+    // Two engines cannot have one file.
+    let ended = run(["serve", "--db", db, "--listen", "127.0.0.1:0"]);
     let stderr = ended.stderr.replace(file.folder.path().to_str().unwrap(), "FOLDER");
     expect![[r#"
         error: FOLDER/abide.db is in use by another process   [file_locked]
@@ -411,6 +418,47 @@ fn a_shared_file_is_locked_for_other_commands() {
     .assert_eq(&stderr.replace(&process.id().to_string(), "PID"));
     process.terminate();
     assert_eq!(process.ended().code, Some(0));
+}
+
+/// Regression: the next program found the engine of a file that had been removed, and its data was lost with it.
+#[tokio::test]
+async fn a_removed_file_is_not_used_any_more() {
+    let file = SharedFile::new();
+    let user = file.client().await;
+    user.call(CreateSession::new("a").id("old")).await.unwrap();
+    fs::remove_file(file.db()).unwrap();
+    let ended = Process::spawn(&mut file.command()).ended();
+    let text = problem(file.folder.path(), &ended);
+    assert!(text.contains("FOLDER/abide.db is missing or empty"), "{text}");
+    user.close().await;
+}
+
+/// Regression: SQLite applied a WAL or a rollback journal that another user had put beside the database.
+#[test]
+fn files_of_another_user_beside_a_database_are_refused() {
+    if !geteuid().is_root() {
+        return left_out("files of another user: only root can make them");
+    }
+    let file = SharedFile::new();
+    let db = file.db();
+    let db = db.to_str().unwrap();
+    assert_eq!(run(["init", "--db", db]).code, Some(0));
+    for suffix in ["-wal", "-shm", "-journal", "-lock"] {
+        let path = format!("{db}{suffix}");
+        let _ = fs::remove_file(&path);
+        fs::write(&path, "theirs").unwrap();
+        chown(&path, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
+        let ended = Process::spawn(&mut file.command()).ended();
+        let text = problem(file.folder.path(), &ended);
+        assert!(text.contains("belongs to a user who cannot write the database"), "{text}");
+        if suffix != "-lock" {
+            let read = run(["verify", db]);
+            assert!(read.stderr.contains("belongs to a user"), "{read:?}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"theirs", "it is left as it is");
+        fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(run(["verify", db]).code, Some(0));
 }
 
 #[test]

@@ -48,8 +48,8 @@ const SUITES: [Suite; 2] = [
     },
 ];
 
-/// The adapters, packages and generated references. They use what [`SUITES`] has installed and built.
-const FRAMEWORKS: [Suite; 5] = [
+/// The adapters, packages, generated references, and clients of standard protocols. They use what [`SUITES`] has installed and built.
+const FRAMEWORKS: [Suite; 7] = [
     Suite {
         language: Language::TypeScript,
         folder: "client-sdk/typescript",
@@ -81,6 +81,16 @@ const FRAMEWORKS: [Suite; 5] = [
             "pdoc --docformat google --output-directory ../../target/reference/python \
              abide abide.sync abide.adapters",
         ],
+    },
+    Suite {
+        language: Language::TypeScript,
+        folder: "tests/clients",
+        commands: &["npm ci", "npm test"],
+    },
+    Suite {
+        language: Language::Python,
+        folder: "tests/clients",
+        commands: &["python -m pip install --quiet 'openai>=3'", "pytest --quiet"],
     },
 ];
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Price, Protocol, Secret, StallTimeouts};
+use crate::{Price, Protocol, Secret, StallTimeouts, StructuredOutput};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -83,6 +83,10 @@ pub struct ProviderConfig {
     /// Prices of single models; they override `price`.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
+    /// How the provider's models give structured answers. The default is `native`; for `openai_compatible` and `script`
+    /// it is `tool`.
+    #[serde(default)]
+    pub structured_output: Option<StructuredOutput>,
     /// For `replay`: files of recorded conversations, `.jsonl` or `.jsonl.zst`.
     #[serde(default)]
     pub recordings: Vec<PathBuf>,

@@ -40,6 +40,7 @@ mod resolved;
 mod response;
 mod script;
 mod secret;
+mod structured_output;
 
 pub use chain::{Chain, Retry};
 pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
@@ -56,3 +57,4 @@ pub use resolved::Resolved;
 pub use response::{Completeness, ModelEvent, ModelResponse, Restart, Stop, Usage};
 pub use script::{Script, ScriptedCall, ScriptedError, ScriptedResponse, ScriptedUsage};
 pub use secret::Secret;
+pub use structured_output::StructuredOutput;

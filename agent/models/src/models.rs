@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
 use crate::{
     Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Resolved, Retry, Script, Secret,
+    StructuredOutput,
 };
 
 /// The context for reading a configuration.
@@ -87,6 +88,7 @@ struct Entry {
     price: Option<Price>,
     /// Prices of single models; they override `price`.
     prices: BTreeMap<String, Price>,
+    structured_output: StructuredOutput,
 }
 
 impl fmt::Debug for Entry {
@@ -204,7 +206,8 @@ impl Models {
         let (kind, enabled, missing) = (None, true, None);
         let info = ProviderInfo { id, kind, models, priority, enabled, missing };
         let (price, prices) = (None, BTreeMap::new());
-        self.insert(Entry { info, provider: Some(provider), price, prices })
+        let structured_output = provider.structured_output();
+        self.insert(Entry { info, provider: Some(provider), price, prices, structured_output })
     }
 
     /// The configured default, if there is one.
@@ -236,7 +239,8 @@ impl Models {
         match (&entry.provider, entry.info.missing.clone()) {
             (Some(provider), _) => {
                 let price = entry.prices.get(&model).copied().or(entry.price);
-                Ok(Resolved { provider: Arc::clone(provider), model, price })
+                let structured_output = entry.structured_output;
+                Ok(Resolved { provider: Arc::clone(provider), model, price, structured_output })
             }
             (None, what) => {
                 let (provider, what) = (entry.info.id.clone(), what.unwrap_or_default());
@@ -372,9 +376,14 @@ fn entry(config: ProviderConfig, surroundings: &Surroundings<'_>) -> Result<Entr
         (true, true) => Some(provider(&config, key, surroundings.folder)?),
         _ => None,
     };
+    let by_default = match config.kind {
+        ProviderKind::OpenAiCompatible | ProviderKind::Script => StructuredOutput::Tool,
+        _ => StructuredOutput::Native,
+    };
+    let structured_output = config.structured_output.unwrap_or(by_default);
     let ProviderConfig { id, kind, models, priority, enabled, price, prices, .. } = config;
     let info = ProviderInfo { id, kind: Some(kind), models, priority, enabled, missing };
-    Ok(Entry { info, provider, price, prices })
+    Ok(Entry { info, provider, price, prices, structured_output })
 }
 
 fn provider(

@@ -3,7 +3,9 @@
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 
-use crate::{ModelError, ModelErrorKind, ModelEvent, ModelRequest, ModelResponse};
+use crate::{
+    ModelError, ModelErrorKind, ModelEvent, ModelRequest, ModelResponse, StructuredOutput,
+};
 
 /// The events of a model's answer. The first error ends the stream.
 pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
@@ -12,6 +14,11 @@ pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
 pub trait ModelProvider: Send + Sync + 'static {
     /// The id that configurations and answers use.
     fn id(&self) -> &str;
+
+    /// How its models give structured answers.
+    fn structured_output(&self) -> StructuredOutput {
+        StructuredOutput::Native
+    }
 
     /// Sends a request. Nothing is sent before the stream is first polled, and dropping it aborts the request. It
     /// ends with exactly one [`ModelEvent::Answer`] or with exactly one error.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{ModelProvider, Price};
+use crate::{ModelProvider, Price, StructuredOutput};
 
 /// The chosen provider and model.
 #[derive(Clone)]
@@ -14,6 +14,8 @@ pub struct Resolved {
     pub model: String,
     /// The price of its tokens, if known.
     pub price: Option<Price>,
+    /// How it gives structured answers.
+    pub structured_output: StructuredOutput,
 }
 
 impl fmt::Debug for Resolved {

@@ -24,7 +24,7 @@ use crate::recording::is_answer;
 use crate::replay::tell;
 use crate::{
     ModelCall, ModelError, ModelErrorKind, ModelProvider, ModelRequest, ModelResponse, ModelStream,
-    RecordingError, ReplaySpeed, Stop, Usage,
+    RecordingError, ReplaySpeed, Stop, StructuredOutput, Usage,
 };
 
 /// A file of answers, and the provider that returns them.
@@ -179,6 +179,10 @@ impl Script {
 impl ModelProvider for Script {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn structured_output(&self) -> StructuredOutput {
+        StructuredOutput::Tool
     }
 
     fn stream(&self, request: ModelRequest) -> ModelStream {

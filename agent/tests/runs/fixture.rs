@@ -93,15 +93,33 @@ pub(crate) fn answering(provider: impl ModelProvider) -> Models {
     models
 }
 
+/// Models with one scripted provider for each pair of an id and a script.
+pub(crate) fn providers(scripts: &[(&str, &str)]) -> Models {
+    let surroundings = Surroundings::of_process();
+    let mut models =
+        Models::new(ModelsConfig::default(), &surroundings).expect("the configuration is valid");
+    for (id, script) in scripts {
+        let script = Script::from_text(script).expect("the script is valid").named(id);
+        let model = format!("{id}-model");
+        models.add(Arc::new(script), vec![model], 0).expect("the id is unique");
+    }
+    models
+}
+
 /// The lease of runtimes that are killed; it is short, so that the next runtime does not wait long.
 pub(crate) const LEASE: Duration = Duration::from_millis(200);
 
 /// The runtime that all tests use.
 pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
+    runtime_of(abide, folder, scripted(script), lease)
+}
+
+/// The same with other models.
+pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models, lease: Duration) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone());
     let settings = Settings { lease, ..Settings::named("runtime") };
-    Runtime::new(abide.clone(), scripted(script), tools, catalog, settings)
+    Runtime::new(abide.clone(), models, tools, catalog, settings)
 }
 
 impl FixtureOptions {
@@ -122,9 +140,14 @@ impl FixtureOptions {
 
     /// Opens the file, registers definitions and tools, and starts the runtime.
     pub(crate) async fn open(self) -> RuntimeFixture {
+        let catalog = Catalog::new(self.folder.path(), self.tools.clone());
+        self.open_with(catalog).await
+    }
+
+    /// The same with another catalog.
+    pub(crate) async fn open_with(self, catalog: Catalog) -> RuntimeFixture {
         let FixtureOptions { folder, models, tools, settings } = self;
         let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
-        let catalog = Catalog::new(folder.path(), tools.clone());
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings);
         let problems = runtime.problems();
         runtime.register().await.expect("it is registered");

@@ -1,19 +1,108 @@
-//! SIGKILL at every step: a process drives a run with three tools, an approval and parallel calls. It is killed
-//! when the log reaches seq 1, 2, 3 … The next process must finish the run with the same result, and a tool that
-//! must not run twice has run at most once.
+//! SIGKILL at every step: a process drives a run with three tools, an approval and parallel calls, and in further
+//! scenarios a delegation, a handoff and an answer that is held back. It is killed when the log reaches seq 1, 2,
+//! 3 … The next process must finish the run with the same result, and a tool that must not run twice has run at
+//! most once.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
+use std::time::Duration;
 
 use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{LEASE, ledger, runtime, transcript};
+use crate::fixture::{LEASE, define, ledger, providers, runtime_of, transcript};
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
 const VICTIM: &str = "ABIDE_AGENT_VICTIM";
 const DIES_AT: &str = "ABIDE_AGENT_DIES_AT";
+const SCENARIO: &str = "ABIDE_AGENT_SCENARIO";
+
+/// What the victim does: the files of its agents, and the scripts of its models.
+struct Scenario {
+    name: &'static str,
+    agents: &'static [(&'static str, &'static str)],
+    scripts: &'static [(&'static str, &'static str)],
+    /// How often `pay` runs.
+    pays: usize,
+    /// The lease. A step that takes longer on a busy machine is repeated.
+    lease: Duration,
+}
+
+/// For scenarios with several transactions between the claim of a call and its end.
+const LONGER_LEASE: Duration = Duration::from_millis(500);
+
+const SCENARIOS: [Scenario; 4] = [
+    Scenario {
+        name: "pays",
+        agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
+        scripts: &[("script", SCRIPT)],
+        pays: 1,
+        lease: LEASE,
+    },
+    Scenario {
+        name: "delegates",
+        agents: &[
+            (
+                "clerk",
+                "config: { provider: script }\nlimits: { tokens: 100000 }\nsubagents: [helper]\n",
+            ),
+            (
+                "helper",
+                "mode: subagent\nas_tool: { name: arrange }\nconfig: { provider: helps }\n\
+                 tools: [pay]\ninterrupt_on: { pay: true }\n",
+            ),
+        ],
+        scripts: &[
+            (
+                "script",
+                "answers: [{ calls: [{ name: arrange, arguments: { input: Pay A. } }] }, \
+                 { text: It is paid. }]",
+            ),
+            (
+                "helps",
+                "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]",
+            ),
+        ],
+        pays: 1,
+        lease: LONGER_LEASE,
+    },
+    Scenario {
+        name: "hands over",
+        agents: &[
+            ("clerk", "config: { provider: script }\nsubagents: [other]\n"),
+            (
+                "other",
+                "mode: subagent\nas_handoff: {}\nconfig: { provider: other }\ntools: [pay]\n",
+            ),
+        ],
+        scripts: &[
+            (
+                "script",
+                "answers: [{ calls: [{ name: handoff_to_other }] }, {}, {}, { text: It is paid. }]",
+            ),
+            (
+                "other",
+                "answers: [{}, { calls: [{ name: pay, arguments: { order: A } }] }, \
+                 { calls: [{ name: hand_back }] }]",
+            ),
+        ],
+        pays: 1,
+        lease: LONGER_LEASE,
+    },
+    Scenario {
+        name: "withholds",
+        agents: &[(
+            "clerk",
+            "middleware: [{ name: guardrail, at: response, deny: swordfish, message: No. }]\n",
+        )],
+        scripts: &[("script", "answers: [{ text: One. Two. Three. It is swordfish. }]")],
+        pays: 0,
+        lease: LONGER_LEASE,
+    },
+];
 
 const SCRIPT: &str = r#"
 answers:
@@ -33,16 +122,18 @@ const NOT_PAID: &str = "it was not paid";
 #[test]
 fn victim() {
     let Ok(folder) = std::env::var(VICTIM) else { return };
+    let scenario = std::env::var(SCENARIO).expect("the scenario is given");
+    let scenario = SCENARIOS.iter().find(|it| it.name == scenario).expect("it exists");
     let dies_at = std::env::var(DIES_AT).ok().map(|seq| seq.parse().expect("a seq is a number"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(work(Path::new(&folder), dies_at));
+    runtime.block_on(work(Path::new(&folder), scenario, dies_at));
 }
 
 /// Starts the run unless it exists, drives it, and decides as its supervisor, until it is over.
-async fn work(folder: &Path, dies_at: Option<i64>) {
-    std::fs::create_dir_all(folder.join("agents")).expect("the folder can be created");
-    let definition = "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n";
-    std::fs::write(folder.join("agents/clerk.yaml"), definition).expect("the file can be written");
+async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
+    for (name, text) in scenario.agents {
+        define(folder, &format!("{name}.yaml"), text);
+    }
     let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
@@ -55,7 +146,7 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let fixture = runtime(&abide, folder, SCRIPT, LEASE);
+    let fixture = runtime_of(&abide, folder, providers(scenario.scripts), scenario.lease);
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
@@ -118,9 +209,10 @@ async fn settle(abide: &Abide, folder: &Path, call_id: &str) {
     abide.call_by_name("settle_tool_call", args).await.expect("the call is settled");
 }
 
-fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
+fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().expect("it has a path"));
     command.args(["--exact", "killed::victim"]).env(VICTIM, folder);
+    command.env(SCENARIO, scenario.name);
     match dies_at {
         Some(seq) => command.env(DIES_AT, seq.to_string()),
         None => command.env_remove(DIES_AT),
@@ -134,41 +226,101 @@ fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
 
 /// The transcript in a finished folder, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
+    let told = read(folder, async |abide| transcript(abide).await);
+    (told, ledger(&folder.join("ledger")))
+}
+
+fn read<T>(folder: &Path, query: impl AsyncFnOnce(&Abide) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let told = runtime.block_on(async {
+    runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
-        let told = transcript(&abide).await;
+        let told = query(&abide).await;
         abide.close().await;
         told
-    });
-    (told, ledger(&folder.join("ledger")))
+    })
+}
+
+/// The event that created the session: what is before it is the same in every scenario.
+async fn begins(abide: &Abide) -> i64 {
+    let sql = "SELECT min(seq) FROM events WHERE reducer = 'create_session'";
+    let seq: Vec<(i64,)> = abide.sql(sql).fetch().await.expect("it is read");
+    seq[0].0
 }
 
 #[test]
 fn at_every_step() {
-    let unkilled = tempfile::tempdir().expect("a temporary folder");
-    assert!(spawn(unkilled.path(), None).success());
-    let (expected, _) = outcome(unkilled.path());
-    assert!(expected.ends_with("assistant: It is paid. \n"), "{expected}");
-    let (mut killed, mut unpaid) = (0, 0);
-    for seq in 1.. {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        if spawn(folder.path(), Some(seq)).success() {
-            break;
-        }
-        killed += 1;
-        assert!(spawn(folder.path(), None).success(), "not resumed after a kill at {seq}");
-        let (told, done) = outcome(folder.path());
-        let paid = done.iter().filter(|what| *what == "pay A").count();
-        assert!(paid <= 1, "paid {paid} times after a kill at {seq}");
-        if told.contains(NOT_PAID) {
-            assert_eq!(paid, 0, "killed at {seq}: {done:?}");
-            assert_eq!(told.replace(NOT_PAID, "pay A is done"), expected, "killed at {seq}");
-            unpaid += 1;
-        } else {
-            assert_eq!((told.as_str(), paid), (expected.as_str(), 1), "killed at {seq}");
-        }
-    }
+    let (killed, unpaid) = kill_at_every_step(&SCENARIOS[0], Some(1));
     assert!(killed > 15, "killed only {killed} times");
     println!("killed at {killed} steps; {unpaid} of them before the payment");
 }
+
+#[test]
+fn at_every_step_of_a_delegation() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[1], None);
+    assert!(killed > 15, "killed only {killed} times");
+}
+
+#[test]
+fn at_every_step_of_a_handoff() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[2], None);
+    assert!(killed > 10, "killed only {killed} times");
+}
+
+/// What a killed process has published of a held-back answer does not contain the denied text either.
+#[test]
+fn at_every_step_of_an_answer_that_is_held_back() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);
+    assert!(killed > 4, "killed only {killed} times");
+}
+
+/// How often a process was killed, from the first step on or from the creation of the session on, and how often
+/// before the payment.
+fn kill_at_every_step(scenario: &Scenario, from: Option<i64>) -> (usize, usize) {
+    let unkilled = tempfile::tempdir().expect("a temporary folder");
+    assert!(spawn(unkilled.path(), scenario, None).success());
+    let (expected, _) = outcome(unkilled.path());
+    let from = from.unwrap_or_else(|| read(unkilled.path(), begins));
+    assert!(expected.ends_with(ENDS[usize::from(scenario.pays == 0)]), "{expected}");
+    // Most of the time is waiting for leases, so several victims run at a time.
+    let (next, killed, unpaid) = (AtomicI64::new(from), AtomicUsize::new(0), AtomicUsize::new(0));
+    let kills = || {
+        while let Some(paid) = kill_at(scenario, next.fetch_add(1, Relaxed), &expected) {
+            killed.fetch_add(1, Relaxed);
+            unpaid.fetch_add(usize::from(paid < scenario.pays), Relaxed);
+        }
+    };
+    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(kills))));
+    (killed.into_inner(), unpaid.into_inner())
+}
+
+/// Victims that run at a time.
+const AT_A_TIME: usize = 2;
+
+/// Kills a process at a step and lets the next one finish. Returns how often it paid, or `None` if it was finished
+/// before that step.
+fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    if spawn(folder.path(), scenario, Some(seq)).success() {
+        return None;
+    }
+    assert!(spawn(folder.path(), scenario, None).success(), "not resumed after a kill at {seq}");
+    let (told, done) = outcome(folder.path());
+    let published = read(folder.path(), async |abide| {
+        let sql = "SELECT group_concat(data) FROM run_events";
+        let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
+        found[0].0.clone()
+    });
+    assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
+    let paid = done.iter().filter(|what| *what == "pay A").count();
+    assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
+    let told = match paid < scenario.pays {
+        // A helper reports the failure to its own model only.
+        true => told.replace(NOT_PAID, "pay A is done"),
+        false => told,
+    };
+    assert_eq!(told, expected, "killed at {seq}: {done:?}");
+    Some(paid)
+}
+
+/// How the transcripts end, with and without a payment.
+const ENDS: [&str; 2] = ["assistant: It is paid. \n", "assistant: No. \n"];

@@ -118,6 +118,9 @@ answers:
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("Is all well?").await;
     let (told, _) = fixture.told(&run.id, 0).await;
+    // `delegation.rs` tests the events of the helper, whose number depends on timing.
+    let own = told.lines().filter(|line| !line.contains(r#""status":"delegating""#));
+    let told: String = own.map(|line| format!("{line}\n")).collect();
     expect![[r#"
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}

@@ -1,6 +1,8 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod composition;
 mod contract;
+mod delegation;
 mod errors;
 mod events;
 mod fixture;
@@ -18,3 +20,4 @@ mod rows;
 mod shapes;
 mod stops;
 mod tenants;
+mod withheld;

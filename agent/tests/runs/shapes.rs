@@ -1,10 +1,11 @@
 //! Structured answers. Regression: they were parsed but not validated. A mismatch was reported as `null`, and the
 //! run succeeded.
 
+use abide_models::{ModelProvider, ModelRequest, ModelStream, Script};
 use expect_test::expect;
 use serde_json::json;
 
-use crate::fixture::RuntimeFixture;
+use crate::fixture::{FixtureOptions, RuntimeFixture, answering};
 
 const FORMAT: &str = r#"
 response_format:
@@ -13,9 +14,34 @@ response_format:
   required: [total]
 "#;
 
-/// The run's last event, and the transcript.
+/// A model whose provider enforces the schema. Its answers are scripted, so they can be wrong nevertheless.
+struct NativeModel(Script);
+
+impl ModelProvider for NativeModel {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        assert!(request.tools.iter().all(|tool| tool.name != "response"), "{request:?}");
+        assert!(request.response_schema.is_some(), "{request:?}");
+        self.0.stream(request)
+    }
+}
+
+/// The run's last event, and the transcript, with a provider that enforces the schema.
 async fn ends(definition: &str, script: &str) -> (String, String) {
-    let fixture = RuntimeFixture::of(definition, script).await;
+    let models = answering(NativeModel(Script::from_text(script).expect("the script is valid")));
+    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    outcome(plan.open().await).await
+}
+
+/// The same with a provider that does not.
+async fn ends_by_tool(definition: &str, script: &str) -> (String, String) {
+    outcome(RuntimeFixture::of(definition, script).await).await
+}
+
+async fn outcome(fixture: RuntimeFixture) -> (String, String) {
     let run = fixture.begin("How much?").await;
     let (_, last) = fixture.told(&run.id, 0).await;
     let transcript = fixture.transcript().await;
@@ -74,4 +100,102 @@ async fn a_guardrail_message_needs_no_schema() {
     let (told, _) = ends(&definition, "answers: [{ text: a secret }]").await;
     let data = json!({"assistant_data": {"content": "No.", "message_id": 2}});
     assert_eq!(told, format!("done {data}"));
+}
+
+/// The call has neither events nor rows: its arguments are the answer.
+#[tokio::test]
+async fn the_arguments_of_the_tool_response_are_the_answer() {
+    let script = "answers: [{ text: Here it is., calls: [{ name: response, arguments: \
+                  { total: 7 } }, { name: look, arguments: { order: A } }] }]";
+    let fixture = RuntimeFixture::of(&format!("tools: [look]\n{FORMAT}"), script).await;
+    let run = fixture.begin("How much?").await;
+    let (told, _) = fixture.told(&run.id, 0).await;
+    expect![[r#"
+        1 status {"status":"thinking"}
+        1 says "Here it is.{\"total\":7}"
+        1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
+        1 status {"status":"idle"}
+        1 done {"assistant_data":{"content":"{\"total\":7}","message_id":2,"structured":{"total":7}}}
+    "#]].assert_eq(&told);
+    assert_eq!(fixture.transcript().await, "user: How much? \nassistant: {\"total\":7} \n");
+    let sql = "SELECT (SELECT count(*) FROM tool_calls), tool_calls FROM runs";
+    let calls: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(calls, [(0, 0)]);
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn an_answer_as_text_counts_if_it_matches() {
+    let (told, _) = ends_by_tool(FORMAT, "answers: [{ text: '{\"total\": 7}' }]").await;
+    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+}
+
+#[tokio::test]
+async fn wrong_arguments_of_the_tool_response_are_reported_to_the_model() {
+    let script = "answers: [{ calls: [{ name: response, arguments: { total: x } }, \
+                  { name: response, arguments: { total: 1 } }] }, { text: Seven. }, \
+                  { calls: [{ name: response, arguments: { total: 7 } }] }]";
+    let (told, transcript) = ends_by_tool(FORMAT, script).await;
+    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+    expect![[r#"
+        user: How much? 
+        assistant:  "r1~1.1" "response", "r1~1.2" "response"
+        tool [r1~1.1]: response: invalid arguments: at /total: "x" is not of type "integer". Parameters: total (integer, required) 
+        tool [r1~1.2]: ignored: call response once 
+        assistant: Seven. 
+        system: Your answer does not match the required format: it is not JSON: expected value at line 1 column 1. Answer again, with JSON in that format and nothing else. 
+        assistant: {"total":7} 
+    "#]].assert_eq(&transcript);
+}
+
+#[tokio::test]
+async fn a_model_that_never_matches_ends_with_an_error() {
+    for wrong in ["calls: [{ name: response, arguments: {} }]", "text: Seven."] {
+        let script = format!("repeat: true\nanswers: [{{ {wrong} }}]");
+        let (told, transcript) = ends_by_tool(FORMAT, &script).await;
+        assert!(told.contains("response_format_mismatch"), "{told}");
+        assert_eq!(transcript.matches("assistant:").count(), 4, "{transcript}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_object_is_a_member_of_the_arguments() {
+    let format = "response_format: { type: array, items: { type: integer } }\n";
+    let script = "answers: [{ calls: [{ name: response, arguments: { value: [7, 8] } }] }]";
+    let (told, _) = ends_by_tool(format, script).await;
+    assert!(
+        told.contains(r#""content":"[7,8]""#) && told.contains(r#""structured":[7,8]"#),
+        "{told}"
+    );
+}
+
+/// The limit of tool calls is no limit for the answer.
+#[tokio::test]
+async fn the_tool_response_remains_beyond_the_limit_of_tool_calls() {
+    let definition = format!("tools: [look]\nlimits: {{ tool_calls: 1 }}\n{FORMAT}");
+    let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, \
+                  { calls: [{ name: response, arguments: { total: 7 } }] }]";
+    let (told, _) = ends_by_tool(&definition, script).await;
+    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+}
+
+/// A model is not asked for its answer while a call waits for an approval.
+#[tokio::test]
+async fn a_paused_run_is_not_asked_for_its_answer() {
+    let definition = format!("tools: [pay]\ninterrupt_on: {{ pay: true }}\n{FORMAT}");
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]";
+    let (told, transcript) = ends_by_tool(&definition, script).await;
+    assert!(told.starts_with("interrupt"), "{told}");
+    assert_eq!(transcript.matches("assistant:").count(), 1, "{transcript}");
+}
+
+#[tokio::test]
+async fn guardrails_apply_to_the_arguments_of_the_tool_response() {
+    let definition = format!(
+        "{FORMAT}middleware: [{{ name: guardrail, at: response, deny: '7', message: No. }}]\n"
+    );
+    let script = "answers: [{ calls: [{ name: response, arguments: { total: 7 } }] }]";
+    let (told, transcript) = ends_by_tool(&definition, script).await;
+    assert!(told.contains(r#""content":"No.""#), "{told}");
+    assert!(!transcript.contains('7'), "{transcript}");
 }

@@ -89,9 +89,13 @@ impl HintContext {
     }
 }
 
-/// The requested tool call, on one line.
+/// The requested tool call, on one line, with the agent if it is a delegated one.
 pub(super) fn asked(request: &Value) -> String {
-    format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"])
+    let call = format!("{} {}", request["tool_name"].as_str().unwrap_or_default(), request["args"]);
+    match request["agent"].as_str() {
+        Some(agent) => format!("{agent}: {call}"),
+        None => call,
+    }
 }
 
 /// An argument, quoted for a POSIX shell if necessary.

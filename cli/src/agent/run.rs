@@ -81,11 +81,22 @@ async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> R
         if event.kind == RunEventKind::Interrupt && still_waits(abide, &run.id, &event).await? {
             decide(abide, &place, &event, args.yes).await?;
         }
-        if event.kind == RunEventKind::Status && event.data["status"] == "waiting_for_approval" {
-            consent(abide, &place, &event.data, args.yes).await?;
+        if let Some(asked) = program_question(&event) {
+            consent(abide, &place, asked, args.yes).await?;
         }
     }
     Ok(())
+}
+
+/// The question of an external program, which is the run's agent or a delegated one.
+fn program_question(event: &AgentEvent) -> Option<&Value> {
+    let child = &event.data["child"];
+    let data = match (event.kind, child["event"].as_str()) {
+        (RunEventKind::Status, None) => &event.data,
+        (RunEventKind::Status, Some("status")) => &child["data"],
+        _ => return None,
+    };
+    (data["status"] == "waiting_for_approval").then_some(data)
 }
 
 /// The stored restarts of a run: the number of each, and the number of the first event that it made void.

@@ -69,9 +69,15 @@ impl View {
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
             RunEventKind::ToolResult => self.aside(&format!("← {}", first_line(&text("output")))),
-            RunEventKind::Delegation => {
-                self.aside(&format!("⇢ {}: {}", text("to_agent"), text("task")))
-            }
+            RunEventKind::Delegation => match (text("to_agent"), text("task")) {
+                (to, _) if to.is_empty() => self.aside("⇠ handed back"),
+                (to, task) if task.is_empty() => self.aside(&format!("⇢ {to}")),
+                (to, task) => self.aside(&format!("⇢ {to}: {task}")),
+            },
+            RunEventKind::Status => match delegated(&data["child"]) {
+                Some(line) => self.aside(&line),
+                None => Ok(()),
+            },
             RunEventKind::Restart => self.restart(
                 format!("… {}; retrying", text("error")),
                 text("code") != "runtime_restarted",
@@ -184,6 +190,18 @@ impl View {
             true => say(""),
             false => Ok(()),
         }
+    }
+}
+
+/// An event of a delegated run, if it is one that is shown: a tool call or its result.
+fn delegated(child: &Value) -> Option<String> {
+    let (agent, data) = (child["agent"].as_str()?, &child["data"]);
+    let text = |name: &str| data[name].as_str().unwrap_or_default();
+    match child["event"].as_str()? {
+        "tool_call" => Some(format!("  {agent} → {} {}", text("name"), data["args"])),
+        "tool_result" => Some(format!("  {agent} ← {}", first_line(text("output")))),
+        "interrupt" => Some(format!("  {agent} waits for {}", text("reason"))),
+        _ => None,
     }
 }
 

@@ -38,14 +38,14 @@ async fn request(holder: &Holder) -> io::Result<bool> {
         if socket.peer_cred()?.uid() != geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        return is_healthy(socket).await;
+        return is_ready(socket).await;
     }
     let address = holder.url.as_deref().and_then(|url| url.strip_prefix("http://"));
-    is_healthy(TcpStream::connect(address.unwrap_or_default()).await?).await
+    is_ready(TcpStream::connect(address.unwrap_or_default()).await?).await
 }
 
-async fn is_healthy(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<bool> {
-    let request = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+async fn is_ready(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<bool> {
+    let request = "GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await?;
     let mut status = [0; SUCCESS.len()];
     stream.read_exact(&mut status).await?;

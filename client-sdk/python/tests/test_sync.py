@@ -148,3 +148,33 @@ def test_ctrl_c_in_a_step_keeps_what_the_tool_did(server: Server, how: str) -> N
         else:
             with pytest.raises(ToolFailed, match="no money"):
                 client.session("s1").tool("pay", {"fails": True}, **step)
+
+
+def test_close_does_not_wait_for_a_tool_function(server: Server) -> None:
+    client = Abide.connect(server.url)
+    session = client.session("s1")
+    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+    outcomes: list[BaseException] = []
+
+    def tool(_: object) -> None:
+        begun.set()
+        goes_on.wait(60)
+        ended.set()
+
+    def step() -> None:
+        try:
+            session.tool("slow", key="k", run=tool, effect="at_most_once")
+        except Exception as why:
+            outcomes.append(why)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert begun.wait(60)
+    client.close()
+    assert not ended.is_set()
+    thread.join()
+    assert [type(why) for why in outcomes] == [Closed]
+    with pytest.raises(Closed):
+        client.sql("SELECT 1")
+    goes_on.set()
+    assert ended.wait(60)

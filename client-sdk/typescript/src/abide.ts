@@ -3,10 +3,11 @@
 import { locateEngine, onWake, openSocket } from "#platform";
 
 import { targetOf } from "./address.js";
-import { type AbideError, closedError } from "./errors.js";
+import type { AbideError } from "./errors.js";
 import { Emitter } from "./emitter.js";
 import type { Start } from "./feed.js";
 import { type Heartbeat, HEARTBEAT, Link } from "./link.js";
+import { newId } from "./new-id.js";
 import { RowFormat } from "./row.js";
 import type { ArgsOf, BuiltinSchema, ReducerName, ResultOf, Schema } from "./schema.js";
 import { Session, type SessionOptions } from "./session.js";
@@ -24,7 +25,7 @@ import {
   visibleJson,
   wireParams,
 } from "./values.js";
-import { type Frame, type Plan, shapeOf } from "./wire.js";
+import { type Frame, type Plan, protocolError, reading, shapeOf } from "./wire.js";
 import { Worker, type WorkerOptions } from "./worker.js";
 
 /** Options of a client. */
@@ -256,8 +257,12 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const requestId = options.requestId ?? newId();
     const message = { op: "batch", calls, request_id: requestId };
     const frame = await this.#ask(message, `the batch of ${calls.length} calls`, options, requestId);
-    const results = (frame.results ?? []).map(({ result }) => this.#visible(result));
-    const answer = { results, seq: frame.seq ?? 0, duplicate: frame.duplicate ?? false };
+    const seq = required(frame.seq, "seq");
+    const results = required(frame.results, "results").map(({ result }) => this.#visible(result ?? null));
+    if (results.length !== calls.length) {
+      throw protocolError(`a batch of ${calls.length} calls has ${results.length} results`);
+    }
+    const answer = { results, seq, duplicate: frame.duplicate ?? false };
     return answer as BatchAnswer<BatchResults<S, Calls>>;
   }
 
@@ -269,14 +274,20 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   ): Promise<QueryResult<R>> {
     const message = { op: "sql", sql, params: wireParams(params), as_of: options.asOf };
     const frame = await this.#ask(message, "the query", options);
-    const format = new RowFormat(shapeOf(frame), this.#integers);
-    const rows: Cell[][] = (frame.rows ?? []).map(cellsOf);
-    return {
-      seq: frame.seq ?? 0,
-      columns: [...format.names],
-      rows: rows.map((cells) => format.object(cells) as R),
-      cells: rows.map((cells) => format.array(cells)),
-    };
+    return reading("the result of a query", () => {
+      const seq = required(frame.seq, "seq");
+      const format = new RowFormat(shapeOf(frame), this.#integers);
+      const rows: Cell[][] = required(frame.rows, "rows").map(cellsOf);
+      for (const { length } of rows) {
+        if (length !== format.names.length) throw protocolError("a row does not fit the columns");
+      }
+      return {
+        seq,
+        columns: [...format.names],
+        rows: rows.map((cells) => format.object(cells) as R),
+        cells: rows.map((cells) => format.array(cells)),
+      };
+    });
   }
 
   /** How a query would be maintained as a subscription, and at what cost. */
@@ -295,7 +306,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   ): Promise<Subscription<R>> {
     return new Promise((resolve, reject) => {
       const { signal, deadlineMs = this.#deadlineMs } = options;
-      if (this.#link.isClosed) throw closedError();
+      if (this.#link.closed) throw this.#link.closed;
       signal?.throwIfAborted();
       const query = {
         sql,
@@ -340,6 +351,14 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     return Session.open(this as unknown as Abide, options);
   }
 
+  /**
+   * The session with this id; `undefined` if there is none that the caller can see. A caller with a scope can
+   * give the id that it chose, or the stored id, which begins with the namespace of its scope.
+   */
+  findSession(id: string): Promise<Session | undefined> {
+    return Session.find(this as unknown as Abide, id);
+  }
+
   /** A worker, which runs the tool calls of all sessions: `await client.worker().serve({ refund })`. */
   worker(options?: WorkerOptions): Worker {
     return new Worker(this as unknown as Abide, options);
@@ -374,7 +393,7 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     const message = { op: "call", reducer, args, request_id: requestId };
     const frame = await this.#ask(message, `the call of ${reducer}`, options, requestId);
     const result = this.#visible(frame.result ?? null);
-    return { result, seq: frame.seq ?? 0, duplicate: frame.duplicate ?? false };
+    return { result, seq: required(frame.seq, "seq"), duplicate: frame.duplicate ?? false };
   }
 
   #ask(
@@ -411,13 +430,12 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
   }
 }
 
+function required<T>(field: T | undefined, name: string): T {
+  if (field === undefined) throw protocolError(`an answer without ${name}`);
+  return field;
+}
+
 function startOf({ after, asOf }: SubscribeOptions): Start {
   if (after !== undefined) return { at: "after", seq: after };
   return asOf === undefined ? { at: "now" } : { at: "asOf", seq: asOf };
-}
-
-/** 128 random bits. `crypto.randomUUID` exists only in secure contexts. */
-export function newId(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

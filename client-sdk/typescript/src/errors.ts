@@ -16,6 +16,8 @@ export type ServerErrorCode = BuiltinErrorCode;
  * - `incompatible_version`: the engine speaks another protocol than this SDK.
  * - `closed`: the client was closed.
  * - `engine_not_found`, `engine_start`: `Abide.open` did not find the program, or it did not start.
+ * - `untrusted_engine`: the socket of the engine belongs to another user, or another user can replace it.
+ *   Nothing was sent.
  * - `unknown_outcome`, `tool_failed`, `tool_rejected`, `tool_cancelled`: see `Session.tool`.
  */
 export type ClientErrorCode =
@@ -27,6 +29,7 @@ export type ClientErrorCode =
   | "closed"
   | "engine_not_found"
   | "engine_start"
+  | "untrusted_engine"
   | "unknown_outcome"
   | "tool_failed"
   | "tool_rejected"
@@ -76,12 +79,16 @@ export interface Refusal {
   retry_after_ms?: number;
 }
 
-/** The error of a refusal. */
-export function refusalError(refusal: Refusal): AbideError {
-  const detail = refusal.detail ?? "the server gives no reason";
-  return new AbideError(refusal.code ?? "internal", detail, {
-    hint: refusal.hint,
-    retryAfterMs: refusal.retry_after_ms,
+/** The longest pause that a server can ask for, in milliseconds. */
+const MOST_RETRY_MS = 3_600_000;
+
+/** The error of a refusal. Fields of another type than expected do not count. */
+export function refusalError({ code, detail, hint, retry_after_ms: retry }: Refusal): AbideError {
+  const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : undefined);
+  const isTime = typeof retry === "number" && retry >= 0;
+  return new AbideError(text(code) ?? "internal", text(detail) ?? "the server gives no reason", {
+    hint: text(hint),
+    retryAfterMs: isTime ? Math.min(retry, MOST_RETRY_MS) : undefined,
   });
 }
 

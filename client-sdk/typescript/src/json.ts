@@ -6,7 +6,7 @@
  * does not have.
  */
 import { AbideError } from "./errors.js";
-import { base64OfBytes, type Integers, type Json, Real, visibleJson } from "./values.js";
+import { base64OfBytes, type Integers, type Json, MOST_LEVELS, Real, setOwn, visibleJson } from "./values.js";
 
 /**
  * A number that `JSON.parse` would change: with a fraction, an exponent, or 16 digits and more. It can also
@@ -34,8 +34,12 @@ export function readJson(text: string, integers: Integers = "auto"): Json {
 
 const NUMBER = /-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?/y;
 
+/** The most digits of an integer. A `bigint` of millions of digits takes minutes to read. */
+const MOST_DIGITS = 1_000;
+
 class Parser {
   #at = 0;
+  #level = 0;
 
   constructor(readonly text: string) {}
 
@@ -43,6 +47,15 @@ class Parser {
     const value = this.#value();
     this.#space();
     return this.#at === this.text.length ? value : this.#fail();
+  }
+
+  /** A value inside of an array or object. */
+  #inner(): unknown {
+    this.#level += 1;
+    if (this.#level > MOST_LEVELS) throw new SyntaxError(`JSON with more than ${MOST_LEVELS} levels`);
+    const value = this.#value();
+    this.#level -= 1;
+    return value;
   }
 
   #value(): unknown {
@@ -74,18 +87,7 @@ class Parser {
       if (this.text.charCodeAt(this.#at) !== 0x22) this.#fail();
       const key = this.#string();
       if (!this.#skip(0x3a)) this.#fail();
-      const value = this.#value();
-      if (key === "__proto__") {
-        // An assignment would set the prototype.
-        Object.defineProperty(object, key, {
-          value,
-          configurable: true,
-          enumerable: true,
-          writable: true,
-        });
-      } else {
-        object[key] = value;
-      }
+      setOwn(object, key, this.#inner());
     } while (this.#skip(0x2c));
     return this.#skip(0x7d) ? object : this.#fail();
   }
@@ -94,7 +96,7 @@ class Parser {
     const array: unknown[] = [];
     this.#at += 1;
     if (this.#skip(0x5d)) return array;
-    do array.push(this.#value());
+    do array.push(this.#inner());
     while (this.#skip(0x2c));
     return this.#skip(0x5d) ? array : this.#fail();
   }
@@ -125,6 +127,7 @@ class Parser {
     if (fraction !== undefined || exponent !== undefined) {
       return Number.isInteger(value) ? new Real(value) : value;
     }
+    if (digits.length > MOST_DIGITS) throw new SyntaxError(`an integer of ${digits.length} digits`);
     return Number.isSafeInteger(value) ? value : BigInt(digits);
   }
 
@@ -166,10 +169,10 @@ const MOST_INTEGER = 2n ** 63n - 1n;
  * @throws AbideError `bad_arguments` for what JSON cannot express, with the path of the value.
  */
 export function writeJson(value: unknown): string {
-  return write(value, "", "");
+  return write(value, "", "", 0);
 }
 
-function write(value: unknown, path: string, key: string): string {
+function write(value: unknown, path: string, key: string, level: number): string {
   switch (typeof value) {
     case "string":
       return JSON.stringify(value);
@@ -183,27 +186,30 @@ function write(value: unknown, path: string, key: string): string {
     case "boolean":
       return value ? "true" : "false";
     case "object":
-      return value === null ? "null" : writeObject(value, path, key);
+      return value === null ? "null" : writeObject(value, path, key, level + 1);
     default:
       throw wrong(path, `a ${typeof value} is not JSON`, "send a value that JSON has");
   }
 }
 
-function writeObject(value: object, path: string, key: string): string {
+function writeObject(value: object, path: string, key: string, level: number): string {
   if (value instanceof Real) return writeReal(value.value, path);
   if (value instanceof Uint8Array) return `{"$blob":"${base64OfBytes(value)}"}`;
+  if (level > MOST_LEVELS) {
+    throw wrong("", `a value has more than ${MOST_LEVELS} levels`, "send it as a string");
+  }
   const { toJSON } = value as { toJSON?: unknown };
-  if (typeof toJSON === "function") return write(toJSON.call(value, key), path, key);
+  if (typeof toJSON === "function") return write(toJSON.call(value, key), path, key, level);
   if (Array.isArray(value)) {
     const items = value.map((item: unknown, at) =>
-      write(item === undefined ? null : item, `${path}/${at}`, String(at)),
+      write(item === undefined ? null : item, `${path}/${at}`, String(at), level),
     );
     return `[${items.join(",")}]`;
   }
   const fields: string[] = [];
   for (const [name, field] of Object.entries(value)) {
     if (field === undefined) continue;
-    fields.push(`${JSON.stringify(name)}:${write(field, `${path}/${name}`, name)}`);
+    fields.push(`${JSON.stringify(name)}:${write(field, `${path}/${name}`, name, level)}`);
   }
   return `{${fields.join(",")}}`;
 }

@@ -70,8 +70,9 @@ export class Link extends Emitter<LinkEvents> {
     return this.#socket !== undefined;
   }
 
-  get isClosed(): boolean {
-    return this.#closed !== undefined;
+  /** Why it has ended, if it has. */
+  get closed(): AbideError | undefined {
+    return this.#closed;
   }
 
   /** Makes the first connection. An engine can end between its start and the connection; then it is started again. */

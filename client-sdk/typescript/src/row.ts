@@ -1,7 +1,7 @@
 /**
  * One row of a result: its cells, and the object that a program sees, which is made when it is first read.
  */
-import { type Cell, type Integers, type SqlRow, type SqlValue, visibleCell } from "./values.js";
+import { type Cell, type Integers, setOwn, type SqlRow, type SqlValue, visibleCell } from "./values.js";
 import { type Shape, visibleWidth } from "./wire.js";
 
 /** How rows become objects. */
@@ -21,7 +21,7 @@ export class RowFormat {
   object(cells: readonly Cell[], names: readonly string[] = this.names): SqlRow {
     const object: SqlRow = {};
     for (let at = 0; at < names.length; at += 1) {
-      object[names[at] as string] = visibleCell(cells[at] as Cell, this.integers);
+      setOwn(object, names[at] as string, visibleCell(cells[at] as Cell, this.integers));
     }
     return object;
   }

@@ -8,8 +8,8 @@
 import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
 import { type AbideError, closedError, isAbideError } from "./errors.js";
-import { readJson } from "./json.js";
 import { LEASE_MS } from "./lease.js";
+import { namespaceIn, storedId } from "./namespace.js";
 import {
   Retryable,
   runTool,
@@ -20,6 +20,7 @@ import {
   workerName,
 } from "./tool.js";
 import { type Json, micros, type Params } from "./values.js";
+import { fieldOf, storedJson } from "./wire.js";
 
 /** How to find or create a session. */
 export interface SessionOptions {
@@ -122,13 +123,24 @@ export class Session {
     const { agent, id, title, parentId: parent_id, metadata } = options;
     try {
       const row = await client.call.create_session({ agent, id, title, parent_id, metadata });
-      return new Session(client, row.id);
+      return new Session(client, fieldOf(row, "id", "string"));
     } catch (error) {
       if (id === undefined || !isAbideError(error, "conflict")) throw error;
-      // A caller with a scope has ids of its own, which the server maps.
-      const { rows } = await client.sql<{ id: string }>("SELECT id FROM sessions WHERE id = :id", { id });
-      return new Session(client, rows[0]?.id ?? id);
+      // The refusal names the stored id. A policy may hide the session from queries.
+      const namespace = namespaceIn(error.message, id);
+      if (namespace !== undefined) return new Session(client, namespace + id);
+      return (await Session.find(client, id)) ?? new Session(client, id);
     }
+  }
+
+  /** The session with this id, as it is stored or as the caller chose it. */
+  static async find(client: Abide, id: string): Promise<Session | undefined> {
+    const sql = "SELECT id FROM sessions WHERE id = :id";
+    const exists = async (stored: string) => (await client.sql(sql, { id: stored })).rows.length > 0;
+    // The server looks in this order, too.
+    if (await exists(id)) return new Session(client, id);
+    const stored = await storedId(client, id);
+    return stored !== id && (await exists(stored)) ? new Session(client, stored) : undefined;
   }
 
   /** Appends a message, and returns its number. */
@@ -139,7 +151,7 @@ export class Session {
   ): Promise<number> {
     const args = { session_id: this.id, role, content, kind, data };
     const options = key === undefined ? {} : { requestId: this.#requestId("message", key) };
-    return (await this.client.call.append_message(args, options)).id;
+    return fieldOf(await this.client.call.append_message(args, options), "id", "number");
   }
 
   /** The messages and other entries, in order; with `after` only those with a larger number. */
@@ -171,7 +183,10 @@ export class Session {
       needs_approval: needsApproval,
     };
     const claim = { call_id: callId, lease_ms: leaseMs, worker: workerName() };
-    let claimed = await this.#registered(effect, name, () => this.#requestAndClaim(request, claim));
+    const requested = await this.#registered(effect, name, () => this.#requestAndClaim(request, claim));
+    // Queries have the stored id.
+    claim.call_id = fieldOf(requested.row, "call_id", "string");
+    let claimed = requested.isClaimed ? requested.row : undefined;
     for (;;) {
       if (!claimed) {
         const state = await this.#claimOrOutcome(name, claim, signal);
@@ -190,16 +205,16 @@ export class Session {
 
   /** Asks a person for a decision, and waits for it. The decision is recorded under the key. */
   async approval(prompt: string, args: unknown, { key, signal }: WaitOptions): Promise<Decision> {
-    const id = this.callId(key);
-    await this.#registered("read_only", "approval", () =>
+    const requested = await this.#registered("read_only", "approval", () =>
       this.client.call.request_tool_call({
-        call_id: id,
+        call_id: this.callId(key),
         session_id: this.id,
         tool_name: "approval",
         arguments: { prompt, args: args ?? null },
         needs_approval: true,
       }),
     );
+    const id = fieldOf(requested, "call_id", "string");
     const row = await this.#until<ApprovalState>(
       APPROVAL,
       { id },
@@ -208,9 +223,9 @@ export class Session {
     );
     const approved = row.decision === "approved";
     if (approved && row.status === "pending") await this.#completeApproved(id);
-    const decided = readJson(row.approved_arguments ?? row.arguments) as { args?: Json };
+    const decided = storedJson(row.approved_arguments ?? row.arguments) as { args?: Json } | null;
     const comment = row.comment ?? (approved ? null : row.error);
-    return { approved, args: decided.args ?? null, decidedBy: row.decided_by, comment };
+    return { approved, args: decided?.args ?? null, decidedBy: row.decided_by, comment };
   }
 
   /** Hands the session off to a supervisor with this capability, and waits for the answer. */
@@ -227,7 +242,8 @@ export class Session {
       expires_after_ms: expiresAfterMs,
     };
     const requestId = this.#requestId("handoff", key);
-    const { id } = await this.client.call.request_supervisor_handoff(args, { requestId });
+    const requested = await this.client.call.request_supervisor_handoff(args, { requestId });
+    const id = fieldOf(requested, "id", "string");
     type State = Pick<BuiltinTables["handoff_requests"], "status" | "resolution">;
     const sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id";
     const isDone = ({ status }: State) => status !== "pending" && status !== "claimed";
@@ -273,22 +289,21 @@ export class Session {
     }
   }
 
-  /** Requests a call and claims it in the same transaction; `undefined` if it cannot be claimed at once. */
+  /** Requests a call and claims it in the same transaction, if it can be claimed at once. */
   async #requestAndClaim(
     request: BuiltinReducers["request_tool_call"]["args"],
     claim: BuiltinReducers["claim_tool_call"]["args"],
-  ): Promise<ToolCallRow | undefined> {
+  ): Promise<{ row: ToolCallRow; isClaimed: boolean }> {
     try {
       const { results } = await this.client.batch([
         { reducer: "request_tool_call", args: request },
         { reducer: "claim_tool_call", args: claim },
       ]);
-      return results[1];
+      return { row: results[1], isClaimed: true };
     } catch (error) {
       if (!isBusy(error)) throw error;
       // The call exists, waits for an approval, or is held back by a limit.
-      await this.client.call.request_tool_call(request);
-      return undefined;
+      return { row: await this.client.call.request_tool_call(request), isClaimed: false };
     }
   }
 
@@ -305,7 +320,7 @@ export class Session {
         const [row] = subscription.rows;
         switch (row?.status) {
           case "succeeded":
-            return { outcome: readJson(row.result ?? "null") };
+            return { outcome: storedJson(row.result ?? "null") };
           case "unknown":
             throw new UnknownOutcome(id, toolName);
           case "failed":
@@ -339,16 +354,17 @@ export class Session {
   async #completeApproved(id: string): Promise<void> {
     const claimed = await this.#claim({ call_id: id, worker: workerName() });
     if (!claimed) return;
-    const fencing_token = claimed.fencing_token as number;
+    const fencing_token = fieldOf(claimed, "fencing_token", "number");
     await this.client.call.complete_tool_call({ call_id: id, fencing_token, result: { approved: true } });
   }
 
   async #timer(id: string, due_at: number): Promise<string> {
     try {
-      return (await this.client.call.set_timer({ id, session_id: this.id, due_at })).id;
+      return fieldOf(await this.client.call.set_timer({ id, session_id: this.id, due_at }), "id", "string");
     } catch (error) {
       if (!isAbideError(error, "conflict")) throw error;
-      const { rows } = await this.client.sql<{ id: string }>("SELECT id FROM timers WHERE id = :id", { id });
+      const sql = "SELECT id FROM timers WHERE id = :id";
+      const { rows } = await this.client.sql<{ id: string }>(sql, { id: await storedId(this.client, id) });
       if (!rows[0]) throw error;
       return rows[0].id;
     }

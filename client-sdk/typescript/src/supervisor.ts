@@ -1,9 +1,9 @@
 /** Supervisors: take over the sessions that agents hand off. */
 import type { Abide } from "./abide.js";
 import { AbideError, isAbideError, messageOf } from "./errors.js";
-import { readJson } from "./json.js";
 import { LEASE_MS, underLease } from "./lease.js";
 import type { Json } from "./values.js";
+import { fieldOf, storedJson } from "./wire.js";
 import type { ServeOptions, WorkerOptions } from "./worker.js";
 
 /** Options of a supervisor. */
@@ -111,9 +111,10 @@ export class Supervisor {
   async #take(id: string, run: SupervisorFunction): Promise<void> {
     const claimed = await this.#claim(id);
     if (!claimed) return;
-    const holder = { id, fencing_token: claimed.fencing_token };
-    const { session_id: sessionId, reason } = claimed;
-    const data = readJson(claimed.data ?? "null");
+    const holder = { id, fencing_token: fieldOf(claimed, "fencing_token", "number") };
+    const sessionId = fieldOf(claimed, "session_id", "string");
+    const { reason } = claimed;
+    const data = storedJson(claimed.data ?? "null");
     const end = await underLease<string>({
       leaseMs: this.#leaseMs,
       run: (signal) => run({ id, sessionId, reason, data, signal }),
@@ -140,7 +141,7 @@ export class Supervisor {
     }
   }
 
-  async #giveUp(holder: { id: string; fencing_token: number | null }, error: unknown): Promise<void> {
+  async #giveUp(holder: { id: string; fencing_token: number }, error: unknown): Promise<void> {
     if (error instanceof Rejected) {
       await this.#client.call.reject_handoff({ ...holder, reason: error.message });
       return;

@@ -2,8 +2,8 @@
 import type { Abide } from "./abide.js";
 import type { BuiltinTables } from "./builtin.js";
 import { AbideError, messageOf } from "./errors.js";
-import { readJson } from "./json.js";
 import { underLease } from "./lease.js";
+import { fieldOf, storedJson } from "./wire.js";
 
 /** What a tool gets besides its arguments. */
 export interface ToolContext {
@@ -88,8 +88,9 @@ export async function runTool<Result>(
   run: ToolFunction<never, Result>,
   leaseMs: number,
 ): Promise<Result> {
-  const holder = { call_id: call.call_id, fencing_token: call.fencing_token as number };
-  const args = readJson(call.arguments) as never;
+  const call_id = fieldOf(call, "call_id", "string");
+  const holder = { call_id, fencing_token: fieldOf(call, "fencing_token", "number") };
+  const args = storedJson(call.arguments) as never;
   const context = { callId: call.call_id, sessionId: call.session_id, attempt: call.attempt };
   const end = await underLease<Result>({
     leaseMs,
@@ -97,7 +98,7 @@ export async function runTool<Result>(
     heartbeat: async () => {
       const beat = { ...holder, lease_ms: leaseMs };
       const row = await client.call.heartbeat_tool_call(beat, { deadlineMs: leaseMs });
-      return row.cancel_requested_at === null;
+      return (row as ToolCallRow | null)?.cancel_requested_at == null;
     },
   });
   if ("result" in end) {

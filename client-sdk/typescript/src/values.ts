@@ -46,6 +46,15 @@ export type Params = Record<string, SqlParam> | readonly SqlParam[];
 /** A parameter of a query. */
 export type SqlParam = SqlValue | boolean | Real | undefined;
 
+/** Sets an own property, whatever its name is: an assignment to `__proto__` would set the prototype. */
+export function setOwn(object: object, name: string, value: unknown): void {
+  if (name === "__proto__") {
+    Object.defineProperty(object, name, { value, configurable: true, enumerable: true, writable: true });
+  } else {
+    (object as Record<string, unknown>)[name] = value;
+  }
+}
+
 /** Microseconds since the Unix epoch, the unit of all times. */
 export function micros(date: Date): number {
   return date.getTime() * 1000;
@@ -102,17 +111,30 @@ export function cellsOf(row: unknown): Cell[] {
   return cells as Cell[];
 }
 
-/** JSON as a program sees it: without {@link Real}. Changes arrays and objects in place. */
-export function visibleJson(json: unknown, integers: Integers): Json {
+/** The most levels of arrays and objects of a JSON value. Those that a server stores have fewer. */
+export const MOST_LEVELS = 1_000;
+
+/**
+ * JSON as a program sees it: without {@link Real}. Changes arrays and objects in place.
+ *
+ * @throws AbideError `protocol` if it has more than {@link MOST_LEVELS} levels.
+ */
+export function visibleJson(json: unknown, integers: Integers, level = 0): Json {
   if (json instanceof Real) return json.value;
   if (typeof json === "number") {
     return integers === "bigint" && Number.isInteger(json) ? BigInt(json) : json;
   }
+  if (level > MOST_LEVELS) {
+    throw new AbideError("protocol", `a JSON value has more than ${MOST_LEVELS} levels`, {
+      hint: "use an SDK and a server of the same version",
+    });
+  }
   if (Array.isArray(json)) {
-    for (let at = 0; at < json.length; at += 1) json[at] = visibleJson(json[at], integers);
+    for (let at = 0; at < json.length; at += 1) json[at] = visibleJson(json[at], integers, level + 1);
   } else if (typeof json === "object" && json !== null) {
     const object = json as Record<string, unknown>;
-    for (const key of Object.keys(object)) object[key] = visibleJson(object[key], integers);
+    // The keys are own properties, so that these assignments do not set a prototype.
+    for (const key of Object.keys(object)) object[key] = visibleJson(object[key], integers, level + 1);
   }
   return json as Json;
 }

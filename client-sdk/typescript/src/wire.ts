@@ -1,7 +1,7 @@
 /** The messages of `abide.v1`, as this SDK reads them. `docs/protocol.md` describes them. */
-import { AbideError, type Refusal } from "./errors.js";
+import { AbideError, isAbideError, messageOf, type Refusal } from "./errors.js";
 import { parseJson } from "./json.js";
-import { type Cell, cellsOf } from "./values.js";
+import { type Cell, cellsOf, type Json, visibleJson } from "./values.js";
 
 /** The subprotocol of the WebSocket. */
 export const PROTOCOL = "abide.v1";
@@ -107,18 +107,116 @@ export interface FrameChange {
   plan?: Plan;
 }
 
-/** Parses a message of the server. */
+/**
+ * Parses a message of the server.
+ *
+ * @throws AbideError `protocol` if it is not JSON, or a field that this SDK reads has another type.
+ */
 export function parseFrame(text: string): Frame {
   let frame: unknown;
   try {
     frame = parseJson(text);
   } catch (cause) {
-    throw protocolError("cannot parse a message", cause);
+    throw protocolError(`cannot parse a message: ${messageOf(cause)}`, cause);
   }
-  if (typeof frame !== "object" || frame === null || !("op" in frame)) {
+  if (typeof frame !== "object" || frame === null || typeof (frame as Frame).op !== "string") {
     throw protocolError("a message without op");
   }
+  const { op } = frame as Frame;
+  if (!OPS.includes(op)) return frame as Frame;
+  checkFields(frame, FIELDS);
+  for (const change of (frame as Frame).changes ?? []) checkFields(change, CHANGE_FIELDS);
   return frame as Frame;
+}
+
+/** The messages whose fields have a meaning here. A newer server may send others, which are ignored. */
+const OPS = ["hello", "snapshot", "delta", "rerun", "progress", "rows", "result", "error"];
+
+type Check = (value: unknown) => boolean;
+
+const isText: Check = (value) => typeof value === "string";
+const isFlag: Check = (value) => typeof value === "boolean";
+const isList: Check = (value) => Array.isArray(value);
+const isObject: Check = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isCount: Check = (value) => Number.isSafeInteger(value) && (value as number) >= 0;
+const isListOf = (check: Check) => (value: unknown) => Array.isArray(value) && value.every(check);
+
+const isColumn: Check = (value) => isText(value) || (isObject(value) && isText((value as Column).name));
+const isTerm: Check = (value) => {
+  if (!isObject(value)) return false;
+  const { index, collation } = value as OrderTerm;
+  return isCount(index) && isText(collation);
+};
+const isPlan: Check = (value) => isObject(value) || isText(value);
+const hasId: Check = (value) => isObject(value) && isText((value as FrameChange).id);
+
+const SHAPE_FIELDS = {
+  columns: isListOf(isColumn),
+  key: isListOf(isText),
+  order: isListOf(isTerm),
+  top_n: isFlag,
+  plan: isPlan,
+  checksum: isText,
+};
+
+/** The fields of a message that this SDK reads. Each may be absent or null, and others are ignored. */
+const FIELDS: Record<string, Check> = {
+  ...SHAPE_FIELDS,
+  id: isText,
+  seq: isCount,
+  from: isCount,
+  to: isCount,
+  timeline: isText,
+  rows: isList,
+  more: isFlag,
+  history_changed: isFlag,
+  changes: isListOf(hasId),
+  results: isListOf(isObject),
+  duplicate: isFlag,
+};
+
+const CHANGE_FIELDS: Record<string, Check> = {
+  ...SHAPE_FIELDS,
+  deletes: isList,
+  inserts: isList,
+  updates: isList,
+  stale: isFlag,
+};
+
+function checkFields(part: object, fields: Record<string, Check>): void {
+  for (const [name, check] of Object.entries(fields)) {
+    const value = (part as Record<string, unknown>)[name];
+    if (value === null) delete (part as Record<string, unknown>)[name];
+    else if (value !== undefined && !check(value)) throw protocolError(`a message has no valid ${name}`);
+  }
+}
+
+/**
+ * Reads what the server sent. Any error means that it is malformed.
+ *
+ * @throws AbideError `protocol`.
+ */
+export function reading<T>(what: string, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw isAbideError(error) ? error : protocolError(`${what} is malformed: ${messageOf(error)}`, error);
+  }
+}
+
+/** A field of a reducer's result, which must have this type. */
+export function fieldOf(result: unknown, name: string, type: "string"): string;
+export function fieldOf(result: unknown, name: string, type: "number"): number;
+export function fieldOf(result: unknown, name: string, type: "string" | "number"): unknown {
+  const value = isObject(result) ? (result as Record<string, unknown>)[name] : undefined;
+  // With the option `integers: "bigint"` an integer is one.
+  if (typeof value === type || (type === "number" && typeof value === "bigint")) return value;
+  throw protocolError(`a result has no valid ${name}`);
+}
+
+/** The JSON text of a column, as a program sees it. */
+export function storedJson(text: unknown): Json {
+  return reading("the JSON of a column", () => visibleJson(parseJson(text as string), "auto"));
 }
 
 /** The shape in a snapshot, or in the answer to a resume. */
@@ -138,13 +236,18 @@ export function changesOf(entry: FrameChange): Changes {
         changes[list].push(cellsOf(item));
         continue;
       }
-      const { at, row } = item as { at: number; row?: unknown };
+      const { at, row } = (item ?? {}) as { at?: unknown; row?: unknown };
+      if (!isPosition(at)) throw protocolError("a change has no valid position");
       changes.placed ??= { deletes: [], inserts: [], updates: [] };
       if (list === "deletes") changes.placed.deletes.push(at);
       else changes.placed[list].push({ at, row: cellsOf(row ?? []) });
     }
   }
   return changes;
+}
+
+function isPosition(at: unknown): at is number {
+  return isCount(at);
 }
 
 /** The number of columns that a program sees; the others carry the order. */

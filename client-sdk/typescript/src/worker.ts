@@ -4,6 +4,7 @@ import { isAbideError, messageOf } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
 import type { Subscription } from "./subscription.js";
 import { runTool, type ToolCallRow, type ToolFunction, workerName } from "./tool.js";
+import { fieldOf, protocolError } from "./wire.js";
 
 /** Tools by name. */
 export type ToolFunctions = Record<string, ToolFunction>;
@@ -83,7 +84,9 @@ export class Worker {
           retry = setTimeout(() => this.#notice(), RETRY_MS);
         } else if (call !== "none") {
           this.#mayClaim = true;
-          this.#start(call, tools[call.tool_name] as ToolFunction);
+          const name = fieldOf(call, "tool_name", "string");
+          if (!names.includes(name)) throw protocolError("a claimed call of a tool that was not requested");
+          this.#start(call, tools[name] as ToolFunction);
         }
       }
     } finally {

@@ -2,11 +2,14 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmod, writeFile } from "node:fs/promises";
+import { chmod, lchown, mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Abide, isAbideError } from "@abide/client";
 import { locateEngine } from "#dist/platform/engine.js";
+import { EnginePlace } from "#dist/platform/place.js";
 
 import { binary, firstLine, Folder, kill, ownChild, Server } from "./server.js";
 import { within } from "./within.js";
@@ -155,4 +158,139 @@ test("a missing or incompatible engine is reported", async () => {
   } finally {
     if (named !== undefined) process.env["ABIDE_BINARY"] = named;
   }
+});
+
+/** A program that prints this socket as the answer of `abide open`. */
+async function fakeEngine(socket: string): Promise<string> {
+  const fake = folder.file("fake-engine");
+  const line = `{"protocol":"abide.v1","version":"0","pid":1,"socket":"${socket}","started":false}`;
+  await writeFile(fake, `#!/bin/sh\necho '${line}'\n`);
+  await chmod(fake, 0o755);
+  return fake;
+}
+
+/** Runs with another engine. */
+async function withEngine<T>(program: string, use: () => Promise<T>): Promise<T> {
+  const named = process.env["ABIDE_BINARY"];
+  process.env["ABIDE_BINARY"] = program;
+  try {
+    return await use();
+  } finally {
+    if (named === undefined) delete process.env["ABIDE_BINARY"];
+    else process.env["ABIDE_BINARY"] = named;
+  }
+}
+
+/** Listens at a path, as an attacker does, and counts what it receives. */
+async function listen(path: string): Promise<{ bytes(): number; close(): void }> {
+  let bytes = 0;
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    socket.on("data", (data) => {
+      bytes += data.length;
+      socket.destroy();
+    });
+  });
+  server.listen(path);
+  await once(server, "listening");
+  return { bytes: () => bytes, close: () => server.close() };
+}
+
+/**
+ * When an engine has ended, another user can create its folder in /tmp again and listen there. It received all
+ * messages, and its answers were believed.
+ */
+test("a socket that another user controls receives nothing", async () => {
+  const place = folder.file("abide-place");
+  const socket = join(place, "socket");
+  const isRoot = process.geteuid?.() === 0;
+  const kinds: [string, (server: { close(): void }) => Promise<void>][] = [
+    ["all can write its folder", () => chmod(place, 0o777)],
+    ["a group can write its folder", () => chmod(place, 0o770)],
+    [
+      "its folder is a link",
+      async () => {
+        await rename(place, `${place}-real`);
+        await symlink(`${place}-real`, place);
+      },
+    ],
+    [
+      "it is a file",
+      async (server) => {
+        server.close();
+        await writeFile(socket, "");
+      },
+    ],
+  ];
+  // Only root can give a file to another user.
+  if (isRoot) kinds.push(["its folder belongs to another user", () => lchown(place, 65534, 65534)]);
+  if (isRoot) kinds.push(["it belongs to another user", () => lchown(socket, 65534, 65534)]);
+  for (const [kind, prepare] of kinds) {
+    await mkdir(place, { mode: 0o700 });
+    const server = await listen(socket);
+    await prepare(server);
+    const opened = withEngine(await fakeEngine(socket), () => Abide.open("x.db"));
+    await assert.rejects(
+      opened,
+      (error) => isAbideError(error, "untrusted_engine") && error.hint !== undefined,
+      kind,
+    );
+    assert.equal(server.bytes(), 0, kind);
+    server.close();
+    for (const path of [place, `${place}-real`]) await rm(path, { recursive: true, force: true });
+  }
+  // Without root: a folder of root.
+  if (!isRoot) {
+    const foreign = withEngine(await fakeEngine("/etc/socket"), () => Abide.open("x.db"));
+    await assert.rejects(foreign, (error) => isAbideError(error, "untrusted_engine"));
+  }
+  for (const answer of ["relative/socket", '", "x": "']) {
+    const opened = withEngine(await fakeEngine(answer), () => Abide.open("x.db"));
+    await assert.rejects(opened, (error) => isAbideError(error, "engine_start"), answer);
+  }
+});
+
+/** In a folder that all can write and that is not sticky, another user can replace the engine's folder at any time. */
+test("a folder that is replaced during the connection is noticed", async () => {
+  const path = folder.file("abide-swap");
+  const socket = join(path, "socket");
+  await mkdir(path, { mode: 0o700 });
+  const real = await listen(socket);
+  const place = new EnginePlace(socket);
+  place.check();
+  await rename(path, `${path}-moved`);
+  await mkdir(path, { mode: 0o700 });
+  const other = await listen(socket);
+  assert.throws(
+    () => place.check(),
+    (error) => isAbideError(error, "untrusted_engine"),
+  );
+  if (process.platform === "linux") assert.match(place.path, /^\/proc\/self\/fd\/\d+\/socket$/);
+  await rm(path, { recursive: true });
+  await rename(`${path}-moved`, path);
+  place.check();
+  place.close();
+  real.close();
+  other.close();
+});
+
+test("a client whose engine was replaced sends nothing to the other, and continues with its own", async () => {
+  const file = folder.file("replaced.db");
+  const client = await Abide.open(file);
+  const pid = await enginePid(file);
+  const path = folder.file("abide-other");
+  await mkdir(path);
+  const attacker = await listen(join(path, "socket"));
+  await chmod(path, 0o777);
+  await withEngine(await fakeEngine(join(path, "socket")), async () => {
+    process.kill(pid, "SIGKILL");
+    const call = client.call.create_session({ agent: "a" }, { deadlineMs: 1_500 });
+    const error: unknown = await call.catch((reason: unknown) => reason);
+    assert.ok(isAbideError(error, "timed_out") && error.message.includes("not trusted"), String(error));
+  });
+  assert.equal(attacker.bytes(), 0);
+  await client.call.create_session({ agent: "a", id: "s2" });
+  assert.deepEqual((await client.sql("SELECT id FROM sessions WHERE id = 's2'")).rows, [{ id: "s2" }]);
+  await client.close();
+  attacker.close();
 });

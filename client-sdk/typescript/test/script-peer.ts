@@ -45,7 +45,12 @@ export class ScriptPeer {
   }
 
   say(message: object): void {
-    this.#connection.send(writeJson(message));
+    this.sayText(writeJson(message));
+  }
+
+  /** Sends a text, which need not be a message. */
+  sayText(text: string): void {
+    this.#connection.send(text);
   }
 
   drop(): void {

@@ -1,12 +1,12 @@
 /** `abide-types`: the types of a database, and the built-in ones of this package. */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
-import { typesOf } from "#dist/bin/typegen.js";
+import { type JsonSchema, typesOf } from "#dist/bin/typegen.js";
 
 import { Folder } from "./server.js";
 
@@ -79,7 +79,6 @@ test("schemas of own modules become types that compile", async () => {
     const row: Tables["odd table"] = { id: 1, "a-b": null, x: 2n };
     export const all: [unknown, unknown, Reducers["make"]["result"]] = [schema, row, { a: 1.5 }];
   `;
-  const { writeFile } = await import("node:fs/promises");
   await writeFile(file, text.replace("@abide/client", join(root, "dist/index.js")) + use);
   const tsc = join(root, "node_modules/.bin/tsc");
   const { stdout } = await run(tsc, [
@@ -96,5 +95,67 @@ test("schemas of own modules become types that compile", async () => {
     file,
   ]).catch((error: { stdout: string }) => error);
   assert.equal(stdout, "");
+  await folder.remove();
+});
+
+/** Texts that end what they are in, if they are not quoted. */
+const HOSTILE = [
+  "*/ declare const pwned: 1; /*",
+  "*\u200b/ x",
+  '"; import("fs"); "',
+  "a; }\nexport const pwned = 1; //",
+  "`${pwned}`",
+  "\u2028export const pwned = 1;",
+  "\u2029export const pwned = 1;",
+  "\r\nexport const pwned = 1;",
+  "\\",
+  "__proto__",
+  "constructor",
+  "toString",
+  "x */\n\n/** */ export const pwned = 1; /**",
+];
+
+/**
+ * What the server sends is data: in the generated file it is a string or a comment. So the file compiles, declares
+ * nothing with the names in the texts, and leads to no JavaScript.
+ */
+test("no name, comment or value of a server becomes code", async () => {
+  const folder = await Folder.make();
+  const files: string[] = [];
+  for (const [at, hostile] of HOSTILE.entries()) {
+    const column = { name: hostile, type: hostile, nullable: true, json: true, description: hostile };
+    const schema = {
+      type: "object",
+      description: hostile,
+      properties: Object.fromEntries<JsonSchema>([
+        [hostile, { type: hostile, description: hostile }],
+        ["reference", { $ref: `#/$defs/${hostile}` }],
+        ["constant", { const: hostile }],
+        ["values", { enum: [hostile, { [hostile]: hostile }] }],
+        ["several", { type: [hostile, "null"] }],
+      ]),
+      required: [hostile],
+    };
+    const text = typesOf(
+      {
+        tables: [{ name: hostile, columns: [column], description: hostile }],
+        views: [{ name: `${hostile} view`, columns: [hostile] }],
+        reducers: [{ name: hostile, description: hostile, arguments: schema, result: schema }],
+      },
+      [hostile],
+    );
+    const file = folder.file(`hostile${at}.mts`);
+    // A second declaration of the name would be an error.
+    await writeFile(file, `${text.replace("@abide/client", join(root, "dist/index.js"))}export const pwned = 0;\n`);
+    files.push(file);
+  }
+  const options = ["--ignoreConfig", "--strict", "--skipLibCheck", "--removeComments", "--types", ""];
+  const target = ["--module", "nodenext", "--target", "es2022", "--outDir", folder.file("out")];
+  const tsc = run(join(root, "node_modules/.bin/tsc"), [...options, ...target, ...files]);
+  const { stdout } = await tsc.catch((error: { stdout: string }) => error);
+  assert.equal(stdout, "");
+  for (const at of HOSTILE.keys()) {
+    assert.equal(await readFile(folder.file(`out/hostile${at}.mjs`), "utf8"), "export const pwned = 0;\n");
+  }
   await folder.remove();
 });

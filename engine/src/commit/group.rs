@@ -4,34 +4,34 @@ use abide_schema::{Refusal, limits};
 
 use crate::commit::unit::{ReplyEnvelope, Unit, UnitOutcome};
 
-/// Which units of a group run on savepoints of their own. SQLite copies every page that a savepoint covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Savepoints {
-    /// None: most calls are refused before they write, and most batches succeed.
-    NoUnit,
-    /// Units of several calls: a batch was refused half-way a short time ago.
-    Batches,
-    /// Every unit: a unit of the group was refused after it had written.
-    EveryUnit,
-}
-
 /// A group of units that one transaction commits.
 #[derive(Debug)]
 pub(crate) struct CommitGroup {
     pub(crate) units: Vec<Unit>,
-    pub(crate) savepoints: Savepoints,
+    /// Whether each unit runs on a savepoint of its own: one was refused after it had written.
+    pub(crate) on_savepoints: bool,
     /// Answers to units of an earlier group. They leave together with those of this group.
     pub(crate) held_answers: Vec<ReplyEnvelope>,
 }
 
 impl CommitGroup {
     pub(crate) fn new(units: Vec<Unit>, held_answers: Vec<ReplyEnvelope>) -> CommitGroup {
-        CommitGroup { units, savepoints: Savepoints::NoUnit, held_answers }
+        CommitGroup { units, on_savepoints: false, held_answers }
     }
 
     /// The same units, each on its own savepoint.
     pub(crate) fn with_savepoints(self) -> CommitGroup {
-        CommitGroup { savepoints: Savepoints::EveryUnit, ..self }
+        CommitGroup { on_savepoints: true, ..self }
+    }
+
+    /// The units after the first ones, if there are any. The held answers leave with the first ones.
+    pub(crate) fn split_off(&mut self, first: usize) -> Option<CommitGroup> {
+        let rest = self.units.split_off(first);
+        let on_savepoints = self.on_savepoints;
+        (!rest.is_empty()).then(|| CommitGroup {
+            on_savepoints,
+            ..CommitGroup::new(rest, Vec::new())
+        })
     }
 
     /// Each unit alone. The held answers leave with the last one.

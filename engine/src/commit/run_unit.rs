@@ -9,7 +9,6 @@ use abide_schema::{Abort, Code, Refusal, Seq, limits};
 use abide_store::StoreError;
 
 use crate::commit::execute::{Executor, RollbackPoint};
-use crate::commit::group::Savepoints;
 use crate::commit::outcome::{expand, refusal_in};
 use crate::commit::prepared_call::PreparedCall;
 use crate::commit::request_ids::{self, Request};
@@ -69,7 +68,7 @@ impl Executor {
     pub(crate) fn run_unit(
         &mut self,
         unit: &Unit,
-        savepoints: Savepoints,
+        on_savepoint: bool,
         watchers: &TableWatchers,
     ) -> Result<UnitOutcome, TransactionFailure> {
         match self.answer(unit, watchers) {
@@ -78,11 +77,6 @@ impl Executor {
             Err(failure) => return Ok(failure.outcome()?),
         }
         let start = self.mark();
-        let on_savepoint = match savepoints {
-            Savepoints::NoUnit => false,
-            Savepoints::Batches => unit.calls.len() > 1,
-            Savepoints::EveryUnit => true,
-        };
         if on_savepoint {
             self.transaction.store.savepoint()?;
             self.transaction.overlay.begin_unit();
@@ -139,12 +133,14 @@ impl Executor {
         let request_id = unit.request.as_ref().map(|request| request.id.as_str());
         let mut calls = Vec::with_capacity(unit.calls.len());
         let deferred = RefCell::default();
-        let begun = self.transaction.store.steps();
+        let store = &self.transaction.store;
+        let (begun, begun_bytes) = (store.steps(), store.bytes_read());
         let mut result_bytes = 0;
         for (nth, call) in unit.calls.iter().enumerate() {
-            let steps = self.transaction.store.steps() - begun;
-            let takes_long =
-                steps > limits::batch_steps(nth) || result_bytes > limits::BATCH_RESULT_BYTES;
+            let store = &self.transaction.store;
+            let takes_long = store.steps() - begun > limits::batch_steps(nth)
+                || store.bytes_read() - begun_bytes > limits::BATCH_READ_BYTES
+                || result_bytes > limits::BATCH_RESULT_BYTES;
             if nth > 0 && takes_long {
                 return Err(UnitFailure::Refused(takes_too_long(nth, unit)));
             }

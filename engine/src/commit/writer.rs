@@ -24,7 +24,7 @@ use crate::access::policies::TransactionPolicies;
 use crate::commit::deferred::Deferred;
 use crate::commit::durable::{Commit, Deltas};
 use crate::commit::execute::{Executor, RollbackPoint};
-use crate::commit::group::{CommitGroup, Savepoints};
+use crate::commit::group::CommitGroup;
 use crate::commit::jobs::{BackfillResult, WriterJob};
 use crate::commit::live_queries::LiveQueries;
 use crate::commit::open_rows::{OpenRows, VisibleRows};
@@ -66,7 +66,7 @@ pub(crate) struct WriterThread {
     /// Whether a test schedules the steps.
     pub(crate) is_directed: bool,
     pub(crate) started: Instant,
-    /// The number of groups that still get a savepoint, and one for each batch, because one was rolled back.
+    /// The number of groups that still get a savepoint, and one for each unit, because one was rolled back.
     pub(crate) guarded_groups: u32,
 }
 
@@ -76,7 +76,7 @@ const GUARDED_GROUPS: u32 = 256;
 
 /// A group that is in the journal, or that has written nothing.
 struct FinishedGroup {
-    /// One for each unit.
+    /// One for each unit that ran: not all do in a group that reads much.
     outcomes: Vec<UnitOutcome>,
     deltas: Deltas,
     /// Where its record is.
@@ -169,11 +169,16 @@ impl WriterThread {
     /// groups of the same units. A group that denied a call is followed by the group that records it.
     fn commit(&mut self, units: Vec<Unit>) {
         let mut work = VecDeque::from([CommitGroup::new(units, Vec::new())]);
-        while let Some(group) = work.pop_front() {
+        while let Some(mut group) = work.pop_front() {
             let finished = match self.run_group(&group) {
-                Ok(finished) => finished,
+                Ok(finished) => {
+                    if let Some(rest) = group.split_off(finished.outcomes.len()) {
+                        work.push_front(rest);
+                    }
+                    finished
+                }
                 Err(RolledBack::NeedsSavepoints) => {
-                    // Rare: reducers check before they write, and after one such batch the others have savepoints.
+                    // Rare: reducers check before they write, and the groups after it have savepoints.
                     self.metrics.savepoint_reruns_total.add(1);
                     work.push_front(group.with_savepoints());
                     continue;
@@ -219,12 +224,17 @@ impl WriterThread {
         self.guarded_groups = self.guarded_groups.saturating_sub(1);
         let is_guarded = self.guarded_groups > 0;
         self.executor.transaction.store.begin_group(is_guarded)?;
-        let usual = if is_guarded { Savepoints::Batches } else { Savepoints::NoUnit };
-        let savepoints = group.savepoints.max(usual);
+        let on_savepoint = is_guarded || group.on_savepoints;
         self.scheduler.at_fault_point(FaultPoint::Begun);
         let mut outcomes = Vec::with_capacity(group.units.len());
+        let begun = self.executor.transaction.store.bytes_read();
         for unit in &group.units {
-            outcomes.push(self.executor.run_unit(unit, savepoints, &self.watchers)?);
+            outcomes.push(self.executor.run_unit(unit, on_savepoint, &self.watchers)?);
+            let read = self.executor.transaction.store.bytes_read() - begun;
+            if read > limits::GROUP_READ_BYTES {
+                // Other callers wait, and the undo images of one group are one value for each table.
+                break;
+            }
         }
         self.scheduler.at_fault_point(FaultPoint::Ran);
         let to = self.executor.chain.seq;

@@ -94,6 +94,8 @@ pub struct Store {
     timelines: Timelines,
     /// The number of the first use of a segment by this opening.
     first_round: u64,
+    /// Device and number of the database file; `None` on another disk than the system's.
+    file: Option<(u64, u64)>,
     _lock: Lock,
 }
 
@@ -147,6 +149,10 @@ impl Store {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         set_up_file(&connection, &tuning).map_err(|why| broken(path, why))?;
+        if makes_files {
+            // Another user may have made the WAL just before SQLite did. Nothing is written to it before this.
+            check_companions(path).map_err(|why| broken(path, why))?;
+        }
         let journal = recover_journal(&mut connection, path, &*tuning.disk)?;
         // Its transaction is synced, with all that the WAL holds.
         let timelines =
@@ -159,13 +165,20 @@ impl Store {
             migrate::meta(&connection, "log_id").map_err(|why| broken(path, why.into()))?;
         let log_id = log_id.ok_or_else(|| OpenError::NotOurs(path.to_owned()))?;
         let path = path.to_owned();
-        Ok(Store { path, layout, tuning, log_id, timelines, first_round, _lock: lock })
+        let file = if makes_files { private::identity(&path) } else { None };
+        Ok(Store { path, layout, tuning, log_id, timelines, first_round, file, _lock: lock })
     }
 
     /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the path still names the file that is open: it can be removed or replaced meanwhile.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.file.is_none_or(|file| private::identity(&self.path) == Some(file))
     }
 
     /// The tables of the file.
@@ -386,10 +399,18 @@ fn open_read_only_on(path: &Path, disk: &dyn Disk) -> Result<Connection, OpenErr
     Ok(connection)
 }
 
+/// Refuses files of other users; see [`private::check_companions`].
+fn check_companions(path: &Path) -> Result<(), StoreError> {
+    private::check_companions(path).map_err(|why| StoreError::Io(why.to_string()))
+}
+
 fn connect(path: &Path, flags: OpenFlags, disk: &dyn Disk) -> Result<Connection, StoreError> {
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match disk.vfs() {
-        None => Connection::open_with_flags(path, flags)?,
+        None => {
+            check_companions(path)?;
+            Connection::open_with_flags(path, flags)?
+        }
         Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs)?,
     };
     connection.set_prepared_statement_cache_capacity(512);

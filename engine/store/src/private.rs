@@ -2,7 +2,7 @@
 //! and a file that other users can read causes a warning. SQLite gives the WAL, its index and a
 //! journal the mode of the database.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -91,6 +91,11 @@ fn checked_lock(file: File) -> io::Result<File> {
     ))
 }
 
+/// The device and the number of a file.
+pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// Whether only the user of this process can read and write a file.
 pub(crate) fn is_private(file: &File) -> io::Result<bool> {
     let meta = file.metadata()?;
@@ -100,30 +105,60 @@ pub(crate) fn is_private(file: &File) -> io::Result<bool> {
 /// Refuses a segment of a journal that another user may have put beside a database: its records would become rows.
 ///
 /// # Errors
-/// `InvalidData` for a segment that is no regular file, belongs to another user than the database, or is writable by
-/// more users; and the errors of the system.
+/// As [`check_companions`], and a segment that is too large.
 pub(crate) fn check_segment(database: &Path, segment: &Path) -> io::Result<()> {
     let meta = fs::symlink_metadata(segment)?;
-    let invalid = |what: &str| {
-        let text = format!("{}: {what}", segment.display());
-        Err(io::Error::new(io::ErrorKind::InvalidData, text))
-    };
-    if !meta.is_file() {
-        return invalid("a segment of the journal is not a regular file");
-    }
     if meta.len() > SEGMENT_BYTES {
-        return invalid("a segment of the journal is too large");
+        return Err(foreign(segment, "is too large for a segment of the journal"));
     }
-    let database = fs::metadata(database).ok();
-    let is_owner = |uid: u32| uid == meta.uid();
-    if !(is_owner(geteuid().as_raw()) || database.as_ref().is_some_and(|it| is_owner(it.uid()))) {
-        return invalid("a segment of the journal belongs to another user than the database");
-    }
-    let writers = database.map_or(0, |it| it.mode() & 0o022);
-    if meta.mode() & 0o022 & !writers != 0 {
-        return invalid("other users can write a segment of the journal");
+    check_writers(database, segment, &meta)
+}
+
+/// Refuses files of SQLite that another user may have put beside a database: SQLite would copy the pages of a WAL or a
+/// rollback journal into the database, and the user could read what is written to them.
+///
+/// # Errors
+/// `InvalidData` for a file that is no regular file, that belongs to a user who cannot write the database, or that more
+/// users can write; and the errors of the system.
+pub(crate) fn check_companions(database: &Path) -> io::Result<()> {
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let path = beside(database, suffix);
+        match fs::symlink_metadata(&path) {
+            Ok(meta) => check_writers(database, &path, &meta)?,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            Err(why) => return Err(why),
+        }
     }
     Ok(())
+}
+
+fn check_writers(database: &Path, path: &Path, meta: &Metadata) -> io::Result<()> {
+    if !meta.is_file() {
+        return Err(foreign(path, "is not a regular file"));
+    }
+    if !is_of_writer(database, meta) {
+        return Err(foreign(path, "belongs to a user who cannot write the database"));
+    }
+    let writers = fs::metadata(database).map_or(0, |it| it.mode() & 0o022);
+    if meta.mode() & 0o022 & !writers != 0 {
+        return Err(foreign(path, "can be written by users who cannot write the database"));
+    }
+    Ok(())
+}
+
+/// Whether the owner of a file is the user of this process, or can write the database.
+fn is_of_writer(database: &Path, meta: &Metadata) -> bool {
+    meta.uid() == geteuid().as_raw()
+        || fs::metadata(database).is_ok_and(|database| {
+            database.uid() == meta.uid()
+                || (database.mode() & 0o020 != 0 && database.gid() == meta.gid())
+                || database.mode() & 0o002 != 0
+        })
+}
+
+fn foreign(path: &Path, what: &str) -> io::Error {
+    let text = format!("{} {what}; if no process uses it, remove it", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// Makes a file accessible to its owner only.
@@ -132,16 +167,23 @@ pub(crate) fn restrict(file: &File) -> io::Result<()> {
 }
 
 /// Opens the lock file beside a database. A symlink is refused: it could create or lock any file.
-pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+pub(crate) fn open_lock(database: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(lock_flags());
-    let path = beside(path, "-lock");
+    let path = beside(database, "-lock");
     match options.clone().create_new(true).mode(OWNER).open(&path) {
         Ok(file) => {
             file.set_permissions(Permissions::from_mode(OWNER))?;
             Ok(file)
         }
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => checked_lock(options.open(path)?),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
+            let file = checked_lock(options.open(&path)?)?;
+            // Its owner could replace it, and a second process would then lock another file.
+            match is_of_writer(database, &file.metadata()?) {
+                true => Ok(file),
+                false => Err(foreign(&path, "belongs to a user who cannot write the database")),
+            }
+        }
         Err(why) => Err(why),
     }
 }

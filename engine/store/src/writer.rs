@@ -86,6 +86,8 @@ pub struct Writer {
     interrupt: Interrupt,
     /// Steps of all statements so far.
     steps: Cell<u64>,
+    /// Bytes of the rows that were read so far.
+    bytes_read: Cell<u64>,
     /// The open group.
     group: RefCell<Option<OpenGroup>>,
 }
@@ -105,7 +107,14 @@ impl Writer {
         let tables = tables.map(|table| (table.name, TableSql::new(table))).collect();
         // The undo images of one commit are one value, so the limit is SQLite's maximum.
         let interrupt = functions::install(&mut connection, usize::MAX)?;
-        Ok(Writer { connection, tables, interrupt, steps: Cell::new(0), group: RefCell::default() })
+        Ok(Writer {
+            connection,
+            tables,
+            interrupt,
+            steps: Cell::default(),
+            bytes_read: Cell::default(),
+            group: RefCell::default(),
+        })
     }
 
     /// Steps of SQLite's virtual machine of all statements so far. They measure the cost of a call
@@ -113,6 +122,18 @@ impl Writer {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps.get()
+    }
+
+    /// Bytes of the rows that [`Writer::get`] and [`Writer::find`] have read so far. With the steps they measure how long
+    /// calls block others, and how much memory they take.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.get()
+    }
+
+    fn count_bytes(&self, row: &[Value]) {
+        let bytes: usize = row.iter().map(Value::size).sum();
+        self.bytes_read.set(self.bytes_read.get() + bytes as u64);
     }
 
     fn count(&self, steps: u64) {
@@ -325,7 +346,9 @@ impl Writer {
         let found = rows.next()?.map(|row| cell::read_row(row, table.columns.len())).transpose();
         drop(rows);
         self.count_of(&statement);
-        Ok(found?)
+        let found: Option<Row> = found?;
+        found.iter().for_each(|row| self.count_bytes(row));
+        Ok(found)
     }
 
     /// The rows of `SELECT * FROM table <clause>`.
@@ -340,7 +363,10 @@ impl Writer {
     ) -> Result<Vec<Row>, StoreError> {
         let mut found = Vec::new();
         let sql = format!("SELECT * FROM {} {clause}", table.name);
-        self.run(&sql, params, &mut |row| found.push(row.into()))?;
+        self.run(&sql, params, &mut |row| {
+            self.count_bytes(row);
+            found.push(row.into());
+        })?;
         Ok(found)
     }
 

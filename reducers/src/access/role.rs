@@ -60,10 +60,12 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "claim_next_run",
             "heartbeat_run",
             "record_run",
+            "reserve_usage",
             "wait_run",
             "finish_run",
             "abort_run",
             "start_child_run",
+            "withhold_answer",
         ],
     ),
     (

@@ -4,9 +4,9 @@ use abide_schema::{Abort, Code, Context, Micros, Refusal, limits, reducer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{NewRunEvent, Run, RunStatus, find, save, tell_all};
+use super::{NewRunEvent, Run, RunStatus, find, missing, save, tell_all};
 use crate::waiting::{self, QueueHead};
-use crate::{check, delegation, lease};
+use crate::{budget, check, delegation, lease};
 
 /// The consumption of a model's answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -164,6 +164,9 @@ pub fn record_run(
     }
     if let Some(spent) = spent {
         add(&mut run, &spent)?;
+        let reported = spent.input_tokens.zip(spent.output_tokens);
+        let tokens = reported.map(|(input, output)| input + output);
+        budget::settle(ctx, &run, tokens, spent.cost_micros)?;
     }
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     save(ctx, run)
@@ -201,12 +204,24 @@ pub fn lapse_run(
     }
     run.driver = None;
     run.lease_expires_at = None;
+    budget::release(ctx, &run)?;
     save(ctx, run)
 }
 
 /// Loads a run, if the caller holds it with this token.
 pub(crate) fn held(ctx: &mut Context<'_>, id: &str, fencing_token: i64) -> Result<Run, Abort> {
-    let run = find(ctx, id)?;
+    let run = held_quietly(ctx, id, fencing_token)?;
+    ctx.about(&run.session_id);
+    Ok(run)
+}
+
+/// The same, but the event does not name the session.
+pub(crate) fn held_quietly(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: i64,
+) -> Result<Run, Abort> {
+    let run = ctx.get::<Run>(id)?.ok_or_else(|| missing(id))?;
     let driven = run.status == RunStatus::Running && run.driver.is_some();
     // The current claim's token determines the holder: the given token could be any event of the caller.
     let holder = match run.fencing_token {

@@ -8,7 +8,7 @@ use super::drive::held;
 use super::stop::{ABORTED, ABORTED_MESSAGE, fail, stop_alone, stop_delegated_at_once};
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, save, status, tell, tell_all};
 use crate::cleanup::{self, Task};
-use crate::{check, delegation, lease};
+use crate::{budget, check, delegation, lease};
 
 /// How a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
@@ -37,6 +37,7 @@ pub fn finish_run(
         return Ok(ReducerResult::Duplicate(ended.seq, ended));
     }
     let mut run = held(ctx, &id, fencing_token)?;
+    budget::release(ctx, &run)?;
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     match (end, code) {
         (RunEnd::Done, None) => {
@@ -63,16 +64,19 @@ pub fn finish_run(
             return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
         }
     }
+    if cleanup::is_former(ctx) {
+        stop_delegated_at_once(ctx, &run)?;
+        return save(ctx, run).map(ReducerResult::Fresh);
+    }
+    // Saved first: the runs that it delegated report to active runs only.
+    let run = save(ctx, run)?;
     stop_delegated(ctx, &run)?;
-    save(ctx, run).map(ReducerResult::Fresh)
+    Ok(ReducerResult::Fresh(run))
 }
 
 /// Aborts all active descendants of a run by a cleanup. An ended or aborted run delegates nothing more, nor do its
 /// descendants, so none is missed.
 fn stop_delegated(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
-    if cleanup::is_former(ctx) {
-        return stop_delegated_at_once(ctx, run);
-    }
     // The call that marked the run has started their cleanup.
     if run.abort_requested_at.is_some() || !delegation::delegates(ctx, &run.id)? {
         return Ok(());

@@ -49,7 +49,9 @@ pub enum RunEventKind {
     Delegation,
     /// `{tool_call_id, tool_name, args, session_id, action_requests}`: a decision is required. Ends a turn.
     Interrupt,
-    /// `{status}`: `thinking`, `idle`, or what the run waits for.
+    /// `{status}`: `thinking`, `idle`, or what the run waits for. `{status: "delegating", child}`: an event of a run
+    /// that this one delegated, directly or indirectly. `child` is `{run_id, session_id, agent, number, turn, event,
+    /// data}`, with the kind of the event in `event`.
     Status,
     /// `{input_tokens, output_tokens, estimated_cost, provider, model, completeness}`.
     Usage,
@@ -198,7 +200,7 @@ pub(crate) fn find(ctx: &mut Context<'_>, id: &str) -> Result<Run, Abort> {
     Ok(run)
 }
 
-fn missing(id: &str) -> Refusal {
+pub(crate) fn missing(id: &str) -> Refusal {
     Refusal::new(Code::NotFound, format!("there is no run {id}"))
         .hint("SELECT id, session_id, status FROM runs  lists them")
 }
@@ -231,6 +233,19 @@ fn add_event(
     kind: RunEventKind,
     data: JsonValue,
 ) -> Result<(), Abort> {
+    insert_event(ctx, run, kind, Json::of(&data))?;
+    match &run.parent_id {
+        Some(parent) if !is_former(ctx) => tell_above(ctx, run, parent.clone(), kind, data),
+        _ => Ok(()),
+    }
+}
+
+fn insert_event(
+    ctx: &mut Context<'_>,
+    run: &mut Run,
+    kind: RunEventKind,
+    data: Json,
+) -> Result<(), Abort> {
     run.events += 1;
     let (created_at, seq) = (ctx.now, ctx.seq);
     let event = ctx.insert(RunEvent {
@@ -240,11 +255,47 @@ fn add_event(
         number: run.events,
         turn: run.turn,
         kind,
-        data: Json::from(data),
+        data,
         created_at,
         seq,
     });
     event.map(drop)
+}
+
+/// Copies an event of a delegated run to the active runs above it, as a status that names the run.
+fn tell_above(
+    ctx: &mut Context<'_>,
+    run: &Run,
+    parent: String,
+    kind: RunEventKind,
+    data: JsonValue,
+) -> Result<(), Abort> {
+    let child = json!({"run_id": run.id, "session_id": run.session_id, "agent": run.agent,
+        "number": run.events, "turn": run.turn, "event": kind, "data": data});
+    let copy = Json::from(json!({"status": DELEGATING, "child": child}));
+    ctx.without_policies(|ctx| {
+        let (mut above, mut height) = (Some(parent), 0);
+        while let Some(id) = above
+            && height < limits::DELEGATION_DEPTH
+        {
+            // A run that is being aborted stops the runs below it, and does not report that.
+            let reports = |run: &Run| !run.status.is_terminal() && run.abort_requested_at.is_none();
+            let Some(mut run) = ctx.get::<Run>(&id)?.filter(reports) else { break };
+            insert_event(ctx, &mut run, RunEventKind::Status, copy.clone())?;
+            above = save(ctx, run)?.parent_id;
+            height += 1;
+        }
+        Ok(())
+    })
+}
+
+/// The status of a run that reports an event of a run that it delegated.
+const DELEGATING: &str = "delegating";
+
+/// Whether the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself, had only the
+/// time limit that its parent was started with, and did not make its parent wait.
+pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before("run", 4)
 }
 
 /// Adds a driver's events; the events that end a turn are not allowed here.

@@ -4,10 +4,10 @@
 use abide_schema::{Abort, Context};
 use serde_json::json;
 
-use super::{Run, RunEventKind, RunStatus, active, save, status, tell};
+use super::{Run, RunEventKind, RunStatus, active, save, status, tell, wait};
 use crate::cleanup::{self, Task};
-use crate::delegation;
 use crate::session::{self, Session, SessionStatus};
+use crate::{budget, delegation};
 
 /// Version 3: an abort of a waiting run activates its session. The tables do not change.
 pub(super) const WAKE_SESSIONS: &str = "SELECT 1";
@@ -82,6 +82,7 @@ pub(crate) fn stop(
     if run.driver.is_some() {
         run.reason = reason.map(str::to_owned);
     } else {
+        budget::release(ctx, &run)?;
         if run.status == RunStatus::Waiting {
             // The turn has ended with its interrupt; the end of the run is reported in a new turn.
             run.turn += 1;
@@ -91,7 +92,12 @@ pub(crate) fn stop(
     if cleanup::is_former(ctx) {
         stop_delegated_at_once(ctx, &run)?;
     }
-    save(ctx, run)
+    let has_ended = run.status.is_terminal();
+    let run = save(ctx, run)?;
+    if has_ended {
+        wait::wake_above(ctx, &run)?;
+    }
+    Ok(run)
 }
 
 /// Ends a run with an error. The caller saves it.

@@ -4,7 +4,7 @@ use abide_schema::{Abort, Context, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
 use super::drive::held;
-use super::{Run, RunEventKind, RunStatus, save, status, tell};
+use super::{Run, RunEventKind, RunStatus, is_former, save, status, tell};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
 
@@ -20,7 +20,11 @@ pub fn wait_run(
     let mut run = held(ctx, &id, fencing_token)?;
     let session = session::find(ctx, &run.session_id)?;
     let rests = session.status == SessionStatus::Suspended;
-    let reason = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));
+    let own = awaited(ctx, &session)?.or_else(|| rests.then(|| RESUME.to_owned()));
+    let reason = match own {
+        Some(own) => Some(own),
+        None => awaited_below(ctx, &run)?,
+    };
     let Some(reason) = reason else { return Ok(run) };
     tell(ctx, &mut run, RunEventKind::Interrupt, JsonValue::Object(interrupt))?;
     if session.status == SessionStatus::Active {
@@ -50,6 +54,36 @@ fn awaited(ctx: &mut Context<'_>, session: &Session) -> Result<Option<String>, A
     })
 }
 
+/// What a run has to wait for because a run that it delegated waits, if one does.
+fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abort> {
+    if is_former(ctx) {
+        return Ok(None);
+    }
+    let waiting = "WHERE status = 'waiting' AND id IN
+        (SELECT run_id FROM delegations WHERE parent_id = ?1) ORDER BY id LIMIT 1";
+    let params = [Value::from(run.id.as_str())];
+    let below = ctx.without_policies(|ctx| ctx.find::<Run>(waiting, &params))?;
+    Ok(below.into_iter().next().map(|below| match below.reason.as_deref() {
+        // Its own session would have to be resumed.
+        None | Some(RESUME) => DELEGATION.to_owned(),
+        Some(reason) => reason.to_owned(),
+    }))
+}
+
+/// What a run waits for while the session of a run that it delegated is suspended.
+const DELEGATION: &str = "delegation";
+
+/// Continues the runs above a run that no longer waits: their drivers look at what else they wait for.
+pub(super) fn wake_above(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
+    let Some(parent_id) = run.parent_id.as_ref().filter(|_| !is_former(ctx)) else {
+        return Ok(());
+    };
+    ctx.without_policies(|ctx| match ctx.get::<Run>(parent_id)? {
+        Some(parent) if parent.status == RunStatus::Waiting => go_on(ctx, &parent.session_id),
+        _ => Ok(()),
+    })
+}
+
 /// Continues a session's run if the last thing that it waited for has arrived, whether
 /// the caller can see the run or not.
 pub(crate) fn wake(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
@@ -75,5 +109,6 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
     run.reason = None;
     run.turn += 1;
     status(ctx, &mut run, "resuming")?;
-    save(ctx, run).map(drop)
+    let run = save(ctx, run)?;
+    wake_above(ctx, &run)
 }

@@ -110,7 +110,7 @@ fn calls(
 }
 
 /// A reducer call without its null arguments.
-fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
+pub(super) fn call(reducer: &str, mut args: JsonValue) -> BatchCall {
     if let Some(args) = args.as_object_mut() {
         args.retain(|_, value| !value.is_null());
     }
@@ -169,7 +169,11 @@ pub(super) async fn abort(
 }
 
 /// A run by its id, as an object of its columns.
-async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<(Seq, JsonValue), Refusal> {
+pub(super) async fn find(
+    engine: &Engine,
+    by: &Caller,
+    id: &str,
+) -> Result<(Seq, JsonValue), Refusal> {
     let sql = "SELECT * FROM runs WHERE id = :id";
     let query = async |id: &str| {
         let params = Map::from_iter([("id".to_owned(), json!(id))]);
@@ -208,7 +212,7 @@ fn segment(id: &str) -> String {
     id.bytes().map(escaped).collect()
 }
 
-fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
+pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
     let refused = |_| Refusal::new(Code::NotFound, format!("the {what}'s name is not UTF-8"));
     id.map(|Path(id)| id).map_err(refused)
 }

@@ -13,7 +13,7 @@ use crate::tokens::{TokenServer, token};
 const START: &str = "/v1/agents/clerk/runs";
 
 /// A server with the agent `clerk`.
-async fn with_clerk() -> TestServer {
+pub(crate) async fn with_clerk() -> TestServer {
     let server = server().await;
     assert_eq!(server.post("/agents", r#"{"name": "clerk"}"#).await.status, 201);
     server
@@ -26,26 +26,26 @@ async fn start(server: &TestServer, body: &JsonValue) -> Response {
 }
 
 /// A call by an unrestricted driver.
-async fn local(server: &TestServer, reducer: &str, args: JsonValue) -> JsonValue {
+pub(crate) async fn local(server: &TestServer, reducer: &str, args: JsonValue) -> JsonValue {
     let done = server.engine.call(&Caller::local(), reducer, &args, None).await;
     let done = done.unwrap_or_else(|why| panic!("{reducer} {args}: {why}"));
     serde_json::from_str(&done.result).expect("it is JSON")
 }
 
 /// Claims a run; returns its fencing token.
-async fn claim(server: &TestServer, id: &str) -> JsonValue {
+pub(crate) async fn claim(server: &TestServer, id: &str) -> JsonValue {
     let args = json!({"id": id, "driver": "d", "lease_ms": 60_000});
     local(server, "claim_run", args).await["fencing_token"].clone()
 }
 
-async fn say(server: &TestServer, id: &str, fencing: &JsonValue, words: &[&str]) {
+pub(crate) async fn say(server: &TestServer, id: &str, fencing: &JsonValue, words: &[&str]) {
     let told = words.iter().map(|word| json!({"kind": "token", "data": {"content": word}}));
     let events: Vec<JsonValue> = told.collect();
     let args = json!({"id": id, "fencing_token": fencing, "events": events});
     local(server, "record_run", args).await;
 }
 
-async fn finish(server: &TestServer, id: &str, fencing: &JsonValue) {
+pub(crate) async fn finish(server: &TestServer, id: &str, fencing: &JsonValue) {
     let args =
         json!({"id": id, "fencing_token": fencing, "end": "done", "output": {"content": "x"}});
     local(server, "finish_run", args).await;

@@ -91,10 +91,11 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: claim_next_run: there is no argument nonsense (hint: claim_next_run takes driver, lease_ms)
             refused bad_arguments: heartbeat_run: there is no argument nonsense (hint: heartbeat_run takes id, fencing_token, lease_ms)
             refused bad_arguments: record_run: there is no argument nonsense (hint: record_run takes id, fencing_token, events?, spent?, lease_ms?)
+            refused bad_arguments: reserve_usage: there is no argument nonsense (hint: reserve_usage takes id, fencing_token, tokens, cost_micros?)
             refused bad_arguments: wait_run: there is no argument nonsense (hint: wait_run takes id, fencing_token, interrupt)
             refused bad_arguments: finish_run: there is no argument nonsense (hint: finish_run takes id, fencing_token, end, output?, code?, message?, events?)
             refused bad_arguments: abort_run: there is no argument nonsense (hint: abort_run takes id, reason?)
-            refused bad_arguments: start_child_run: there is no argument nonsense (hint: start_child_run takes call_id, fencing_token, agent, input)
+            refused bad_arguments: start_child_run: there is no argument nonsense (hint: start_child_run takes call_id, fencing_token, agent, input, deadline_ms?)
             refused bad_arguments: set_timer: there is no argument nonsense (hint: set_timer takes in_ms?, due_at?, id?, session_id?, name?, message?, resume?, data?)
             refused bad_arguments: cancel_timer: there is no argument nonsense (hint: cancel_timer takes id)
             refused bad_arguments: set_policy: there is no argument nonsense (hint: set_policy takes table, role, condition?, hidden?, name?)
@@ -109,6 +110,7 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: revoke_token: there is no argument nonsense (hint: revoke_token takes id)
             refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?)
             refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?)
+            refused bad_arguments: withhold_answer: there is no argument nonsense (hint: withhold_answer takes id, fencing_token, iteration, original)
         "#]],
     );
 }

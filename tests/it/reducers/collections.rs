@@ -130,6 +130,9 @@ fn a_late_writer_is_fenced_off() {
         write_entries collection_id=t1 puts=[{"key":"a","data":3}] as=ann
         delete_entries collection_id=t1 prefix=null as=ann
         sql SELECT data FROM entries
+        delete_entries collection_id=t1 prefix=null fencing_token=6 as=bob
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=3 as=ann
+        sql SELECT (SELECT count(*) FROM entries), fencing_token FROM collections
         "#,
         expect![[r#"
             seq 1 {name: work, version: 1, effect: idempotent}
@@ -144,6 +147,51 @@ fn a_late_writer_is_fenced_off() {
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             ("2")
+            seq 9 {}
+            refused lease_lost: collection t1 has been written with a newer fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            (0, 6)
+        "#]],
+    );
+}
+
+/// A key can occur more than once in a call: the changes are made in order, deletions first.
+#[test]
+fn the_changes_of_a_call_see_each_other() {
+    check(
+        r#"
+        write_entries collection_id=t1 puts=[{"key":"a","data":1}]
+        write_entries collection_id=t1 deletes=["a","a"] puts=[{"key":"a","data":2,"expected_seq":0},{"key":"a","data":3,"expected_seq":2},{"key":"b","data":4},{"key":"b","data":5,"keep":true}]
+        write_entries collection_id=t1 deletes=["a"] puts=[{"key":"a","data":6,"expected_seq":2}]
+        sql SELECT key, data, seq FROM entries ORDER BY key
+        "#,
+        expect![[r#"
+            seq 1 {}
+            seq 2 {}
+            refused conflict: there is no entry a (hint: read it again and retry the change)
+            ("a", "3", 2) ("b", "4", 2)
+        "#]],
+    );
+}
+
+/// The foreign key of the hidden entries is checked at the end of a group: a batch deleted the collection and created it
+/// again as one whose entries are visible.
+#[test]
+fn a_collection_with_hidden_entries_is_kept() {
+    check(
+        r#"
+        who ann agent
+        set_policy table=entries role=agent condition="EXISTS (SELECT 1 FROM collections c WHERE c.id = collection_id AND c.kind = 'public')"
+        write_entries collection_id=pay kind=secret puts=[{"key":"a","data":1}]
+        delete_entries collection_id=pay prefix=null as=ann
+        batch as=ann: delete_entries collection_id=pay prefix=null | write_entries collection_id=pay kind=public puts=[{"key":"x","data":1}]
+        sql SELECT (SELECT count(*) FROM entries), kind FROM collections
+        "#,
+        expect![[r#"
+            seq 1 {name: default}
+            seq 2 {}
+            seq 3 {}
+            refused denied: call 2 of the batch (write_entries): no policy permits the role agent this row of entries (hint: policies apply to writes as well as reads)
+            (1, "secret")
         "#]],
     );
 }

@@ -386,3 +386,183 @@ fn runs_of_another_scope_are_not_found() {
         "#]],
     );
 }
+
+/// Usage is reserved in the budgets of a run and of the runs above it, and settled with what was reported.
+#[test]
+fn usage_is_reserved_before_a_model_is_asked() {
+    check(
+        r#"
+        register_tool name=task
+        register_agent name=lead definition={"limits":{"tokens":100,"cost_usd":0.001}}
+        register_agent name=clerk definition={} mode=subagent
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=task arguments={} run_id=r1 run_fencing_token=6 claim_lease_ms=1000
+        start_child_run call_id=r1~1 fencing_token=7 agent=clerk input=x
+        claim_run id=r1~1~run driver=d lease_ms=1000
+        reserve_usage id=r1 fencing_token=6 tokens=-1
+        reserve_usage id=r1 fencing_token=6 tokens=60 cost_micros=10
+        reserve_usage id=r1~1~run fencing_token=9 tokens=50
+        reserve_usage id=r1~1~run fencing_token=9 tokens=40
+        reserve_usage id=r1~1~run fencing_token=9 tokens=30
+        sql SELECT run_id, tokens, cost_micros FROM reservations ORDER BY 1
+        sql SELECT run_id, token_limit, cost_limit_micros, tokens, cost_micros, reserved_tokens, reserved_cost_micros FROM run_budgets
+        record_run id=r1~1~run fencing_token=9 spent={"iteration":true,"input_tokens":20,"output_tokens":5,"cost_micros":7}
+        record_run id=r1 fencing_token=6 spent={"iteration":true}
+        sql SELECT run_id, token_limit, cost_limit_micros, tokens, cost_micros, reserved_tokens, reserved_cost_micros FROM run_budgets
+        reserve_usage id=r1~1~run fencing_token=9 tokens=500
+        record_run id=r1~1~run fencing_token=9 spent={"iteration":true,"input_tokens":20,"output_tokens":5}
+        reserve_usage id=r1~1~run fencing_token=9 tokens=1
+        finish_run id=r1~1~run fencing_token=9 end=failed code=token_limit
+        sql SELECT count(*) FROM reservations
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: task, version: 1, effect: at_most_once}
+            seq 2 {name: lead, revision: 1, mode: primary}
+            seq 3 {name: clerk, revision: 1, mode: subagent}
+            seq 4 {id: s1, status: created}
+            seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+            seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+            refused bad_arguments: tokens is -1, not between 0 and 4294967295
+            seq 10 {}
+            refused overloaded: of the 100 tokens that run r1 has left, 60 are reserved (hint: reserve again when run_budgets has changed)
+            seq 11 {}
+            seq 12 {}
+            ("r1", 60, 10) ("r1~1~run", 30, 0)
+            ("r1", 100, 1000, 0, 0, 90, 10)
+            seq 13 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+            seq 14 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 0, events: 3, fencing_token: 6, lease_expires_at: 14:00:01}
+            ("r1", 100, 1000, 85, 17, 0, 0)
+            seq 15 {}
+            seq 16 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 2, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+            refused limit_exceeded: run r1 has reached its limit of 100 tokens (hint: limits.tokens and limits.cost_usd of its agent include delegated runs)
+            seq 17 {id: r1~1~run, revision: 1, status: failed, turn: 1, iterations: 2, tool_calls: 0, events: 3, fencing_token: 9, parent_id: r1, error_code: token_limit, error_message: token_limit}
+            (0)
+            the same up to 17
+        "#]],
+    );
+}
+
+#[test]
+fn a_reservation_ends_with_the_lease_of_its_run() {
+    check(
+        r#"
+        register_agent name=lead definition={"limits":{"tokens":100}}
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        reserve_usage id=r1 fencing_token=4 tokens=60
+        reserve_usage id=r1 fencing_token=4 tokens=70
+        sql SELECT reserved_tokens FROM run_budgets
+        +1s
+        sql SELECT reserved_tokens, (SELECT count(*) FROM reservations) FROM run_budgets
+        reserve_usage id=r1 fencing_token=4 tokens=60
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {}
+            seq 6 {}
+            (70)
+            (0, 0)
+            refused lease_lost: run r1 is running and has no driver (hint: another driver may have claimed the run; stop, and claim it again to continue)
+        "#]],
+    );
+}
+
+/// The parent of a run that waits can wait, too; it continues when the child does.
+#[test]
+fn a_waiting_child_makes_its_parent_wait() {
+    check(
+        r#"
+        register_tool name=task effect=idempotent
+        register_tool name=pay needs_approval=true
+        register_agent name=lead definition={"limits":{"wall_clock_seconds":60}}
+        register_agent name=clerk definition={} mode=subagent
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=task arguments={} run_id=r1 run_fencing_token=7 claim_lease_ms=1000
+        start_child_run call_id=r1~1 fencing_token=8 agent=clerk input=x deadline_ms=90000
+        sql SELECT deadline_at - created_at FROM runs WHERE parent_id = 'r1'
+        claim_run id=r1~1~run driver=d lease_ms=1000
+        wait_run id=r1 fencing_token=7 interrupt={}
+        request_tool_call call_id=r1~1~run~1 session_id=r1~1 tool_name=pay arguments={} run_id=r1~1~run run_fencing_token=10
+        wait_run id=r1~1~run fencing_token=10 interrupt={}
+        wait_run id=r1 fencing_token=7 interrupt={}
+        sql SELECT id, status, reason, turn FROM runs ORDER BY id
+        sql SELECT id, status, reason FROM sessions ORDER BY id
+        decide_approval call_id=r1~1~run~1 decision=approve
+        sql SELECT id, status, reason, turn FROM runs ORDER BY id
+        sql SELECT number, kind, data FROM run_events WHERE run_id = 'r1' ORDER BY number
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: task, version: 1, effect: idempotent}
+            seq 2 {name: pay, version: 1, effect: at_most_once}
+            seq 3 {name: lead, revision: 1, mode: primary}
+            seq 4 {name: clerk, revision: 1, mode: subagent}
+            seq 5 {id: s1, status: created}
+            seq 6 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 7, lease_expires_at: 14:00:01}
+            seq 8 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 8, claimed_by: local, lease_expires_at: 14:00:01}
+            seq 9 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+            (60000000)
+            seq 10 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 10, lease_expires_at: 14:00:01, parent_id: r1}
+            seq 11 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 3, fencing_token: 7, lease_expires_at: 14:00:01}
+            seq 12 {call_id: r1~1~run~1, status: awaiting_approval, attempt: 0}
+            seq 13 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 10, parent_id: r1, reason: approval}
+            seq 14 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 7, reason: approval}
+            ("r1", "waiting", "approval", 1) ("r1~1~run", "waiting", "approval", 1)
+            ("r1~1", "suspended", "run r1~1~run waits for approval") ("s1", "suspended", "run r1 waits for approval")
+            seq 15 {id: ap#1, call_id: r1~1~run~1, status: approved, decided_by: local}
+            ("r1", "running", null, 2) ("r1~1~run", "running", null, 2)
+            (1, "status", "{\"status\":\"thinking\"}") (2, "delegation", "{\"from_agent\":\"lead\",\"run_id\":\"r1~1~run\",\"session_id\":\"r1~1\",\"task\":\"x\",\"to_agent\":\"clerk\"}") (3, "status", "{\"child\":{\"agent\":\"clerk\",\"data\":{\"status\":\"thinking\"},\"event\":\"status\",\"number\":1,\"run_id\":\"r1~1~run\",\"session_id\":\"r1~1\",\"turn\":1},\"status\":\"delegating\"}") (4, "status", "{\"child\":{\"agent\":\"clerk\",\"data\":{},\"event\":\"interrupt\",\"number\":2,\"run_id\":\"r1~1~run\",\"session_id\":\"r1~1\",\"turn\":1},\"status\":\"delegating\"}") (5, "interrupt", "{}") (6, "status", "{\"child\":{\"agent\":\"clerk\",\"data\":{\"status\":\"resuming\"},\"event\":\"status\",\"number\":3,\"run_id\":\"r1~1~run\",\"session_id\":\"r1~1\",\"turn\":2},\"status\":\"delegating\"}") (7, "status", "{\"status\":\"resuming\"}")
+            the same up to 15
+        "#]],
+    );
+}
+
+/// Only the holder of the run records it, and its event does not name the session: events of a session are visible to
+/// everyone in its scope.
+#[test]
+fn the_original_of_a_withheld_answer_is_not_in_the_events_of_its_session() {
+    check(
+        r#"
+        register_agent name=lead definition={}
+        create_session agent=lead id=s1 scope={"tenant":"a"}
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"swordfish"}
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"swordfish"}
+        withhold_answer id=r1 fencing_token=4 iteration=1 original={"text":"other"}
+        withhold_answer id=r1 fencing_token=3 iteration=2 original={"text":"other"}
+        sql SELECT session_id, arguments FROM events WHERE reducer = 'withhold_answer'
+        who tom app +* tenant=a
+        withhold_answer id=r1 fencing_token=4 iteration=2 original={"text":"other"} as=tom
+        sql SELECT run_id, iteration, original FROM withheld_answers
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created, scope: {"tenant":"a"}}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {}
+            seq 5 again {}
+            refused conflict: answer 1 of run r1 has another original (hint: the first original stands; record the next answer under its own number)
+            refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
+            (null, "{\"fencing_token\":4,\"id\":\"r1\",\"iteration\":1,\"original\":{\"text\":\"swordfish\"}}")
+            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            ("r1", 1, "{\"text\":\"swordfish\"}")
+            the same up to 6
+        "#]],
+    );
+}

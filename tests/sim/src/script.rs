@@ -201,8 +201,8 @@ impl ScriptRun<'_> {
     /// Runs: driven, abandoned by the driver, taken over, suspended, completed; and one that is
     /// aborted.
     fn runs(&mut self) -> ScriptResult {
-        let agent =
-            json!({"name": "support", "definition": {"system_prompt": "be kind"}, "mode": "all"});
+        let agent = json!({"name": "support", "mode": "all",
+            "definition": {"system_prompt": "be kind", "limits": {"tokens": 1_000}}});
         self.call("app", "register_agent", agent)?;
         let run = json!({"session_id": "s2", "id": "run1", "input": "where is it?"});
         self.call("app", "start_run", run)?;
@@ -210,9 +210,15 @@ impl ScriptRun<'_> {
         let token = token(&self.call("agent", "claim_run", claim)?);
         let beat = json!({"id": "run1", "fencing_token": token, "lease_ms": 1_000});
         self.call("agent", "heartbeat_run", beat)?;
+        let reserve = json!({"id": "run1", "fencing_token": token, "tokens": 100});
+        self.call("agent", "reserve_usage", reserve)?;
         let said = json!([{"kind": "token", "data": {"content": "z".repeat(2_000)}}]);
-        let record = json!({"id": "run1", "fencing_token": token, "events": said});
+        let record = json!({"id": "run1", "fencing_token": token, "events": said,
+            "spent": {"iteration": true, "input_tokens": 9, "output_tokens": 1}});
         self.call("agent", "record_run", record)?;
+        let withheld = json!({"id": "run1", "fencing_token": token, "iteration": 1,
+            "original": {"text": "it is at the depot"}});
+        self.call("agent", "withhold_answer", withheld)?;
         self.pass_ms(1_500)?;
         let next = json!({"driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_next_run", next)?);

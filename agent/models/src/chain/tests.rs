@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use tokio::time::Instant;
 
 use super::*;
-use crate::{ModelCall, ModelErrorKind, Script, answer_of};
+use crate::{ModelCall, ModelErrorKind, Script, StructuredOutput, answer_of};
 
 /// The behaviour of a provider at one attempt.
 #[derive(Clone)]
@@ -66,7 +66,12 @@ async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> Strin
     let asked = Arc::new(Mutex::new(Vec::new()));
     let candidates = candidates.into_iter().map(|(id, acts)| {
         let actor = Actor { id, acts: Mutex::new(acts), asked: Arc::clone(&asked) };
-        Resolved { provider: Arc::new(actor), model: format!("{id}-model"), price: None }
+        Resolved {
+            provider: Arc::new(actor),
+            model: format!("{id}-model"),
+            price: None,
+            structured_output: StructuredOutput::Native,
+        }
     });
     let chain = Chain::new(candidates.collect(), retry);
     let began = Instant::now();
@@ -232,7 +237,12 @@ async fn dropping_the_stream_cancels_the_delay() {
     let acts = Mutex::new(vec![Does::Refuses(50)]);
     let actor = Arc::new(Actor { id: "a", acts, asked: Arc::clone(&asked) });
     let chain = Chain::new(
-        vec![Resolved { provider: actor, model: "m".into(), price: None }],
+        vec![Resolved {
+            provider: actor,
+            model: "m".into(),
+            price: None,
+            structured_output: StructuredOutput::Native,
+        }],
         Retry::default(),
     );
     let mut stream = chain.stream(ModelRequest::default());
@@ -255,6 +265,7 @@ async fn an_answer_has_the_price_of_the_candidate_that_gave_it() {
             provider: Arc::new(Script::from_text(text).expect("it is a script")),
             model: "m".into(),
             price: Some(serde_json::from_value(price).expect("it is a price")),
+            structured_output: StructuredOutput::Native,
         }
     };
     let fails = "answers: [{ text: Hm., error: { kind: unauthorized } }]";

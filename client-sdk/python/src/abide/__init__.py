@@ -30,6 +30,7 @@ from .errors import (
     IncompatibleVersion,
     LeaseLost,
     LimitExceeded,
+    MalformedEntry,
     NotFound,
     Overloaded,
     ProtocolError,
@@ -38,6 +39,7 @@ from .errors import (
     ToolFailed,
     Unauthenticated,
     UnknownOutcome,
+    UntrustedEngine,
 )
 from .extras import MissingPackage
 from .records import Result
@@ -65,6 +67,7 @@ __all__ = [
     "IncompatibleVersion",
     "LeaseLost",
     "LimitExceeded",
+    "MalformedEntry",
     "MissingPackage",
     "NotFound",
     "Overloaded",
@@ -81,6 +84,7 @@ __all__ = [
     "ToolFailed",
     "Unauthenticated",
     "UnknownOutcome",
+    "UntrustedEngine",
     "Update",
     "Worker",
 ]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-import httpx
-
 from .connection import Connection
 from .dial import Address, Dial, dial
 from .engine import Engine
-from .errors import AbideError, BadRequest, ConnectionFailed, refusal
+from .errors import AbideError, BadRequest, ConnectionFailed, ProtocolError, member, reading
+from .http_get import get_json
 from .records import Result
 from .session import Session
 from .subscription import Subscription
@@ -105,7 +104,7 @@ class Calls:
             "request_id": request_id or new_request_id(),
         }
         frame = await self._client._ask(message, f"the call of {reducer}", deadline)
-        return Committed(frame["seq"], frame["duplicate"], frame.get("result"))
+        return Committed(member(frame, "seq", int), member(frame, "duplicate", bool), frame.get("result"))
 
 
 class Abide:
@@ -234,8 +233,11 @@ class Abide:
             "request_id": request_id or new_request_id(),
         }
         frame = await self._ask(message, f"the batch of {len(items)} calls", deadline)
-        results = [Committed(one["seq"], frame["duplicate"], one["result"]) for one in frame["results"]]
-        return Committed(frame["seq"], frame["duplicate"], results)
+        duplicate, answers = member(frame, "duplicate", bool), member(frame, "results", list)
+        if len(answers) != len(items):
+            raise ProtocolError(f"a batch of {len(items)} calls has {len(answers)} results")
+        results = [Committed(member(one, "seq", int), duplicate, one.get("result")) for one in answers]
+        return Committed(member(frame, "seq", int), duplicate, results)
 
     @overload
     async def sql(
@@ -274,8 +276,13 @@ class Abide:
         if as_of is not None:
             message["as_of"] = as_of
         frame = await self._ask(message, "the query", deadline)
-        cells = [decode_row(row) for row in frame["rows"]]
-        return Result(frame["seq"], tuple(frame["columns"]), cells, into)
+        with reading("the result of a query"):
+            columns = tuple(member(frame, "columns", list))
+            cells = [decode_row(row) for row in member(frame, "rows", list)]
+            if not all(type(name) is str for name in columns) or any(len(row) != len(columns) for row in cells):
+                raise ProtocolError("the rows of a result do not fit its columns")
+            seq = member(frame, "seq", int)
+        return Result(seq, columns, cells, into)
 
     @overload
     def subscribe(
@@ -337,21 +344,14 @@ class Abide:
         """The JSON document at a path of the server, such as `/v1/schema` or `/openapi.json`.
 
         Raises:
+            BadRequest: `path` is not a path of the server, such as a URL of another one.
             Refused: the server refuses it.
         """
         await self.start()
         address = self._address()
         if address is None:
             raise ConnectionFailed("the client is not connected", hint="await it first")
-        transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
-        async with httpx.AsyncClient(base_url=address.url, headers=address.headers(), transport=transport) as http:
-            try:
-                response = await http.get(path)
-            except httpx.HTTPError as why:
-                raise ConnectionFailed(f"{path} cannot be read: {why}") from why
-        if response.is_error:
-            raise refusal(response.json())
-        return response.json()
+        return await asyncio.to_thread(get_json, address, path)
 
     async def session(
         self,

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from .backoff import Backoff
 from .dial import Dial
-from .errors import AbideError, Closed, Overloaded, ProtocolError, TimedOut, copied, refusal
+from .errors import AbideError, Closed, Overloaded, TimedOut, copied, member, reading, refusal
 from .subscriptions import Subscriptions
 from .values import encode_message
 
@@ -169,6 +169,7 @@ class Connection:
                 self._last_error = None
                 self.reconnects += 1
         except AbideError as why:
+            _LOG.error("the client ends: %s", why)
             self._end(why)
         except Exception as why:
             _LOG.exception("the connection has failed")
@@ -246,7 +247,7 @@ class Connection:
 
     def _handle(self, text: str | bytes) -> None:
         """Dispatches a frame of the server."""
-        try:
+        with reading("a message of the server"):
             frame: Frame = json.loads(text)
             op = frame["op"]
             if op in ("result", "rows", "explanation"):
@@ -258,16 +259,13 @@ class Connection:
             elif op == "snapshot":
                 self.subscriptions.snapshot(frame)
             elif op == "progress":
-                self.subscriptions.progress(frame["seq"])
+                self.subscriptions.progress(member(frame, "seq", int))
             elif op == "rerun":
                 self.subscriptions.rerun(frame)
             elif op == "hello":
                 self.subscriptions.connected(frame.get("timeline"))
             elif op == "error":
                 self._refused(frame)
-        except (ValueError, KeyError, TypeError, AttributeError) as why:
-            _LOG.exception("cannot read a message of the server")
-            raise ProtocolError(f"cannot read a message: {why!r}") from why
         self._backoff.reset()
 
     def _refused(self, frame: Frame) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from . import peer
 from .errors import AbideError, BadRequest, ConnectionFailed, Denied, Unauthenticated, refusal
 
 SUBPROTOCOL = Subprotocol("abide.v1")
@@ -72,11 +73,18 @@ class Address:
         return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/ws"
 
 
+class _Connect(connect):
+    """Follows no redirect: the request has the token, and another path of the server speaks no other protocol."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 async def dial(address: Address) -> ClientConnection:
     """Opens a WebSocket.
 
     Raises:
-        ConnectionFailed: there is no server.
+        ConnectionFailed: there is no server, or another user listens at its Unix socket.
         Refused: the server rejects the credentials or the scope.
     """
     options: dict[str, Any] = {
@@ -91,8 +99,13 @@ async def dial(address: Address) -> ClientConnection:
     url = address.websocket_url()
     try:
         if address.socket is not None:
-            return await unix_connect(address.socket, uri=url, **options)
-        return await connect(url, proxy=None, **options)
+            socket = await peer.connect(address.socket)
+            try:
+                return await _Connect(url, unix=True, sock=socket, **options)
+            except BaseException:
+                socket.close()
+                raise
+        return await _Connect(url, proxy=None, **options)
     except InvalidStatus as why:
         raise _rejected(address, why) from why
     except (OSError, EOFError, InvalidHandshake, asyncio.TimeoutError) as why:
@@ -108,7 +121,7 @@ def _rejected(address: Address, why: InvalidStatus) -> AbideError:
     response = why.response
     try:
         problem = json.loads(response.body or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         problem = None
     if isinstance(problem, dict) and "code" in problem and "detail" in problem:
         return refusal(problem)

@@ -12,13 +12,12 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
 from .backoff import Backoff
 from .dial import SUBPROTOCOL, Address, dial
-from .errors import AbideError, ConnectionFailed, EngineNotFound, IncompatibleVersion, refusal
+from .errors import AbideError, ConnectionFailed, EngineNotFound, IncompatibleVersion, member, reading, refusal
 
 _ATTEMPTS = 5
 
@@ -70,7 +69,7 @@ class Engine:
                     self._address = await asyncio.to_thread(self._open)
                 return await dial(self._address)
             except ConnectionFailed:
-                # The engine was about to end, or it was killed.
+                # The engine was about to end, it was killed, or another user listens at its address.
                 self._address = None
                 if attempt == _ATTEMPTS:
                     raise
@@ -95,21 +94,21 @@ class Engine:
 
 
 def _read_address(line: bytes, path: str) -> Address:
+    failed = AbideError(f"the engine of {path} did not start", code="engine_failed", hint=f"run  abide open {path}  to see why")
     try:
-        said: dict[str, Any] = json.loads(line)
-    except ValueError as why:
-        raise AbideError(
-            f"the engine of {path} did not start",
-            code="engine_failed",
-            hint=f"run  abide open {path}  to see why",
-        ) from why
-    if "error" in said:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as why:
+        raise failed from why
+    if not isinstance(said, dict):
+        raise failed
+    if isinstance(said.get("error"), dict):
         raise refusal(said["error"])
     if said.get("protocol") != SUBPROTOCOL:
         raise IncompatibleVersion(
             f"the engine {said.get('version')} speaks {said.get('protocol')}, this package {SUBPROTOCOL}",
             hint="install a package and an engine of the same version",
         )
-    if "socket" in said:
-        return Address("http://localhost", socket=said["socket"])
-    return Address(said["url"], token=said.get("token"))
+    with reading("the answer of abide open"):
+        if "socket" in said:
+            return Address("http://localhost", socket=member(said, "socket", str))
+        return Address(member(said, "url", str), token=said.get("token"))

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_LONGEST_RETRY_MS = 3_600_000
+_SHORT = 200
 
 
 class AbideError(Exception):
@@ -74,6 +81,12 @@ class ConnectionFailed(AbideError):
     code = "unreachable"
 
 
+class UntrustedEngine(ConnectionFailed):
+    """The socket of the engine belongs to another user, or another user can replace it. Nothing was sent."""
+
+    code = "untrusted_engine"
+
+
 class TimedOut(AbideError):
     """There was no answer within the deadline. It is unknown whether the call took effect.
 
@@ -97,6 +110,15 @@ class ProtocolError(AbideError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, hint="use an SDK and a server of the same version")
+
+
+class MalformedEntry(AbideError):
+    """An entry that an adapter reads is none that it writes. Another caller of the scope may have written it."""
+
+    code = "malformed_entry"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, hint="delete the entry or its collection with delete_entries, or restrict who can write_entries")
 
 
 class IncompatibleVersion(AbideError):
@@ -169,11 +191,51 @@ _BY_CODE: dict[str, type[Refused]] = {
 
 
 def refusal(problem: dict[str, Any]) -> Refused:
-    """The error of a problem document or of an `error` message."""
+    """The error of a problem document or of an `error` message. Members of another type than expected are left out."""
     code = str(problem.get("code") or "internal")
     detail = str(problem.get("detail") or "the server gives no reason")
+    hint = problem.get("hint")
+    retry = problem.get("retry_after_ms")
     kind = _BY_CODE.get(code, Refused)
-    return kind(detail, code=code, hint=problem.get("hint"), retry_after_ms=problem.get("retry_after_ms"))
+    return kind(
+        detail,
+        code=code,
+        hint=hint if isinstance(hint, str) else None,
+        retry_after_ms=min(max(retry, 0), _LONGEST_RETRY_MS) if type(retry) is int else None,
+    )
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Reads what a server sent: any error that is none of this package means that it is malformed. `what` names it.
+
+    Raises:
+        ProtocolError: it is malformed.
+    """
+    try:
+        yield
+    except AbideError:
+        raise
+    except Exception as why:
+        raise ProtocolError(f"{what} is malformed: {short(why)}") from why
+
+
+def member(message: Any, name: str, kind: type[T]) -> T:
+    """A member of a message, which must have a type. A boolean is no integer.
+
+    Raises:
+        ProtocolError: there is none, or it has another type.
+    """
+    value = message.get(name) if isinstance(message, dict) else None
+    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise ProtocolError(f"a message has no valid {name!r}")
+
+
+def short(why: Exception) -> str:
+    """The type and the text of an error, at most 200 characters."""
+    text = f"{type(why).__name__}: {why}"
+    return text if len(text) <= _SHORT else text[:_SHORT] + "…"
 
 
 def copied(error: AbideError) -> AbideError:

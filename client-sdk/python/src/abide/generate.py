@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import keyword
 import os
 import re
 import sys
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .client import Abide
-from .errors import AbideError, NotFound
+from .errors import AbideError, NotFound, ProtocolError, reading
 
 Schema = Any
 
@@ -41,53 +43,140 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 '''
 
+# Names that the module uses itself.
+_USED = frozenset({"Abide", "Any", "Calls", "Committed", "ErrorCode", "Literal", "NotRequired", "TypeAlias", "TypedDict"})
+
 _CELLS = {"TEXT": "str", "INTEGER": "int", "REAL": "float", "BLOB": "bytes"}
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 
 def generate(schema: dict[str, Any], openapi: dict[str, Any]) -> str:
-    """The text of the module."""
-    schemas: dict[str, Schema] = openapi["components"]["schemas"]
-    parts = [_HEADER]
-    parts += [_row_class(table) for table in schema["tables"]]
-    codes = _error_codes(schemas)
-    if codes:
-        parts.append(f"ErrorCode: TypeAlias = {_literal(codes)}\n")
-    reducers = sorted(reducer["name"] for reducer in schema["reducers"])
-    parts += [_named(name, schemas[name]) for name in _reachable(reducers, schemas)]
-    parts.append(_calls_class(schema["reducers"], schemas))
-    return "\n\n".join(parts)
+    """The text of the module.
+
+    Every name and text of the server becomes an identifier, a string literal or a docstring, and no other code.
+
+    Raises:
+        ProtocolError: the documents are malformed, or two names would be the same in Python.
+    """
+    with reading("the schema of the server"):
+        json.dumps([schema, openapi], ensure_ascii=False).encode()  # Lone surrogates are no text.
+        return _Module(openapi["components"]["schemas"]).text(schema)
 
 
-def _row_class(table: dict[str, Any]) -> str:
-    lines = ["@dataclass(frozen=True, slots=True)", f"class {_class_name(table['name'])}Row:"]
-    lines.append(_doc(table.get("description") or f"A row of {table['name']}.", 1))
-    for column in table["columns"]:
-        kind = _CELLS.get(column["type"], "Any") + (" | None" if column["nullable"] else "")
-        lines.append(f"    {_field_name(column['name'])}: {kind}")
-        if column.get("description"):
-            json_text = " JSON text." if column.get("json") else ""
-            lines.append(_doc(column["description"] + json_text, 1))
-    return "\n".join(lines) + "\n"
+class _Module:
+    """The generated module, and the names in it."""
 
+    def __init__(self, schemas: dict[str, Schema]) -> None:
+        self._schemas = schemas
+        self._classes: dict[str, str] = {}
+        """What each class of the module is made of."""
 
-def _error_codes(schemas: dict[str, Schema]) -> list[str]:
-    problem = schemas.get("problem") or schemas.get("Problem") or {}
-    codes: list[str] = problem.get("properties", {}).get("code", {}).get("enum", [])
-    return codes
+    def text(self, schema: dict[str, Any]) -> str:
+        parts = [_HEADER]
+        parts += [self._row_class(table) for table in schema["tables"]]
+        codes = self._error_codes()
+        if codes:
+            parts.append(f"ErrorCode: TypeAlias = {_literal(codes)}\n")
+        reducers = sorted(_reducer_name(reducer) for reducer in schema["reducers"])
+        parts += [self._named(name, self._schemas[name]) for name in self._reachable(reducers)]
+        parts.append(self._calls_class(schema["reducers"]))
+        return "\n\n".join(parts)
 
+    def _define(self, class_name: str, source: str) -> str:
+        """Claims the name of a class."""
+        if class_name in _USED or class_name in self._classes:
+            other = self._classes.get(class_name, "the module itself")
+            raise ProtocolError(f"{source!r} and {other!r} both become the class {class_name}")
+        self._classes[class_name] = source
+        return class_name
 
-def _reachable(reducers: list[str], schemas: dict[str, Schema]) -> list[str]:
-    """The named types of arguments and results, those of the reducers themselves included where they are objects."""
-    found: set[str] = set()
-    stack = [f"{name}_{part}" for name in reducers for part in ("arguments", "result")]
-    while stack:
-        name = stack.pop()
-        if name in found or name not in schemas:
-            continue
-        found.add(name)
-        stack += _references(schemas[name])
-    return sorted(name for name in found if not name.endswith("_arguments"))
+    def _row_class(self, table: dict[str, Any]) -> str:
+        name = _text(table["name"])
+        lines = ["@dataclass(frozen=True, slots=True)", f"class {self._define(_class_name(name) + 'Row', name)}:"]
+        lines.append(_doc(table.get("description") or f"A row of {name}.", 1))
+        fields = _field_names(column["name"] for column in table["columns"])
+        for column in table["columns"]:
+            kind = _CELLS.get(_text(column["type"]), "Any") + (" | None" if column["nullable"] else "")
+            field = fields[column["name"]]
+            lines.append(f"    {field}: {kind}")
+            described = [f"The column {column['name']!r}."] if field != column["name"] else []
+            if column.get("description"):
+                described.append(_text(column["description"]) + (" JSON text." if column.get("json") else ""))
+            if described:
+                lines.append(_doc(" ".join(described), 1))
+        return "\n".join(lines) + "\n"
+
+    def _error_codes(self) -> list[str]:
+        problem = self._schemas.get("problem") or self._schemas.get("Problem") or {}
+        codes = problem.get("properties", {}).get("code", {}).get("enum", [])
+        return [_text(code) for code in codes]
+
+    def _reachable(self, reducers: list[str]) -> list[str]:
+        """The named types of arguments and results, those of the reducers themselves included where they are objects."""
+        found: set[str] = set()
+        stack = [f"{name}_{part}" for name in reducers for part in ("arguments", "result")]
+        while stack:
+            name = stack.pop()
+            if name in found or name not in self._schemas:
+                continue
+            found.add(name)
+            stack += _references(self._schemas[name])
+        return sorted(name for name in found if not name.endswith("_arguments"))
+
+    def _named(self, name: str, schema: Schema) -> str:
+        class_name = self._define(_class_name(name), name)
+        if not isinstance(schema, dict) or not schema.get("properties"):
+            return f"{class_name}: TypeAlias = {_type(schema)!r}\n"
+        properties: dict[str, Schema] = schema["properties"]
+        required = set(schema.get("required", ()))
+        kinds = {field: _type(kind) for field, kind in properties.items()}
+        kinds = {field: kind if field in required else f"NotRequired[{kind}]" for field, kind in kinds.items()}
+        if not all(map(_is_plain, kinds)):
+            members = ", ".join(f"{field!r}: {kind!r}" for field, kind in kinds.items())
+            return f"{class_name} = TypedDict({class_name!r}, {{{members}}})\n"
+        lines = [f"class {class_name}(TypedDict):"]
+        lines.append(_doc(schema.get("description") or f"The type {name}.", 1))
+        for field, kind in kinds.items():
+            lines.append(f"    {field}: {kind}")
+            described = properties[field]
+            if isinstance(described, dict) and described.get("description"):
+                lines.append(_doc(described["description"], 1))
+        return "\n".join(lines) + "\n"
+
+    def _calls_class(self, reducers: list[dict[str, Any]]) -> str:
+        lines = ["class Calls:", '    """Typed calls of all reducers."""', ""]
+        lines += ["    def __init__(self, client: Abide) -> None:", "        self._client = client", ""]
+        lines += ["    async def _call(self, reducer: str, required: dict[str, Any], optional: dict[str, Any]) -> Any:"]
+        lines += ["        given = {name: value for name, value in optional.items() if value is not None}"]
+        lines += ["        return await self._client.call(reducer, {**required, **given})"]
+        for reducer in sorted(reducers, key=_reducer_name):
+            lines += ["", *self._method(reducer)]
+        return "\n".join(lines) + "\n"
+
+    def _method(self, reducer: dict[str, Any]) -> list[str]:
+        name = _reducer_name(reducer)
+        arguments = self._schemas[f"{name}_arguments"]
+        required = set(arguments.get("required", ()))
+        kinds = {field: _type(kind) for field, kind in arguments.get("properties", {}).items()}
+        fields = _field_names(kinds, taken=("self",))
+        ordered = sorted(kinds, key=lambda field: field not in required)
+        lines = [f"    async def {name if _is_plain(name) else name + '_'}(", "        self,"]
+        if ordered:
+            lines.append("        *,")
+        for field in ordered:
+            kind = kinds[field]
+            if field not in required:
+                kind = f"{kind if kind == 'Any' or kind.endswith('| None') else kind + ' | None'} = None"
+            lines.append(f"        {fields[field]}: {kind},")
+        result = f"{name}_result"
+        returned = _class_name(result) if result in self._schemas else "Any"
+        lines.append(f"    ) -> Committed[{returned}]:")
+        lines.append(_doc(_with_arguments(_text(reducer["description"]), arguments, fields), 2))
+        given = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field in required)
+        omitted = ", ".join(f"{field!r}: {fields[field]}" for field in ordered if field not in required)
+        lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{given}}}, {{{omitted}}})")
+        lines.append("        return done")
+        return lines
 
 
 def _references(schema: Schema) -> Iterator[str]:
@@ -102,63 +191,12 @@ def _references(schema: Schema) -> Iterator[str]:
 
 
 def _referenced(schema: dict[str, Any]) -> str:
-    name: str = schema["$ref"]
-    return name.rsplit("/", 1)[1]
+    return _text(schema["$ref"]).rsplit("/", 1)[1]
 
 
-def _named(name: str, schema: Schema) -> str:
-    if not isinstance(schema, dict) or not schema.get("properties"):
-        return f"{_class_name(name)}: TypeAlias = {_type(schema)!r}\n"
-    required = set(schema.get("required", ()))
-    lines = [f"class {_class_name(name)}(TypedDict):"]
-    lines.append(_doc(schema.get("description") or f"The type {name}.", 1))
-    for field, kind in schema["properties"].items():
-        text = _type(kind)
-        lines.append(f"    {field}: {text if field in required else f'NotRequired[{text}]'}")
-        if isinstance(kind, dict) and kind.get("description"):
-            lines.append(_doc(kind["description"], 1))
-    return "\n".join(lines) + "\n"
-
-
-def _calls_class(reducers: list[dict[str, Any]], schemas: dict[str, Schema]) -> str:
-    lines = ["class Calls:", '    """Typed calls of all reducers."""', ""]
-    lines += ["    def __init__(self, client: Abide) -> None:", "        self._client = client", ""]
-    lines += ["    async def _call(self, reducer: str, required: dict[str, Any], optional: dict[str, Any]) -> Any:"]
-    lines += ["        given = {name: value for name, value in optional.items() if value is not None}"]
-    lines += ["        return await self._client.call(reducer, {**required, **given})"]
-    for reducer in sorted(reducers, key=lambda one: str(one["name"])):
-        lines += ["", *_method(reducer, schemas)]
-    return "\n".join(lines) + "\n"
-
-
-def _method(reducer: dict[str, Any], schemas: dict[str, Schema]) -> list[str]:
-    name: str = reducer["name"]
-    arguments = schemas[f"{name}_arguments"]
-    required = set(arguments.get("required", ()))
-    fields = {field: _type(kind) for field, kind in arguments.get("properties", {}).items()}
-    ordered = sorted(fields, key=lambda field: field not in required)
-    lines = [f"    async def {name}(", "        self,"]
-    if ordered:
-        lines.append("        *,")
-    for field in ordered:
-        kind = fields[field]
-        if field not in required:
-            kind = f"{kind if kind == 'Any' or kind.endswith('| None') else kind + ' | None'} = None"
-        lines.append(f"        {_field_name(field)}: {kind},")
-    result = f"{name}_result"
-    returned = _class_name(result) if result in schemas else "Any"
-    lines.append(f"    ) -> Committed[{returned}]:")
-    lines.append(_doc(_with_arguments(reducer["description"], arguments), 2))
-    given = ", ".join(f"{field!r}: {_field_name(field)}" for field in ordered if field in required)
-    omitted = ", ".join(f"{field!r}: {_field_name(field)}" for field in ordered if field not in required)
-    lines.append(f"        done: Committed[{returned}] = await self._call({name!r}, {{{given}}}, {{{omitted}}})")
-    lines.append("        return done")
-    return lines
-
-
-def _with_arguments(description: str, arguments: Schema) -> str:
+def _with_arguments(description: str, arguments: Schema, fields: dict[str, str]) -> str:
     described = [
-        f"{_field_name(field)}: {kind['description']}"
+        f"{fields[field]}: {_text(kind['description'])}"
         for field, kind in arguments.get("properties", {}).items()
         if isinstance(kind, dict) and kind.get("description")
     ]
@@ -196,21 +234,58 @@ def _union(kinds: list[str]) -> str:
 
 
 def _literal(values: list[Any]) -> str:
+    # `repr` of these four types is a literal; that of others is no type.
+    if not values or any(type(value) not in (str, int, bool, type(None)) for value in values):
+        return "Any"
     return f"Literal[{', '.join(map(repr, values))}]"
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ProtocolError(f"the schema has a {type(value).__name__} instead of a text")
+    return value
+
+
+def _reducer_name(reducer: dict[str, Any]) -> str:
+    name = _text(reducer["name"])
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ProtocolError(f"{name!r} is not the name of a reducer")
+    return name
 
 
 def _class_name(name: str) -> str:
     words = re.split(r"[^0-9A-Za-z]+", name)
-    return "".join(word[:1].upper() + word[1:] for word in words)
+    made = "".join(word[:1].upper() + word[1:] for word in words)
+    return made if made[:1].isalpha() else f"_{made}"
 
 
-def _field_name(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) else name
+def _is_plain(name: str) -> bool:
+    """Whether a name is a Python identifier as it is."""
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
+
+
+def _field_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """A distinct identifier for each name: the name itself if it is one."""
+    given = [_text(name) for name in names]
+    used = {*taken, *filter(_is_plain, given)}
+    found: dict[str, str] = {}
+    for name in given:
+        made = name
+        if not _is_plain(name) or name in taken:
+            made = re.sub(r"[^0-9A-Za-z_]+", "_", name)
+            made = f"_{made}" if not made or made[0].isdigit() else made
+            while made in used or not _is_plain(made):
+                made += "_"
+            used.add(made)
+        found[name] = made
+    return found
 
 
 def _doc(text: str, depth: int) -> str:
+    """A docstring. What is neither printable nor the end of a line is escaped, as are backslashes and triple quotes."""
     indent = "    " * depth
-    clean = text.replace("\\", "\\\\").replace('"""', "'''").strip()
+    clean = _text(text).replace("\\", "\\\\").replace('"""', "'''").strip()
+    clean = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in clean)
     if clean.endswith('"'):
         clean += " "
     lines = clean.split("\n")
@@ -239,7 +314,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise NotFound(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
         print(asyncio.run(_read(options)), end="")
     except AbideError as why:
-        print(f"error: {why}", file=sys.stderr)
+        text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(why))
+        print(f"error: {text}", file=sys.stderr)
         return 1
     return 0
 

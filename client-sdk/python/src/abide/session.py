@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome
+from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
 from .lease import Function, check_function
 from .tool_run import ClaimedCall, Retryable, run_tool
 
@@ -77,7 +77,7 @@ class Session:
         args = {name: value for name, value in optional.items() if value is not None}
         try:
             made = await client.call.create_session(agent=_AGENT if agent is None else agent, **args)
-            return Session(client, made["id"])
+            return Session(client, member(made.value, "id", str))
         except Conflict:
             found = (await client.sql("SELECT id, agent FROM sessions WHERE id = :id", {"id": session_id})).first()
             if found is None:
@@ -98,8 +98,8 @@ class Session:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
         with self._same_step(key):
-            number: int = (await self.client.call("append_message", args, request_id=request_id))["id"]
-        return number
+            made = await self.client.call("append_message", args, request_id=request_id)
+        return member(made.value, "id", int)
 
     async def messages(self) -> list[Any]:
         """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
@@ -180,7 +180,7 @@ class Session:
                 await self._register("approval", "read_only")
                 await self.client.call.request_tool_call(**request)
         row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
-        decided = _json(row.approved_arguments or row.arguments)
+        decided = _json(row.approved_arguments or row.arguments, "the arguments of an approval")
         # An approver may have replaced the whole document.
         arguments = decided.get("args") if isinstance(decided, dict) else decided
         if row.decision != "approved":
@@ -208,7 +208,7 @@ class Session:
         with self._same_step(key):
             handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
         sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id"
-        row = await self._until(sql, {"id": handoff["id"]}, lambda row: row.status not in ("pending", "claimed"))
+        row = await self._until(sql, {"id": member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed"))
         return Resolution(row.status, row.resolution)
 
     async def sleep_until(self, when: datetime | float, *, key: str) -> None:
@@ -220,7 +220,7 @@ class Session:
         timer_id = self.call_id(key)
         args = {"id": timer_id, "session_id": self.id, "due_at": int(seconds * 1_000_000)}
         try:
-            timer_id = (await self.client.call.set_timer(**args))["id"]
+            timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
         except Conflict:
             found = await self.client.sql("SELECT id FROM timers WHERE id = :id", {"id": timer_id})
             if not found:
@@ -280,7 +280,7 @@ class Session:
                     raise NotFound(f"there is no tool call {call_id} that this client may read", code="not_found")
                 row = call.rows[0]
                 if row.status == "succeeded":
-                    return None, _json(row.result)
+                    return None, _json(row.result, "the result of a tool call")
                 if row.status == "unknown":
                     raise UnknownOutcome(call_id, name)
                 if row.status in ("failed", "rejected", "cancelled"):
@@ -297,7 +297,7 @@ class Session:
         try:
             claim = (await self.client.call.claim_tool_call(call_id=call_id, worker=worker_name())).value
             await self.client.call.complete_tool_call(
-                call_id=call_id, fencing_token=claim["fencing_token"], result={"approved": True}
+                call_id=call_id, fencing_token=member(claim, "fencing_token", int), result={"approved": True}
             )
         except Conflict:
             pass
@@ -320,9 +320,10 @@ def _checked(key: Any) -> str:
     raise BadRequest(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
 
 
-def _json(text: str | None) -> Any:
-    """A stored JSON value. A settlement without a result stores none."""
-    return None if text is None else json.loads(text)
+def _json(text: str | None, what: str) -> Any:
+    """A stored JSON value; `what` names it in errors. A settlement without a result stores none."""
+    with reading(what):
+        return None if text is None else json.loads(text)
 
 
 def worker_name() -> str:

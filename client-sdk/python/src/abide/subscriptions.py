@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from .backoff import Backoff
-from .errors import AbideError, refusal
+from .errors import AbideError, member, refusal
 from .shape import Changes, Plan, Shape, read_changes, read_plan, read_shape
 from .values import Row, decode_row
 
@@ -158,7 +158,7 @@ class Subscriptions:
         if frame.get("more"):
             return
         rows, entry.parts = entry.parts, []
-        seq: int = frame["seq"]
+        seq = member(frame, "seq", int)
         entry.seq, entry.stale, entry.timeline = seq, False, self._timeline
         name = entry.name
         more_to_come = self._unanswered.get(name, Start()).as_of is not None
@@ -176,8 +176,8 @@ class Subscriptions:
 
     def delta(self, frame: dict[str, Any]) -> None:
         """The changes of one commit in all subscriptions, or the answer to a resume."""
-        start: int = frame["from"]
-        to: int = frame["to"]
+        start = member(frame, "from", int)
+        to = member(frame, "to", int)
         changes: list[dict[str, Any]] = frame.get("changes", [])
         name = self._answer_of(start, changes)
         if name is not None:
@@ -208,7 +208,7 @@ class Subscriptions:
 
     def rerun(self, frame: dict[str, Any]) -> None:
         """An outdated query was run again; this brings its subscription alone to a seq."""
-        to: int = frame["seq"]
+        to = member(frame, "seq", int)
         for change in frame.get("changes", []):
             entry = self._by_name.get(change["id"])
             if entry is None or entry.state is not _State.LIVE or (entry.seq or 0) > to:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, Closed, Conflict
+from .errors import AbideError, Closed, Conflict, reading
 from .lease import Function, Running, check_function, run_under_lease
 
 if TYPE_CHECKING:
@@ -94,9 +94,14 @@ class Supervisor:
         except AbideError as why:
             _LOG.error("handoff %s cannot be claimed: %s", handoff_id, why)
             return
-        data = None if row["data"] is None else json.loads(row["data"])
-        handoff = Handoff(row["id"], row["session_id"], row["reason"], data)
-        holder = {"id": handoff.id, "fencing_token": row["fencing_token"]}
+        try:
+            with reading("the answer to a claim"):
+                data = None if row["data"] is None else json.loads(row["data"])
+                handoff = Handoff(row["id"], row["session_id"], row["reason"], data)
+                holder = {"id": handoff.id, "fencing_token": row["fencing_token"]}
+        except AbideError as why:
+            _LOG.error("handoff %s: %s", handoff_id, why)
+            return
 
         async def heartbeat() -> bool:
             args = {**holder, "lease_ms": self._lease_ms}

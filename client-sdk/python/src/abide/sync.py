@@ -18,7 +18,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -40,6 +40,9 @@ from .worker import Worker as _AsyncWorker
 R = TypeVar("R")
 T = TypeVar("T")
 
+_CLOSE_SECONDS = 5.0
+"""How long `close` waits for coroutines of the caller that do not end when they are cancelled."""
+
 
 class _Loop:
     """An event loop in a thread."""
@@ -47,6 +50,10 @@ class _Loop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self._executor = ThreadPoolExecutor(thread_name_prefix="abide")
+        self.loop.set_default_executor(self._executor)
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
@@ -56,12 +63,15 @@ class _Loop:
             work.close()
             detail = "the client was made before a fork, in another process"
             raise AbideError(detail, code="wrong_process", hint="make a client in each process")
-        if self.loop.is_closed():
-            work.close()
-            raise Closed
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise Closed
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
+        except CancelledError as why:
+            raise Closed from why  # By `stop`: nothing else cancels it.
         except BaseException:
             future.cancel()
             raise
@@ -71,27 +81,50 @@ class _Loop:
 
         A second interrupt waits for nothing.
         """
-        task = self.run(_begin(work))
+        try:
+            task = self.run(_begin(work))
+        except AbideError:
+            work.close()
+            raise
         try:
             self.run(_ended(task))
-        except (AbideError, CancelledError):
+        except AbideError:
             raise
         except BaseException:
-            self.loop.call_soon_threadsafe(task.cancel)
+            self.soon(task.cancel)
             try:
                 self.run(_ended(task))
             except BaseException:
-                if not self.loop.is_closed():
-                    self.loop.call_soon_threadsafe(task.cancel)
+                self.soon(task.cancel)
             raise
         return task.result()
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """Calls a function in the thread of the loop. It does nothing after `stop`, and in a forked process."""
+        if os.getpid() != self.pid:
+            return
+        with self._lock:
+            if not self._is_stopped:
+                self.loop.call_soon_threadsafe(function)
+
     def stop(self) -> None:
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
+        """Cancels what runs, and ends the thread. Functions of the caller that run in threads are not waited for."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.loop.close()
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
 
 
 async def _begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -165,7 +198,12 @@ class Abide:
         return Abide(_client.Abide.connect(url, token=token, scope=scope, deadline=deadline))
 
     def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing."""
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing.
+
+        It does not wait for a tool function that runs in a thread: the function runs to its end, and its result is not
+        recorded. When the lease of its call ends, the call is repeated or becomes `unknown`, as the tool's effect requires.
+        At its exit, Python waits for such a thread.
+        """
         if os.getpid() != self._loop.pid:
             return
         with suppress(Closed):
@@ -449,7 +487,7 @@ class Worker:
 
     def stop(self) -> None:
         """Lets `serve` return, from any thread: it claims no more calls, and finishes those that run."""
-        self._loop.loop.call_soon_threadsafe(self._worker.stop)
+        self._loop.soon(self._worker.stop)
 
     def serve(self, tools: Mapping[str, Callable[[Any], Any]], *, concurrency: int = 8) -> None:
         """Runs calls of these tools, each in a thread, until `stop` is called; see `abide.Worker.serve`.
@@ -468,7 +506,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Lets `serve` return, from any thread, after the handoffs that it works on."""
-        self._loop.loop.call_soon_threadsafe(self._supervisor.stop)
+        self._loop.soon(self._supervisor.stop)
 
     def serve(self, capability: str, run: Callable[[Handoff], Any], *, concurrency: int = 8) -> None:
         """Claims handoffs that require this capability, until `stop` is called; see `abide.Supervisor.serve`."""

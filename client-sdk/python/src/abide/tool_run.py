@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, BadRequest, LimitExceeded, ToolFailed
+from .errors import AbideError, BadRequest, LimitExceeded, ToolFailed, reading
 from .lease import Function, Running, run_under_lease
 from .values import encode_message
 
@@ -46,7 +46,8 @@ class ClaimedCall:
     @staticmethod
     def of(row: dict[str, Any]) -> ClaimedCall:
         """The call in the answer of a claim."""
-        return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
+        with reading("the answer to a claim"):
+            return ClaimedCall(row["call_id"], row["tool_name"], json.loads(row["arguments"]), row["fencing_token"])
 
 
 async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: int) -> Any:
@@ -86,7 +87,8 @@ async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: in
 
     async def heartbeat() -> bool:
         row = await client.call("heartbeat_tool_call", {**holder, "lease_ms": lease_ms}, deadline=lease_ms / 1000)
-        return row["cancel_requested_at"] is None
+        with reading("the answer to a heartbeat"):
+            return row["cancel_requested_at"] is None
 
     try:
         result, is_cancelled = await run_under_lease(work, heartbeat, lease_ms)

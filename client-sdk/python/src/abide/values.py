@@ -36,8 +36,12 @@ DEPTH = 127
 
 
 def decode_cell(value: Any) -> Cell:
-    """A cell from its JSON form."""
-    if type(value) is not dict:
+    """A cell from its JSON form.
+
+    Raises:
+        ProtocolError: it has none of these forms.
+    """
+    if type(value) not in _UNUSUAL:
         return value  # type: ignore[no-any-return]
     match value:
         case {"$blob": str(text)}:
@@ -46,12 +50,16 @@ def decode_cell(value: Any) -> Cell:
             return math.inf
         case {"$real": "-Infinity"}:
             return -math.inf
-    raise ProtocolError(f"a cell has an unknown form: {value!r}")
+    raise ProtocolError(f"a cell is a {type(value).__name__} of an unknown form")
+
+
+_UNUSUAL = frozenset({dict, list, bool})
+"""Types of JSON values that are no cells, or another cell."""
 
 
 def decode_row(cells: list[Any]) -> Row:
     """A row from its JSON form."""
-    return tuple([decode_cell(cell) if type(cell) is dict else cell for cell in cells])
+    return tuple([decode_cell(cell) if type(cell) in _UNUSUAL else cell for cell in cells])
 
 
 def encode_cell(value: Any) -> Any:

@@ -11,6 +11,8 @@ use abide_schema::{Code, Refusal, Scope};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::Error as SocketError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -212,7 +214,15 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<Box<dyn Io>> {
 
 #[cfg(unix)]
 async fn connect_unix(path: &str) -> io::Result<Box<dyn Io>> {
-    Ok(Box::new(tokio::net::UnixStream::connect(path).await?))
+    let stream = UnixStream::connect(path).await?;
+    // The peer of an own pair of sockets is this process.
+    let (own, _other) = UnixStream::pair()?;
+    // Another user could have put a socket there, if the folder is in a place that others can write.
+    if stream.peer_cred()?.uid() != own.peer_cred()?.uid() {
+        let why = "the socket belongs to a process of another user";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(Box::new(stream))
 }
 
 #[cfg(not(unix))]

@@ -5,8 +5,9 @@ import { writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 
-import { AbideError, isAbideError, messageOf } from "../errors.js";
+import { AbideError, isAbideError, messageOf, refusalError } from "../errors.js";
 import { findBinary } from "../platform/engine.js";
+import { reading } from "../wire.js";
 import { type DatabaseSchema, errorCodesOf, typesOf } from "./typegen.js";
 
 const HELP = `Prints the TypeScript types of a database: tables, views, reducers and error codes.
@@ -53,7 +54,8 @@ async function main(): Promise<void> {
     const schema = (await fetchJson(`${url}/v1/schema`, token)) as DatabaseSchema;
     const codes = errorCodesOf(await fetchJson(`${url}/openapi.json`, token));
     const { prefix, imports } = given;
-    const text = typesOf(schema, codes, { ...(prefix && { prefix }), ...(imports && { imports }) });
+    const options = { ...(prefix && { prefix }), ...(imports && { imports }) };
+    const text = reading("the schema of the server", () => typesOf(schema, codes, options));
     if (given.out === undefined) process.stdout.write(text);
     else await writeFile(given.out, text);
   } finally {
@@ -78,15 +80,20 @@ async function serve(file: string, program = findBinary()): Promise<{ url: strin
 async function fetchJson(url: string, token: string | undefined): Promise<unknown> {
   const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` };
   const answer = await fetch(url, { headers });
-  const body = (await answer.json()) as { code?: string; detail?: string; hint?: string };
+  const text = await answer.text();
+  const body: unknown = reading(`the answer of ${url}`, () => JSON.parse(text));
   if (answer.ok) return body;
-  throw new AbideError(body.code ?? "unreachable", body.detail ?? `${url} answers ${answer.status}`, {
-    hint: body.hint,
-  });
+  const detail = `${url} answers ${answer.status}`;
+  throw refusalError({ code: "unreachable", detail, ...(typeof body === "object" ? body : {}) });
+}
+
+/** A text of the server without characters that a terminal executes. */
+function printable(text: string): string {
+  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, "�");
 }
 
 main().catch((error: unknown) => {
-  process.stderr.write(`abide-types: ${messageOf(error)}\n`);
-  if (isAbideError(error) && error.hint !== undefined) process.stderr.write(`  hint: ${error.hint}\n`);
+  process.stderr.write(`abide-types: ${printable(messageOf(error))}\n`);
+  if (isAbideError(error) && error.hint !== undefined) process.stderr.write(`  hint: ${printable(error.hint)}\n`);
   process.exitCode = 1;
 });

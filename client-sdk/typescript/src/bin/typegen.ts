@@ -114,7 +114,7 @@ function rowType(columns: SchemaColumn[], results: readonly JsonSchema[]): strin
   const row = results.find((result) => isRowOf(result, columns));
   return block(
     columns.map(({ name, type, nullable, json, description }) => {
-      const cell = (row && enumOf(row, name)) ?? CELL_TYPES[type] ?? "SqlValue";
+      const cell = (row && enumOf(row, name)) ?? own(CELL_TYPES, type) ?? "SqlValue";
       const note = json ? `${description ?? ""} JSON text.`.trim() : description;
       return field(name, nullable ? `${cell} | null` : cell, note);
     }),
@@ -137,7 +137,7 @@ function isRowOf(result: JsonSchema, columns: readonly SchemaColumn[]): boolean 
 }
 
 function enumOf(row: JsonSchema, column: string): string | undefined {
-  const property = row.properties?.[column];
+  const property = own(row.properties, column);
   if (typeof property !== "object") return undefined;
   const resolved = new Scope(row, "result").resolve(property);
   const options = [resolved, ...(resolved.anyOf ?? []).map((one) => new Scope(row, "result").resolve(one))];
@@ -157,7 +157,7 @@ class Scope {
 
   resolve(schema: JsonSchema): JsonSchema {
     const name = schema.$ref?.split("/").at(-1);
-    return (name !== undefined && this.root.$defs?.[name]) || schema;
+    return (name !== undefined && own(this.root.$defs, name)) || schema;
   }
 
   /** The scope inside of a reference; `undefined` if the reference is inside of itself. */
@@ -222,6 +222,11 @@ function objectType(schema: JsonSchema, scope: Scope): string {
 
 function union(types: readonly string[]): string {
   return Array.from(new Set(types)).join(" | ");
+}
+
+/** A property with a name that the server chose: `constructor` is one only if it is there. */
+function own<T>(object: Record<string, T> | undefined, name: string): T | undefined {
+  return object && Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
 /** One member of an interface, with its comment. */

@@ -5,7 +5,7 @@
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
-import { delimiter, join, resolve } from "node:path";
+import { delimiter, isAbsolute, join, resolve } from "node:path";
 
 import { targetOf } from "../address.js";
 import { AbideError, messageOf, refusalError, type Refusal } from "../errors.js";
@@ -42,17 +42,21 @@ function target(path: string, started: Started): Target {
       { hint: "install an SDK and an engine of the same version" },
     );
   }
-  if (started.url !== undefined) return targetOf(started.url, { token: started.token });
-  const { socket } = started;
+  const { url, token, socket } = started;
+  if (typeof url === "string" && typeof token === "string") return targetOf(url, { token });
+  if (typeof socket !== "string" || !isAbsolute(socket)) throw engineError("abide open printed no address");
   return { name: path, websocket: "ws://localhost/v1/ws", socketPath: socket };
 }
 
 function parse(line: string): Started {
+  let started: unknown;
   try {
-    return parseJson(line) as Started;
+    started = parseJson(line);
   } catch (cause) {
     throw engineError("abide open printed no JSON", cause);
   }
+  if (typeof started !== "object" || started === null) throw engineError("abide open printed no object");
+  return started as Started;
 }
 
 /** Runs `abide open` and returns the line that it prints. */

@@ -46,15 +46,65 @@ export function frameOf(opcode: number, payload: Buffer): Buffer {
   return frame;
 }
 
+const EMPTY = Buffer.alloc(0);
+
+/**
+ * Bytes that arrive in parts, in one buffer: a part has no cost besides its bytes. So a peer that sends many
+ * small parts takes no more memory than one that sends the same bytes at once.
+ */
+class Gathered {
+  #buffer: Buffer = EMPTY;
+  #start = 0;
+  #end = 0;
+  /** The buffer was made here, so that bytes can be added to it. */
+  #isOwn = false;
+
+  get length(): number {
+    return this.#end - this.#start;
+  }
+
+  /** All bytes. They stay valid: bytes that were added are not overwritten. */
+  get view(): Buffer {
+    return this.#buffer.subarray(this.#start, this.#end);
+  }
+
+  add(part: Buffer): void {
+    if (this.length === 0) {
+      // Most parts are read at once, and need no copy.
+      [this.#buffer, this.#start, this.#end] = [part, 0, part.length];
+      this.#isOwn = false;
+      return;
+    }
+    const length = this.length + part.length;
+    if (!this.#isOwn || this.#end + part.length > this.#buffer.length) {
+      const larger = Buffer.allocUnsafeSlow(length * 2);
+      this.view.copy(larger);
+      [this.#buffer, this.#start, this.#end] = [larger, 0, this.length];
+      this.#isOwn = true;
+    }
+    part.copy(this.#buffer, this.#end);
+    this.#end += part.length;
+  }
+
+  remove(bytes: number): void {
+    this.#start += bytes;
+    if (this.length === 0) this.clear();
+  }
+
+  clear(): void {
+    [this.#buffer, this.#start, this.#end] = [EMPTY, 0, 0];
+  }
+}
+
 /** Assembles messages from the bytes of the server. */
 export class FrameReader {
-  #chunks: Buffer[] = [];
-  #buffered = 0;
+  readonly #bytes = new Gathered();
   /** Bytes needed before the next step is possible. */
   #needed = 2;
-  #parts: Buffer[] = [];
-  #partsOpcode = 0;
-  #partsBytes = 0;
+  /** The fragments of a message so far. */
+  readonly #fragments = new Gathered();
+  /** The opcode of their message; `undefined` if there is none. */
+  #opcode: number | undefined;
 
   /**
    * Adds bytes, and calls `take` with each message that is complete.
@@ -62,69 +112,44 @@ export class FrameReader {
    * @throws Error if the bytes violate RFC 6455.
    */
   push(chunk: Buffer, take: (message: Message) => void): void {
-    this.#chunks.push(chunk);
-    this.#buffered += chunk.length;
-    while (this.#buffered >= this.#needed) {
-      const message = this.#next();
-      if (message === undefined) continue;
-      take(message);
-    }
+    this.#bytes.add(chunk);
+    while (this.#bytes.length >= this.#needed) this.#next(take);
   }
 
-  /** The next message. `undefined` if more bytes are needed, or a fragment was stored. */
-  #next(): Message | undefined {
-    const head = this.#peek(this.#needed);
+  /** Takes the next frame, if it is complete. */
+  #next(take: (message: Message) => void): void {
+    const head = this.#bytes.view;
     const [first, second] = [head[0] as number, head[1] as number];
     if ((first & 0x70) !== 0) throw new Error("a frame with reserved bits");
     if ((second & 0x80) !== 0) throw new Error("a masked frame of the server");
     const short = second & 0x7f;
     const header = short === 126 ? 4 : short === 127 ? 10 : 2;
-    if (head.length < header) return this.#need(header);
+    this.#needed = header;
+    if (head.length < header) return;
     const length =
       short === 126 ? head.readUInt16BE(2) : short === 127 ? Number(head.readBigUInt64BE(2)) : short;
-    if (length + this.#partsBytes > MOST_BYTES) throw new Error(`a message of ${length} bytes`);
-    if (this.#buffered < header + length) return this.#need(header + length);
-    const payload = this.#peek(header + length).subarray(header, header + length);
-    this.#consume(header + length);
+    if (length + this.#fragments.length > MOST_BYTES) throw new Error(`a message of ${length} bytes`);
+    this.#needed = header + length;
+    if (head.length < this.#needed) return;
     this.#needed = 2;
-    return this.#assemble(first & 0x0f, (first & 0x80) !== 0, payload);
+    this.#bytes.remove(header + length);
+    this.#assemble(first & 0x0f, (first & 0x80) !== 0, head.subarray(header, header + length), take);
   }
 
-  #assemble(opcode: number, isLast: boolean, payload: Buffer): Message | undefined {
+  #assemble(opcode: number, isLast: boolean, payload: Buffer, take: (message: Message) => void): void {
     if (opcode >= Opcode.Close) {
       if (!isLast || payload.length > 125) throw new Error("a control frame that is too long");
-      return { opcode, payload };
+      return take({ opcode, payload });
     }
-    const continues = this.#parts.length > 0;
+    const continues = this.#opcode !== undefined;
     if (continues !== (opcode === Opcode.Continuation)) throw new Error("fragments out of order");
-    if (isLast && !continues) return { opcode, payload };
-    if (!continues) this.#partsOpcode = opcode;
-    this.#parts.push(payload);
-    this.#partsBytes += payload.length;
-    if (!isLast) return undefined;
-    const whole = { opcode: this.#partsOpcode, payload: Buffer.concat(this.#parts) };
-    this.#parts = [];
-    this.#partsBytes = 0;
-    return whole;
-  }
-
-  #need(bytes: number): undefined {
-    this.#needed = bytes;
-    return undefined;
-  }
-
-  /** The first bytes, in one buffer. */
-  #peek(bytes: number): Buffer {
-    const [first] = this.#chunks;
-    if (first && first.length >= bytes) return first;
-    this.#chunks = [Buffer.concat(this.#chunks)];
-    return this.#chunks[0] as Buffer;
-  }
-
-  #consume(bytes: number): void {
-    const first = this.#chunks[0] as Buffer;
-    this.#buffered -= bytes;
-    if (first.length === bytes) this.#chunks.shift();
-    else this.#chunks[0] = first.subarray(bytes);
+    if (isLast && !continues) return take({ opcode, payload });
+    this.#opcode ??= opcode;
+    this.#fragments.add(payload);
+    if (!isLast) return;
+    const whole = { opcode: this.#opcode, payload: this.#fragments.view };
+    this.#opcode = undefined;
+    this.#fragments.clear();
+    take(whole);
   }
 }

@@ -1,4 +1,5 @@
 /** A WebSocket client over TCP, TLS and Unix sockets, on the standard library of Node. */
+import { once } from "node:events";
 import { connect as connectTcp, type Socket as TcpSocket } from "node:net";
 import { connect as connectTls } from "node:tls";
 
@@ -6,6 +7,7 @@ import { isAbideError, messageOf } from "../errors.js";
 import type { Socket, SocketEvents, Target } from "../socket.js";
 import { FrameReader, frameOf, type Message, Opcode } from "./frames.js";
 import { handshake, unreachable } from "./handshake.js";
+import { EnginePlace } from "./place.js";
 
 /** Time limit of a connection attempt, with name resolution and handshake. */
 const CONNECT_MS = 10_000;
@@ -13,9 +15,14 @@ const CONNECT_MS = 10_000;
 /** How long to wait for the close frame of the server. */
 const CLOSING_MS = 1_000;
 
-/** Opens a WebSocket. */
+/**
+ * Opens a WebSocket.
+ *
+ * @throws AbideError `unreachable`, `untrusted_engine`, or the refusal of the server.
+ */
 export async function openNodeSocket(target: Target, events: SocketEvents): Promise<Socket> {
-  const stream = streamTo(target);
+  const place = target.socketPath === undefined ? undefined : new EnginePlace(target.socketPath);
+  const stream = place ? connectTcp({ path: place.path }) : streamTo(target);
   // After the handshake, errors are reported with the event `close`.
   let failure: Error | undefined;
   stream.on("error", (error) => (failure = error));
@@ -23,6 +30,10 @@ export async function openNodeSocket(target: Target, events: SocketEvents): Prom
     stream.destroy(new Error(`no answer within ${CONNECT_MS / 1000} s`));
   }, CONNECT_MS);
   try {
+    if (place) {
+      await once(stream, "connect");
+      place.check();
+    }
     const rest = await handshake(stream, target);
     return new NodeSocket(stream, events, rest, () => failure);
   } catch (error) {
@@ -30,11 +41,11 @@ export async function openNodeSocket(target: Target, events: SocketEvents): Prom
     throw isAbideError(error) ? error : unreachable(target, messageOf(error), error);
   } finally {
     clearTimeout(late);
+    place?.close();
   }
 }
 
 function streamTo(target: Target): TcpSocket {
-  if (target.socketPath !== undefined) return connectTcp({ path: target.socketPath });
   const url = new URL(target.websocket);
   const host = url.hostname.replace(/^\[|\]$/g, "");
   if (url.protocol === "wss:") {

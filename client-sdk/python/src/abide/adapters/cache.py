@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..client import Abide
-from ..errors import LimitExceeded
+from ..errors import LimitExceeded, MalformedEntry, short
 from ..records import Result
 
 Decode: TypeAlias = Callable[[str, str], Any]
@@ -197,8 +197,14 @@ class Cache:
             earlier = known.entries.get(key)
             is_sorted = is_sorted and (earlier is not None or key > last)
             size = len(data) * _BYTES_PER_BYTE + self._bytes_per_value
+            try:
+                value = self._decode(key, data)
+            except Exception as why:
+                known.size = before
+                self._clear(collection_id, known)
+                raise MalformedEntry(f"the entry {key!r} of {collection_id!r} is malformed: {short(why)}") from why
             known.size += size - (earlier.size if earlier is not None else 0)
-            known.entries[key] = Cached(seq, self._decode(key, data), size)
+            known.entries[key] = Cached(seq, value, size)
         if not is_sorted:
             known.entries = dict(sorted(known.entries.items()))
         if self._known.get(collection_id) is known:

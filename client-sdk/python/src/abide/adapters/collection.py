@@ -100,9 +100,13 @@ class Collections:
         return self._namespace + name
 
     def parts(self, stored_id: str) -> list[str]:
-        """The parts of a stored id."""
-        name = stored_id[len(self._namespace or "") :]
-        return [unescape(part) for part in name.split("/")[1:]]
+        """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
+
+        Any caller of the scope can make a collection of a kind.
+        """
+        namespace = self._namespace or ""
+        kind, *parts = stored_id.removeprefix(namespace).split("/")
+        return list(map(unescape, parts)) if kind == self.kind and stored_id.startswith(namespace) else []
 
     def begin(self, collection_id: str, puts: list[Entry], needs: Needs = ()) -> Write | None:
         """Begins a write, if it fits one call; await its `done`. If it does not, see `write`.

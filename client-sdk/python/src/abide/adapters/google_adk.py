@@ -14,8 +14,10 @@ A session is the collection `google-adk/<app>/<user>/<session>`: the entry `sess
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..extras import extra
@@ -36,6 +38,7 @@ from .bridge import Bridge
 from .cache import copied
 from .collection import Collections, escape, put
 from .models import Master
+from .untrusted import decoding
 
 _KIND = "google-adk"
 _STATE_KIND = "google-adk-state"
@@ -59,6 +62,8 @@ _SESSIONS = """SELECT c.id, e.data, (
 FROM collections AS c JOIN entries AS e ON e.collection_id = c.id AND e.key = 'session'
 WHERE c.kind = :kind AND c.id >= :first AND c.id < :end"""
 _ALL_EVENTS = 100_000
+
+_LOG = logging.getLogger("abide")
 
 # Of an event with its fields, measured.
 _BYTES_OF_AN_EVENT = 6_500
@@ -136,15 +141,18 @@ class AbideSessionService(BaseSessionService):
         events: list[Event] = []
         others: list[tuple[str, Any]] = []
         rows: list[tuple[Any, ...]] = (await self._bridge.client.sql(_RECENT, params)).cells
-        for found, key, data in rows:
-            if found is None:
-                updated = data
-            elif found != collection:
-                others.append((found, json.loads(data)))
-            elif key == _HEAD:
-                head = json.loads(data)
-            else:
-                events.append(Event.model_validate_json(data))
+        with decoding(f"an entry of {collection!r}"):
+            for found, key, data in rows:
+                if found is None:
+                    updated = data
+                elif found != collection:
+                    others.append((found, json.loads(data)))
+                else:
+                    value = _decode(key, data)
+                    if key == _HEAD:
+                        head = value
+                    else:
+                        events.append(value.value)
         if head is None:
             return None
         return Session(
@@ -166,12 +174,16 @@ class AbideSessionService(BaseSessionService):
         sessions = []
         shared: dict[str, dict[str, Any]] = {}
         for row in await self._bridge.client.sql(_SESSIONS, params):
-            _, owner, name = self._sessions.parts(row.id)
-            head = json.loads(row.data)
+            try:
+                _, owner, name = self._sessions.parts(row.id)
+                head = _decode(_HEAD, row.data)
+            except ValueError as why:
+                _LOG.warning("the collection %r is no session: %s", row.id, why)
+                continue
             if owner not in shared:
                 shared[owner] = await self._shared(app_name, owner)
             state = {**head["state"], **copied(shared[owner])}
-            updated = head["updated"] if row.updated is None else row.updated
+            updated = row.updated if isinstance(row.updated, (int, float)) else head["updated"]
             sessions.append(Session(app_name=app_name, user_id=owner, id=name, state=state, last_update_time=updated))
         sessions.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=sessions)
@@ -239,7 +251,7 @@ class AbideSessionService(BaseSessionService):
 
     async def _state(self, *owner: str) -> dict[str, Any]:
         rows = await self._bridge.client.sql(_ENTRIES, {"c": json.dumps([await self._states.stored_id(*owner)])})
-        return dict(json.loads(row.data) for row in rows)
+        return dict(_pairs(json.loads(row.data) for row in rows))
 
     async def _change_shared(self, app_name: str, user_id: str, parts: dict[str, dict[str, Any]]) -> None:
         for owner, state in (((app_name,), parts["app"]), ((app_name, user_id), parts["user"])):
@@ -250,12 +262,30 @@ class AbideSessionService(BaseSessionService):
 
 def _shared(owners: list[str], entries: list[tuple[str, Any]]) -> dict[str, Any]:
     """State of the app and of the user, with their prefixes, from entries of their collections."""
-    prefixes = dict(zip(owners, (State.APP_PREFIX, State.USER_PREFIX), strict=True))
-    return {prefixes[owner] + key: value for owner, (key, value) in entries}
+    found: dict[str, Any] = {}
+    for owner, prefix in zip(owners, (State.APP_PREFIX, State.USER_PREFIX), strict=True):
+        found |= {prefix + key: value for key, value in _pairs(entry for by, entry in entries if by == owner)}
+    return found
+
+
+def _pairs(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of state. An entry that is none is left out: it would end all sessions of the app."""
+    for entry in entries:
+        if type(entry) is list and len(entry) == 2 and type(entry[0]) is str:
+            yield entry[0], entry[1]
+        else:
+            _LOG.warning("an entry of a state is malformed")
 
 
 def _decode(key: str, data: str) -> Any:
-    return Master(Event.model_validate_json(data)) if key.startswith("e/") else json.loads(data)
+    if key.startswith("e/"):
+        return Master(Event.model_validate_json(data))
+    value = json.loads(data)
+    if key == _HEAD and not (
+        type(value) is dict and type(value.get("state")) is dict and isinstance(value.get("updated"), (int, float))
+    ):
+        raise ValueError("it has no state or no time")
+    return value
 
 
 def _dump(event: Event) -> dict[str, Any]:

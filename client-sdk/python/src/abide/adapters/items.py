@@ -13,6 +13,7 @@ from typing import Any
 from ..client import Abide
 from .cache import copied
 from .collection import Collections, put
+from .untrusted import decoding
 
 _LAST = "SELECT key, data FROM entries WHERE collection_id = :c ORDER BY key DESC LIMIT :limit"
 
@@ -28,7 +29,7 @@ class ItemList:
     @staticmethod
     def collections(client: Abide, kind: str) -> Collections:
         """Collections that are lists."""
-        return Collections.of(client, kind, lambda _, data: json.loads(data)[0])
+        return Collections.of(client, kind, lambda _, data: _item(data))
 
     async def _id(self) -> str:
         return await self._collections.stored_id(*self._parts)
@@ -57,8 +58,10 @@ class ItemList:
 
     async def last_with_keys(self, limit: int) -> list[tuple[str, Any]]:
         """The last items with their keys, the last one first."""
-        rows = (await self._collections.client.sql(_LAST, {"c": await self._id(), "limit": limit})).cells
-        return [(str(key), json.loads(str(data))[0]) for key, data in rows]
+        collection_id = await self._id()
+        rows = (await self._collections.client.sql(_LAST, {"c": collection_id, "limit": limit})).cells
+        with decoding(f"an entry of {collection_id!r}"):
+            return [(str(key), _item(str(data))) for key, data in rows]
 
     async def delete(self, key: str) -> bool:
         """Deletes an item. Returns whether it existed: of several callers one deletes it."""
@@ -86,3 +89,10 @@ class ItemList:
         """A key after all earlier ones of this process; the random part distinguishes processes."""
         self._last = max(self._last + 1, time.time_ns() // 1000)
         return f"{self._last:016x}{os.urandom(2).hex()}"
+
+
+def _item(data: str) -> Any:
+    found = json.loads(data)
+    if type(found) is not list or len(found) != 1:
+        raise ValueError("it is no list of one item")
+    return found[0]

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 import os
 import random
 from base64 import urlsafe_b64encode
@@ -51,11 +52,14 @@ with extra("langgraph"):
 
 from .. import sync
 from ..client import Abide
-from ..errors import Conflict
+from ..errors import Conflict, LimitExceeded, MalformedEntry
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
+from .langgraph_chains import Chains, description
 from .langgraph_keys import checkpoint_key, long_id, short_id, value_key, writes_prefix
+from .langgraph_serde import AllowedTypes, StrictSerializer
 from .langgraph_values import Encoded, Stored, Values
+from .untrusted import Budget, decoding
 from .writer import Entry, Write
 
 _KIND = "langgraph"
@@ -77,16 +81,10 @@ SELECT e.key, e.data, iif(e.seq IN (SELECT value FROM json_each(:known)), NULL, 
 FROM head, json_each(head.data, '$.v') AS v
 JOIN entries AS e ON e.collection_id = :c AND e.key = :values || v.key || '/' || v.value"""
 
-# Keys, and those that they refer to.
-_CLOSURE = """WITH RECURSIVE chain(key) AS (
-  SELECT value FROM json_each(:keys)
-  UNION
-  SELECT ref.value FROM chain JOIN entries AS e ON e.collection_id = :c AND e.key = chain.key,
-    json_each(json_array(json_extract(e.data, '$.b'), json_extract(e.data, '$.f'))) AS ref
-  WHERE ref.value IS NOT NULL)
-"""
-_CLOSURE_KEYS = _CLOSURE + "SELECT key FROM chain"
-_CHAINS = _CLOSURE + "SELECT e.key, data, blob, seq FROM chain JOIN entries AS e ON e.collection_id = :c AND e.key = chain.key"
+MAX_BYTES = 64 << 20
+"""How many bytes the values of one checkpoint may have, unless the saver has another limit."""
+
+_LOG = logging.getLogger("abide")
 
 _KEYS_OF_THREAD = (
     "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after ORDER BY key LIMIT 10000"
@@ -104,17 +102,38 @@ _ALL = "SELECT key, data, blob FROM entries WHERE collection_id = :c AND key > :
 class AbideSaver(BaseCheckpointSaver[str]):
     """Stores checkpoints in Abide: each acknowledged checkpoint is on disk, and the storage of a thread grows linearly."""
 
-    def __init__(self, client: Abide | sync.Abide, *, serde: SerializerProtocol | None = None) -> None:
-        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
-        super().__init__(serde=serde)
+    def __init__(
+        self,
+        client: Abide | sync.Abide,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """A saver over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+
+        Args:
+            client: the client.
+            serde: a serializer in place of `StrictSerializer(allowed_types)`. Every caller of the scope can write what it reads.
+            allowed_types: own classes of the state that a load makes; of others it returns the data.
+            max_bytes: how many bytes the values of one checkpoint may have, without compression.
+        """
+        super().__init__(serde=StrictSerializer(allowed_types) if serde is None else serde)
         self._bridge = Bridge(client)
         self._collections = Collections.of(self._bridge.client, _KIND)
-        self._values = Values(self.serde)
+        self._values = Values(self.serde, max_bytes)
+        self._chains = Chains(self._bridge.client, max_bytes)
 
     @staticmethod
-    def open(path: str | os.PathLike[str], *, serde: SerializerProtocol | None = None) -> AbideSaver:
+    def open(
+        path: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed_types: AllowedTypes = (),
+        max_bytes: int = MAX_BYTES,
+    ) -> AbideSaver:
         """A saver over a database file, with its own client. Close it, or use it in `with`."""
-        return AbideSaver(sync.Abide.open(path), serde=serde)
+        return AbideSaver(sync.Abide.open(path), serde=serde, allowed_types=allowed_types, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Closes the client of `open`."""
@@ -130,7 +149,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         """A clone whose serializer also reads these types."""
         clone = cast(AbideSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
-            clone._values = Values(clone.serde)
+            clone._values = Values(clone.serde, self._values.max_bytes)
         return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
@@ -159,7 +178,19 @@ class AbideSaver(BaseCheckpointSaver[str]):
         return await self._load(collection, thread_id, path("c", namespace) + "/", None)
 
     async def _load(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
-        """The checkpoint with a key; the last one if the key is a prefix."""
+        """The checkpoint with a key; the last one if the key is a prefix.
+
+        Raises:
+            MalformedEntry: it is none that a saver wrote.
+            LimitExceeded: its values are too large.
+        """
+        try:
+            return await self._load_once(collection, thread_id, key, config)
+        except MalformedEntry:
+            # Several statements have read it, and another process may have deleted it in between.
+            return await self._load_once(collection, thread_id, key, config)
+
+    async def _load_once(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
         self._values.begin(self._collections.client.timeline)
         known = json.dumps(self._values.known(collection))
@@ -168,20 +199,28 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._values.begin(self._collections.client.timeline)
         if not rows:
             return None
+        with decoding(f"the checkpoint {rows[0][0]!r} of {collection!r}"):
+            return await self._decode(collection, thread_id, rows, config)
+
+    async def _decode(
+        self, collection: str, thread_id: str, rows: builtins.list[tuple[Any, ...]], config: RunnableConfig | None
+    ) -> CheckpointTuple:
+        """A checkpoint from its entry, its pending writes and its values."""
+        budget = Budget(self._values.max_bytes)
         head_key, data, blob, _ = rows[0]
         head = json.loads(data)
-        checkpoint, metadata, inline = self._values.unpack(head, blob or b"")
-        stored = {name: Stored(json.loads(data or "{}"), blob, seq) for name, data, blob, seq in rows[1:]}
+        checkpoint, metadata, inline = self._values.unpack(head, blob or b"", budget)
+        stored = {name: Stored(description(data), blob, seq) for name, data, blob, seq in rows[1:]}
         keys = _value_keys(head_key, head)
         values = self._remembered(collection, keys, stored)
         # Entries that are not here, or refer to others.
         missing = [name for channel, name in keys.items() if channel not in values and not _is_whole(stored.get(name))]
         missing += [name for name in stored if name.startswith("w/") and not _is_whole(stored[name])]
         if missing:
-            stored.update(await self._chains(collection, missing))
+            stored.update(await self._chains.read(collection, missing))
         for channel, name in keys.items():
             if channel not in values and name in stored:
-                values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored)
+                values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored, budget)
         namespace, checkpoint_id = unescape(head_key.split("/")[1]), long_id(head_key.split("/")[2])
         checkpoint["id"] = checkpoint_id
         checkpoint["channel_values"] = {**inline, **values}
@@ -190,7 +229,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             checkpoint,
             metadata,
             _config(thread_id, namespace, long_id(head["p"])) if head["p"] else None,
-            self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")]),
+            self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")], budget),
         )
 
     def _remembered(self, collection: str, keys: dict[str, str], stored: dict[str, Stored]) -> dict[str, Any]:
@@ -203,13 +242,13 @@ class AbideSaver(BaseCheckpointSaver[str]):
                     [values[channel]] = known
         return values
 
-    def _writes(self, stored: dict[str, Stored], keys: builtins.list[str]) -> builtins.list[tuple[str, str, Any]]:
+    def _writes(self, stored: dict[str, Stored], keys: builtins.list[str], budget: Budget) -> builtins.list[tuple[str, str, Any]]:
         """The pending writes in entries, in the order of their tasks."""
         found: dict[tuple[str, int], tuple[Any, tuple[str, str, Any]]] = {}
         # The first write with an index counts; a special one has been replaced by the latest.
         for key in sorted(keys, key=lambda key: (stored[key].seq, len(key), key)):
             data = stored[key].data
-            value = self._values.decode_write(key, stored)
+            value = self._values.decode_write(key, stored, budget)
             *_, task, index = key.split("/")
             task_id = long_id(task)
             many = isinstance(data["c"], builtins.list)
@@ -218,12 +257,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 order = writes_sort_key(data.get("p", ""), task_id, at)
                 found.setdefault((task_id, at), (order, (task_id, channel, one)))
         return [write for _, write in sorted(found.values(), key=itemgetter(0))]
-
-    async def _chains(self, collection: str, keys: builtins.list[str]) -> dict[str, Stored]:
-        """Entries, and those that they refer to."""
-        params = {"c": collection, "keys": json.dumps(keys)}
-        rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_CHAINS, params)).cells
-        return {key: Stored(json.loads(data or "{}"), blob or b"", seq) for key, data, blob, seq in rows}
 
     async def alist(
         self,
@@ -239,7 +272,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id, collection, key in found:
             if limit is not None and count >= limit:
                 return
-            loaded = await self._bridge.arun(self._load(collection, thread_id, key, None))
+            loaded = await self._bridge.arun(self._load_listed(collection, thread_id, key, config))
             if loaded is not None and _has(loaded.metadata, filter):
                 count += 1
                 yield loaded
@@ -257,10 +290,22 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id, collection, key in self._bridge.run(self._keys(config, before)):
             if limit is not None and count >= limit:
                 return
-            loaded = self._bridge.run(self._load(collection, thread_id, key, None))
+            loaded = self._bridge.run(self._load_listed(collection, thread_id, key, config))
             if loaded is not None and _has(loaded.metadata, filter):
                 count += 1
                 yield loaded
+
+    async def _load_listed(
+        self, collection: str, thread_id: str, key: str, config: RunnableConfig | None
+    ) -> CheckpointTuple | None:
+        """A checkpoint of a list. In that of all threads a malformed one is left out, so that it hides no other thread."""
+        try:
+            return await self._load(collection, thread_id, key, None)
+        except (MalformedEntry, LimitExceeded) as why:
+            if config is not None and "thread_id" in config["configurable"]:
+                raise
+            _LOG.warning("a checkpoint is left out: %s", why)
+            return None
 
     async def _keys(self, config: RunnableConfig | None, before: RunnableConfig | None) -> builtins.list[tuple[str, str, str]]:
         """Thread, collection and key of checkpoints, the latest first."""
@@ -277,7 +322,11 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for thread_id in threads:
             collection = await self._collections.stored_id(thread_id)
             for key in await self._keys_between(collection, first, first[:-1] + "0"):
-                key_id = long_id(key.rsplit("/", 1)[1])
+                try:
+                    key_id = long_id(key.rsplit("/", 1)[1])
+                except ValueError:
+                    _LOG.warning("the entry %r of %r is no checkpoint", key, collection)
+                    continue
                 if checkpoint_id not in (None, "", key_id) or (before_id and key_id >= before_id):
                     continue
                 found.append((key_id, thread_id, collection, key))
@@ -301,7 +350,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
             page = await self._collections.client.sql(_THREADS, params)
             ids += [row[0] for row in page]
             if len(page) < 10_000:
-                return [self._collections.parts(stored_id)[0] for stored_id in ids]
+                named = [self._collections.parts(stored_id) for stored_id in ids]
+                return [parts[0] for parts in named if len(parts) == 1]
 
     # Writing.
 
@@ -565,13 +615,18 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     async def _retain(self, collection: str, kept: set[str]) -> None:
         """Deletes all checkpoints except these, with their writes, and the values that no checkpoint needs."""
-        heads = await self._chains(collection, sorted(kept))
+        heads = await self._chains.heads(collection, sorted(kept))
         prefixes = {"w" + key[1:] for key in kept}
         writes = await self._keys_between(collection, "w/", "w0")
-        needed = {value for key, head in heads.items() for value in _value_keys(key, head.data).values()}
+        needed = {value for key, head in heads.items() for value in _value_keys(key, head).values()}
         needed |= {key for key in writes if key.rsplit("/", 2)[0] in prefixes}
-        params = {"c": collection, "keys": json.dumps(sorted(needed))}
-        needed |= {str(key) for (key,) in (await self._collections.client.sql(_CLOSURE_KEYS, params)).cells}
+        references = await self._chains.references_of_thread(collection)
+        waiting = builtins.list(needed)
+        while waiting:
+            base, root, _ = references.get(waiting.pop(), (None, None, 0))
+            new = {name for name in (base, root) if name is not None} - needed
+            needed |= new
+            waiting += new
         gone = [key for key in await self._keys_between(collection, "c/", "c0") if key not in kept]
         gone += [key for key in writes if key not in needed]
         gone += [key for key in await self._keys_between(collection, "v/", "v0") if key not in needed]

@@ -12,6 +12,7 @@ import zlib
 from typing import NamedTuple
 
 from .langgraph_dictionary import DICTIONARY
+from .untrusted import Budget
 
 _COMPRESS_FROM = 32
 
@@ -48,9 +49,19 @@ def compress(raw: bytes) -> bytes | None:
     return small if len(small) < len(raw) else None
 
 
-def decompress(small: bytes) -> bytes:
-    """The inverse of `compress`."""
-    return zlib.decompressobj(-15, DICTIONARY).decompress(small)
+def decompress(small: bytes, budget: Budget) -> bytes:
+    """The inverse of `compress`.
+
+    Raises:
+        LimitExceeded: the bytes exceed the budget.
+        ValueError: they are not compressed bytes.
+    """
+    unpacker = zlib.decompressobj(-15, DICTIONARY)
+    raw = unpacker.decompress(small, budget.left + 1)
+    budget.take(len(raw))
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("the compressed bytes have no end")
+    return raw
 
 
 def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
@@ -77,12 +88,20 @@ def difference(value: bytes, root: bytes) -> tuple[list[int], bytes] | None:
     return flat, b"".join(between)
 
 
-def rebuild(flat: list[int], between: bytes, root: bytes) -> bytes:
-    """The inverse of `difference`."""
+def rebuild(flat: list[int], between: bytes, root: bytes, budget: Budget) -> bytes:
+    """The inverse of `difference`.
+
+    Raises:
+        LimitExceeded: the bytes exceed the budget.
+        ValueError: a part is not within its bytes.
+    """
     parts: list[bytes] = []
     at = 0
     for nth in range(0, len(flat), 3):
         before, offset, length = flat[nth : nth + 3]
+        if min(before, offset, length) < 0 or at + before > len(between) or offset + length > len(root):
+            raise ValueError("a part is not within its bytes")
+        budget.take(length)
         parts += (between[at : at + before], root[offset : offset + length])
         at += before
     parts.append(between[at:])

@@ -14,6 +14,7 @@ JSON. Filters compare values like LangGraph's own stores. There is no vector sea
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -43,6 +44,8 @@ from .collection import Collections, escape, path, put, unescape
 
 _KIND = "langgraph-store"
 _PAGE = 1000
+
+_LOG = logging.getLogger("abide")
 
 _GET = """SELECT e.key, e.data, e.created_at, e.updated_at FROM json_each(:keys) AS k
 JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"""
@@ -113,19 +116,19 @@ class AbideStore(BaseStore):
             return {}
         params = {"c": collection, "keys": json.dumps(sorted(keys))}
         rows = await self._collections.client.sql(_GET, params)
-        return {row.key: Item(**_fields(*row)) for row in rows}
+        return {row.key: Item(**_fields(*row)) for row in rows if _is_own(row)}
 
     async def _search(self, collection: str, op: SearchOp) -> list[SearchItem]:
         first, end = _range(op.namespace_prefix)
         params: dict[str, Any] = {"c": collection, "first": first, "end": end}
         if not op.filter:
             rows = await self._collections.client.sql(_SEARCH, {**params, "limit": op.limit, "offset": op.offset})
-            return [SearchItem(**_fields(*row)) for row in rows]
+            return [SearchItem(**_fields(*row)) for row in rows if _is_own(row)]
         matching: list[SearchItem] = []
         offset = 0
         while len(matching) < op.offset + op.limit:
             rows = await self._collections.client.sql(_SEARCH, {**params, "limit": _PAGE, "offset": offset})
-            items = [SearchItem(**_fields(*row)) for row in rows]
+            items = [SearchItem(**_fields(*row)) for row in rows if _is_own(row)]
             matching += [item for item in items if _matches(item.value, op.filter)]
             offset += _PAGE
             if len(rows) < _PAGE:
@@ -134,7 +137,7 @@ class AbideStore(BaseStore):
 
     async def _list_namespaces(self, collection: str, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         rows = await self._collections.client.sql(_NAMESPACES, {"c": collection})
-        namespaces = [tuple(map(unescape, row[0].split("/"))) for row in rows]
+        namespaces = [tuple(map(unescape, row[0].split("/"))) for row in rows if row[0]]
         kept = {
             namespace[: op.max_depth]
             for namespace in namespaces
@@ -153,6 +156,14 @@ def _range(prefix: tuple[str, ...]) -> tuple[str, str]:
         return "", "\U0010ffff"
     first = path(*prefix) + "/"
     return first, first[:-1] + "0"
+
+
+def _is_own(row: Any) -> bool:
+    """Whether an entry is one of a store: another caller of the scope may write others, which are left out."""
+    is_own = "//" in row.key and row.data is not None and isinstance(json.loads(row.data), dict)
+    if not is_own:
+        _LOG.warning("the entry %r of %s is no item of a store", row.key, _KIND)
+    return is_own
 
 
 def _fields(key: str, data: str, created_at: int, updated_at: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from . import langgraph_bytes
 from .langgraph_keys import writes_prefix
 from .models import IMMUTABLE, Master
+from .untrusted import Budget, decoding, too_large
 from .writer import Write
 
 _LIST_BYTES = 128 << 20
@@ -100,8 +101,9 @@ class Encoded:
 class Values:
     """Encodes and decodes the values of one saver."""
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(self, serde: SerializerProtocol, max_bytes: int) -> None:
         self._serde = serde
+        self.max_bytes = max_bytes
         self._timeline: str | None = None
         self._lists = _Lists()
         self._raws = _Raws()
@@ -115,12 +117,17 @@ class Values:
 
     def pack(self, value: Any) -> tuple[dict[str, Any], bytes]:
         """A value without references: its description and bytes."""
+        return _compressed(*self._dump(value))
+
+    def _dump(self, value: Any) -> tuple[str, bytes]:
         kind, raw = self._serde.dumps_typed(value)
-        return _compressed(kind, raw)
+        if len(raw) > self.max_bytes:
+            raise too_large(self.max_bytes)
+        return kind, raw
 
     def encode(self, collection: str, key: str, value: Any, earlier: list[Encoded] | None) -> Encoded:
         """A value to be stored under a key, after others of the same write. Without `earlier` it refers to nothing."""
-        kind, raw = self._serde.dumps_typed(value)
+        kind, raw = self._dump(value)
         if earlier is not None and len(raw) >= _ROOT_FROM:
             for root_key, root, written in self._roots(collection, earlier):
                 found = langgraph_bytes.difference(raw, root)
@@ -221,37 +228,54 @@ class Values:
         raw = self._raws.get(collection, key)
         return None if raw is None or raw.seq != seq or not raw.is_value else (self._serde.loads_typed((raw.kind, raw.raw)),)
 
-    def decode(self, collection: str, channel: str, key: str, chain: dict[str, Stored]) -> Any:
-        """The value of a version. `chain` has its entry, and those that it refers to."""
-        if "n" not in chain[key].data:
-            kind, raw = _raw(key, chain)
-            is_root = "f" not in chain[key].data and len(raw) >= _ROOT_FROM
-            self._raws.put(collection, key, Raw(kind, raw, chain[key].seq, is_root, True))
-            return self._serde.loads_typed((kind, raw))
-        parts: list[str] = []
+    def decode(self, collection: str, channel: str, key: str, chain: dict[str, Stored], budget: Budget) -> Any:
+        """The value of a version. `chain` has its entry, and those that it refers to.
+
+        Raises:
+            MalformedEntry: entries are malformed, refer to each other in a circle, or to an entry that does not exist.
+        """
+        with decoding(f"the entry {key!r} of {collection!r}"):
+            if "n" not in chain[key].data:
+                kind, raw = _raw(key, chain, budget)
+                is_root = "f" not in chain[key].data and len(raw) >= _ROOT_FROM
+                value = self._serde.loads_typed((kind, raw))
+                self._raws.put(collection, key, Raw(kind, raw, chain[key].seq, is_root, True))
+                return value
+            return self._decode_list(collection, channel, key, chain, budget)
+
+    def _decode_list(self, collection: str, channel: str, key: str, chain: dict[str, Stored], budget: Budget) -> list[Any]:
+        parts: dict[str, None] = {}
         at: str | None = key
         while at is not None:
-            parts.append(at)
-            at = chain[at].data.get("b")
+            if at in parts:
+                raise ValueError(f"{at!r} is its own base")
+            parts[at] = None
+            at = _entry(at, chain).data.get("b")
         value: list[Any] = []
         size = 0
         for part in reversed(parts):
-            del value[chain[part].data.get("k", 0) :]
-            kind, raw = _raw(part, chain)
-            value += self._serde.loads_typed((kind, raw))
+            kept = chain[part].data.get("k", 0)
+            if type(kept) is not int or not 0 <= kept <= len(value):
+                raise ValueError(f"{part!r} keeps more items than there are")
+            del value[kept:]
+            kind, raw = _raw(part, chain, budget)
+            items_of_part = self._serde.loads_typed((kind, raw))
+            if type(items_of_part) is not list:
+                raise ValueError(f"{part!r} is no list")
+            value += items_of_part
             size += len(raw)
         items = _items(value)
         if items is not None:
             self._lists.put(collection, channel, _Version(key, chain[key].seq, items, size))
         return value
 
-    def unpack(self, data: Mapping[str, Any], blob: bytes) -> Any:
+    def unpack(self, data: Mapping[str, Any], blob: bytes, budget: Budget) -> Any:
         """The inverse of `pack`."""
-        return self._serde.loads_typed(_decompressed(data, blob))
+        return self._serde.loads_typed(_decompressed(data, blob, budget))
 
-    def decode_write(self, key: str, chain: dict[str, Stored]) -> Any:
+    def decode_write(self, key: str, chain: dict[str, Stored], budget: Budget) -> Any:
         """The value of a pending write. `chain` has its entry and its root."""
-        return self._serde.loads_typed(_raw(key, chain))
+        return self._serde.loads_typed(_raw(key, chain, budget))
 
     def forget(self, collection: str) -> None:
         """Forgets a collection."""
@@ -374,16 +398,34 @@ def _compressed(kind: str, raw: bytes) -> tuple[dict[str, Any], bytes]:
     return ({} if way == _USUAL else {"t": way}), raw if small is None else small
 
 
-def _decompressed(data: Mapping[str, Any], blob: bytes) -> tuple[str, bytes]:
+def _decompressed(data: Mapping[str, Any], blob: bytes, budget: Budget) -> tuple[str, bytes]:
     kind: str = data.get("t", _USUAL if blob else "msgpack")
-    return (kind[:-2], langgraph_bytes.decompress(blob)) if kind.endswith("+d") else (kind, blob)
+    if kind.endswith("+d"):
+        return kind[:-2], langgraph_bytes.decompress(blob, budget)
+    budget.take(len(blob))
+    return kind, blob
 
 
-def _raw(key: str, chain: dict[str, Stored]) -> tuple[str, bytes]:
+def _raw(key: str, chain: dict[str, Stored], budget: Budget) -> tuple[str, bytes]:
     """The kind and bytes of an entry."""
     data = chain[key].data
-    kind, raw = _decompressed(data, chain[key].blob or b"")
-    return (kind, langgraph_bytes.rebuild(data["o"], raw, _raw(data["f"], chain)[1]) if "f" in data else raw)
+    kind, raw = _decompressed(data, chain[key].blob or b"", budget)
+    if "f" not in data:
+        return kind, raw
+    name = data["f"]
+    if name not in budget.roots:
+        root = _entry(name, chain)
+        if "f" in root.data:
+            raise ValueError("a root has a root")
+        budget.roots[name] = _decompressed(root.data, root.blob or b"", budget)[1]
+    return kind, langgraph_bytes.rebuild(data["o"], raw, budget.roots[name], budget)
+
+
+def _entry(key: str, chain: Mapping[str, Stored]) -> Stored:
+    found = chain.get(key)
+    if found is None:
+        raise ValueError(f"{key!r} does not exist")
+    return found
 
 
 def _is_identical(value: Any, other: Any, serde: SerializerProtocol) -> bool:

@@ -23,9 +23,11 @@ with extra("llama-index"):
 
 from .. import sync
 from ..client import Abide
+from ..errors import BadRequest
 from .bridge import Bridge
 from .collection import Collections
 from .items import ItemList
+from .untrusted import decoding
 
 _KIND = "llama-index"
 
@@ -35,10 +37,16 @@ class AbideChatStore(BaseChatStore):
 
     _bridge: Bridge = PrivateAttr()
     _collections: Collections = PrivateAttr()
+    _allows_paths: bool = PrivateAttr()
 
-    def __init__(self, client: Abide | sync.Abide, **fields: Any) -> None:
-        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop."""
+    def __init__(self, client: Abide | sync.Abide, *, allow_local_paths: bool = False, **fields: Any) -> None:
+        """A store over a client. With an `abide.Abide` only the asynchronous methods can be used on its own loop.
+
+        A block with the path of a local file is refused, because every caller of the scope can write one, and LlamaIndex
+        reads the file when the block is resolved. `allow_local_paths` allows them.
+        """
         super().__init__(**fields)
+        self._allows_paths = allow_local_paths
         self._bridge = Bridge(client)
         self._collections = ItemList.collections(self._bridge.client, _KIND)
 
@@ -68,7 +76,7 @@ class AbideChatStore(BaseChatStore):
         self._bridge.run(self._set(key, messages))
 
     async def _set(self, key: str, messages: list[ChatMessage]) -> None:
-        await self._list(key).replace([_dump(message) for message in messages])
+        await self._list(key).replace([self._dump(message) for message in messages])
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """The messages of a key."""
@@ -79,15 +87,15 @@ class AbideChatStore(BaseChatStore):
         return self._bridge.run(self._get(key))
 
     async def _get(self, key: str) -> list[ChatMessage]:
-        return [ChatMessage.model_validate(item) for item in await self._list(key).read()]
+        return [self._message(key, item) for item in await self._list(key).read()]
 
     async def async_add_message(self, key: str, message: ChatMessage) -> None:
         """Appends a message."""
-        await self._bridge.arun(self._list(key).append([_dump(message)]))
+        await self._bridge.arun(self._list(key).append([self._dump(message)]))
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """See `async_add_message`."""
-        self._bridge.run(self._list(key).append([_dump(message)]))
+        self._bridge.run(self._list(key).append([self._dump(message)]))
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Deletes the messages of a key, and returns them."""
@@ -116,7 +124,8 @@ class AbideChatStore(BaseChatStore):
         if not 0 <= idx < len(found):
             return None
         name, item = found[idx]
-        return ChatMessage.model_validate(item) if await items.delete(name) else None
+        message = self._message(key, item)
+        return message if await items.delete(name) else None
 
     async def adelete_last_message(self, key: str) -> ChatMessage | None:
         """Deletes the last message, and returns it."""
@@ -128,7 +137,7 @@ class AbideChatStore(BaseChatStore):
 
     async def _pop(self, key: str) -> ChatMessage | None:
         item = await self._list(key).pop()
-        return None if item is None else ChatMessage.model_validate(item)
+        return None if item is None else self._message(key, item)
 
     async def aget_keys(self) -> list[str]:
         """The keys that have messages."""
@@ -143,8 +152,42 @@ class AbideChatStore(BaseChatStore):
         sql = """SELECT id FROM collections AS c WHERE kind = :kind
             AND EXISTS (SELECT 1 FROM entries AS e WHERE e.collection_id = c.id) ORDER BY id"""
         rows = await self._collections.client.sql(sql, {"kind": _KIND})
-        return [self._collections.parts(row.id)[0] for row in rows]
+        named = [self._collections.parts(row.id) for row in rows]
+        return [parts[0] for parts in named if len(parts) == 1]
+
+    def _message(self, key: str, item: Any) -> ChatMessage:
+        """A message of a key. It is checked first: the validation of a block looks at its file."""
+        with decoding(f"a message of {key!r}"):
+            if not self._allows_paths and _names_file(item):
+                raise ValueError("a block names a local file")
+            return ChatMessage.model_validate(item)
+
+    def _dump(self, message: ChatMessage) -> Any:
+        item = message.model_dump(mode="json")
+        if not self._allows_paths and _names_file(item):
+            raise BadRequest(
+                "a block names a local file",
+                code="bad_arguments",
+                hint="store its bytes (image=…, data=…), or make the store with allow_local_paths=True",
+            )
+        return item
 
 
-def _dump(message: ChatMessage) -> Any:
-    return message.model_dump(mode="json")
+def _names_file(item: Any) -> bool:
+    """Whether a block, or one within it, has the path of a file, or a URL that is none of the web."""
+    # `content` can have blocks too; `additional_kwargs` has none.
+    waiting: list[Any] = [part for name, part in item.items() if name != "additional_kwargs"] if isinstance(item, dict) else []
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            url = one.get("url")
+            if "block_type" in one and (one.get("path") is not None or not (url is None or _is_web(url))):
+                return True
+            waiting += one.values()
+    return False
+
+
+def _is_web(url: Any) -> bool:
+    return isinstance(url, str) and url.strip().lower().startswith(("http://", "https://", "data:"))

@@ -24,6 +24,7 @@ from .. import sync
 from ..client import Abide
 from .bridge import Bridge
 from .items import ItemList
+from .untrusted import decoding
 
 
 class AbideSession(SessionABC):
@@ -42,6 +43,9 @@ class AbideSession(SessionABC):
         if most is not None and most <= 0:
             return []
         items: list[Any] = await self._bridge.arun(self._items.read() if most is None else self._items.last(most))
+        with decoding(f"the session {self.session_id!r}"):
+            if not all(isinstance(item, dict) for item in items):
+                raise ValueError("an item is no object")
         return items
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:

@@ -22,6 +22,7 @@ from .. import sync
 from ..client import Abide
 from .bridge import Bridge
 from .items import ItemList
+from .untrusted import decoding
 
 
 class AbideHistory:
@@ -29,12 +30,15 @@ class AbideHistory:
 
     def __init__(self, conversation_id: str, client: Abide | sync.Abide) -> None:
         """The history with this id, which need not exist."""
+        self._conversation_id = conversation_id
         self._bridge = Bridge(client)
         self._items = ItemList(ItemList.collections(self._bridge.client, "pydantic-ai"), conversation_id)
 
     async def load(self) -> list[ModelMessage]:
         """All messages, for `message_history`."""
-        return ModelMessagesTypeAdapter.validate_python(await self._bridge.arun(self._items.read()))
+        items = await self._bridge.arun(self._items.read())
+        with decoding(f"the conversation {self._conversation_id!r}"):
+            return ModelMessagesTypeAdapter.validate_python(items)
 
     async def append(self, messages: Sequence[ModelMessage]) -> None:
         """Appends messages: those of `result.new_messages()`."""

@@ -31,7 +31,8 @@ export class Chat {
   #last = 0;
   /** The connection on which it was read. */
   #reconnects = 0;
-  #exists = false;
+  /** The stored id of the session; that of a caller with a scope begins with the namespace of the scope. */
+  #session: string | undefined;
   /** Operations run one after the other. */
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -51,32 +52,49 @@ export class Chat {
   save(messages: readonly UIMessage[]): Promise<void> {
     return this.#inTurn(async () => {
       await this.#read();
-      await this.#create();
+      const session = await this.#create();
       const ids = Array.from(this.#stored.keys());
       // Up to here the order is the same; a message that has changed is replaced in its place.
       const difference = ids.findIndex((id, at) => messages[at]?.id !== id);
       const kept = difference < 0 ? ids.length : difference;
       await this.#write(
+        session,
         ids.slice(kept),
         messages.filter((message, at) => at >= kept || !this.#isStored(message)),
       );
     });
   }
 
-  /** Creates the session of the chat, if it does not exist. */
-  create(): Promise<void> {
-    return this.#inTurn(() => this.#create());
+  /** Creates the session of the chat, if it does not exist. Returns its stored id. */
+  create(): Promise<string> {
+    return this.#inTurn(async () => {
+      this.#forgetIfLost();
+      return await this.#create();
+    });
   }
 
-  async #create(): Promise<void> {
-    if (!this.#exists) await this.#client.session({ id: this.#id, agent: this.#agent });
-    this.#exists = true;
+  /** The stored id of the session; `undefined` if it does not exist. */
+  find(): Promise<string | undefined> {
+    return this.#inTurn(async () => {
+      this.#forgetIfLost();
+      return await this.#find();
+    });
   }
 
-  async #write(removed: string[], messages: UIMessage[]): Promise<void> {
+  async #create(): Promise<string> {
+    this.#session ??= (await this.#client.session({ id: this.#id, agent: this.#agent })).id;
+    return this.#session;
+  }
+
+  async #find(): Promise<string | undefined> {
+    this.#session ??= (await this.#client.findSession(this.#id))?.id;
+    return this.#session;
+  }
+
+  async #write(session_id: string, removed: string[], messages: UIMessage[]): Promise<void> {
     const entry = (role: string, kind: string, content: string | null, data: unknown) => ({
       reducer: "append_message" as const,
-      args: { session_id: this.#id, role, kind, content, data },
+      args: { session_id, role, kind, content, data },
     });
     const calls = removed.length > 0 ? [entry("system", REMOVE, null, removed)] : [];
     const first = calls.length;
@@ -90,9 +108,11 @@ export class Chat {
   }
 
   async #read(): Promise<void> {
-    if (this.#reconnects !== this.#client.reconnects) this.#forget();
+    this.#forgetIfLost();
+    const chat = await this.#find();
+    if (chat === undefined) return;
     type Entry = { id: number; kind: string; data: string };
-    const { rows } = await this.#client.sql<Entry>(ENTRIES, { chat: this.#id, last: this.#last });
+    const { rows } = await this.#client.sql<Entry>(ENTRIES, { chat, last: this.#last });
     for (const { id: entry, kind, data } of rows) {
       this.#last = entry;
       const value = readJson(data);
@@ -108,12 +128,13 @@ export class Chat {
   }
 
   /** After a lost connection the server can have another history: an older backup was restored. */
-  #forget(): void {
+  #forgetIfLost(): void {
+    if (this.#reconnects === this.#client.reconnects) return;
     this.#reconnects = this.#client.reconnects;
     this.#stored.clear();
     this.#written.clear();
     this.#last = 0;
-    this.#exists = false;
+    this.#session = undefined;
   }
 
   /** Whether a message is stored as it is. */
@@ -141,5 +162,5 @@ function isEqual(left: unknown, right: unknown): boolean {
   if (Array.isArray(left) !== Array.isArray(right)) return false;
   const [a, b] = [left as Record<string, unknown>, right as Record<string, unknown>];
   const keys = Object.keys(a);
-  return keys.length === Object.keys(b).length && keys.every((key) => key in b && isEqual(a[key], b[key]));
+  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isEqual(a[key], b[key]));
 }

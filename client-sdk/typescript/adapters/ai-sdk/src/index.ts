@@ -47,8 +47,7 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
    * and every part is durable.
    */
   async recordStream(chatId: string, stream: ReadableStream<string>): Promise<void> {
-    await this.#chat(chatId).create();
-    await recordStream(this.#client, chatId, stream);
+    await recordStream(this.#client, await this.#chat(chatId).create(), stream);
   }
 
   /**
@@ -56,7 +55,8 @@ export class ChatStore<Message extends UIMessage = UIMessage> {
    * killed, it ends with an error.
    */
   async resumeStream(chatId: string): Promise<ReadableStream<string> | null> {
-    return await resumeStream(this.#client, chatId);
+    const session = await this.#chat(chatId).find();
+    return session === undefined ? null : await resumeStream(this.#client, session);
   }
 
   #chat(id: string): Chat {

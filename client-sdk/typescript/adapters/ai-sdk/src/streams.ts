@@ -7,11 +7,12 @@ import { type Abide, AbideError, type Session } from "@abide/client";
 const TOOL = "ui_stream";
 const KEY = "stream";
 
-const RUNNING = `SELECT c.session_id AS id FROM sessions AS s JOIN tool_calls AS c ON c.session_id = s.id
+const RUNNING = `SELECT c.session_id, c.call_id FROM sessions AS s JOIN tool_calls AS c ON c.session_id = s.id
 WHERE s.parent_id = :chat AND c.tool_name = '${TOOL}' AND c.status = 'claimed' ORDER BY c.created_at DESC LIMIT 1`;
 const TEXTS = `SELECT id, content FROM agent_state WHERE session_id = :id AND kind = '${TOOL}' ORDER BY id`;
 const STATUS = "SELECT status FROM tool_calls WHERE call_id = :id";
 
+/** Records a stream of the chat with this stored id. */
 export async function recordStream(
   client: Abide,
   chatId: string,
@@ -50,14 +51,16 @@ async function write(session: Session, stream: ReadableStream<string>): Promise<
   if (failure) throw failure.error;
 }
 
+/** The running stream of the chat with this stored id. */
 export async function resumeStream(client: Abide, chatId: string): Promise<ReadableStream<string> | null> {
-  const { rows } = await client.sql<{ id: string }>(RUNNING, { chat: chatId });
+  type Running = { session_id: string; call_id: string };
+  const { rows } = await client.sql<Running>(RUNNING, { chat: chatId });
   const [running] = rows;
   if (!running) return null;
   const stopped = new AbortController();
   const { signal } = stopped;
-  const texts = await client.subscribe<{ content: string }>(TEXTS, { id: running.id }, { signal });
-  const call = await client.subscribe<{ status: string }>(STATUS, { id: `${running.id}/${KEY}` }, { signal });
+  const texts = await client.subscribe<{ content: string }>(TEXTS, { id: running.session_id }, { signal });
+  const call = await client.subscribe<{ status: string }>(STATUS, { id: running.call_id }, { signal });
   return new ReadableStream<string>({
     start(controller) {
       const end = (error?: AbideError) => {

@@ -1,0 +1,54 @@
+"""What adapters read was written by any caller of the same scope: it is data, and may be malformed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import AbideError, LimitExceeded, MalformedEntry, short
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Decodes stored data: an error of any kind means that it is malformed. `what` names it.
+
+    Raises:
+        MalformedEntry: it is malformed.
+    """
+    try:
+        yield
+    except AbideError:
+        raise
+    except Exception as why:
+        raise MalformedEntry(f"{what} is malformed: {short(why)}") from why
+
+
+class Budget:
+    """How many bytes the values of one checkpoint may have. Compressed values of attackers grow to thousand times their size."""
+
+    __slots__ = ("_most", "left", "roots")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.left = most
+        self.roots: dict[str, bytes] = {}
+        """The bytes of entries that others refer to: they are decompressed, and counted, once."""
+
+    def take(self, count: int) -> None:
+        """Counts bytes.
+
+        Raises:
+            LimitExceeded: they are too many.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise too_large(self._most)
+
+
+def too_large(most: int) -> LimitExceeded:
+    """The error of a checkpoint with too many bytes."""
+    return LimitExceeded(
+        f"the values of a checkpoint have more than {most} bytes",
+        code="limit_exceeded",
+        hint="if they are your own, pass a larger max_bytes to AbideSaver",
+    )

@@ -1,0 +1,95 @@
+"""Connects to the Unix socket of an engine, and refuses a socket that another user controls.
+
+The path of a socket is no proof: when an engine has ended, another user can create its folder again and listen there.
+So each connection is checked, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+import sys
+
+from .errors import UntrustedEngine
+
+_LINUX_PEER = struct.Struct("=iII")
+_BSD_PEER = struct.Struct("=II")
+_BSD_PEER_LEVEL = 0
+_BSD_PEER_NAME = 1
+_BSD_PEER_BYTES = 76
+
+
+async def connect(path: str) -> socket.socket:
+    """A connection to a Unix socket of this user, non-blocking.
+
+    Raises:
+        UntrustedEngine: another user listens at the path, or can replace the socket.
+        OSError: no process listens at the path.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, path)
+        check(made, path)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def connect_blocking(path: str, timeout: float) -> socket.socket:
+    """The same, for a thread. `timeout` is in seconds, for each operation on the socket."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout)
+        made.connect(path)
+        check(made, path)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def check(connected: socket.socket, path: str) -> None:
+    """Checks the folder of a socket, and the user of the process that listens.
+
+    Raises:
+        UntrustedEngine: one of them is not that of this process.
+    """
+    folder = os.path.dirname(path)
+    own = os.geteuid()
+    try:
+        found = os.lstat(folder)
+    except OSError as why:
+        raise _untrusted(path, f"its folder cannot be read: {why.strerror}") from why
+    if not stat.S_ISDIR(found.st_mode):
+        raise _untrusted(path, f"{folder} is not a directory")
+    if found.st_uid != own:
+        raise _untrusted(path, f"its folder belongs to the user {found.st_uid}, this process is of {own}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _untrusted(path, "other users can write in its folder")
+    peer = peer_user(connected)
+    if peer is not None and peer != own:
+        raise _untrusted(path, f"a process of the user {peer} listens there, this process is of {own}")
+
+
+def peer_user(connected: socket.socket) -> int | None:
+    """The user id of the process that listens; `None` where the system does not tell it."""
+    if sys.platform == "linux":
+        option = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_PEER.size)
+        return int(_LINUX_PEER.unpack(option)[1])
+    if sys.platform == "darwin" or sys.platform.startswith("freebsd"):
+        # LOCAL_PEERCRED: `struct xucred` begins with its version and the user id.
+        option = connected.getsockopt(_BSD_PEER_LEVEL, _BSD_PEER_NAME, _BSD_PEER_BYTES)
+        return int(_BSD_PEER.unpack_from(option)[1])
+    return None
+
+
+def _untrusted(path: str, why: str) -> UntrustedEngine:
+    return UntrustedEngine(
+        f"the engine at {path} is not trusted: {why}",
+        hint="set TMPDIR to a folder that only this user can write",
+    )

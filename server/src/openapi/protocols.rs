@@ -1,0 +1,62 @@
+//! The routes of standard protocols in the OpenAPI document. Their messages are defined by these protocols.
+
+use serde_json::{Value as JsonValue, json};
+
+use super::elements::{answers, idempotency_key};
+
+/// The routes of the Responses API, the chat of the AI SDK, and AG-UI.
+pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
+    let object = || json!({"type": "object"});
+    let operation = |id: &str, meaning: &str| {
+        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+            "responses": answers("Done.", "application/json", object())})
+    };
+    let id = || {
+        json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string"},
+            "description": "The response."}])
+    };
+    let mut create =
+        operation("create_response", "Sends input to an agent, as docs/open-responses.md says.");
+    create["requestBody"] =
+        json!({"required": true, "content": {"application/json": {"schema": object()}}});
+    create["parameters"] = json!([idempotency_key()]);
+    let mut get = operation("response", "Returns a response, or its events.");
+    get["parameters"] = json!([
+        id()[0],
+        {"name": "stream", "in": "query", "required": false, "schema": {"type": "boolean"},
+            "description": "Return server-sent events."},
+        {"name": "starting_after", "in": "query", "required": false,
+            "schema": {"type": "integer"}, "description": "Only later events."},
+    ]);
+    let mut cancel = operation("cancel_response", "Aborts the run of a response.");
+    cancel["parameters"] = id();
+    let name = || {
+        json!({"name": "name", "in": "path", "required": true, "schema": {"type": "string"},
+            "description": "The agent."})
+    };
+    let body = || json!({"required": true, "content": {"application/json": {"schema": object()}}});
+    let streamed = |id: &str, meaning: &str, parameters: JsonValue| {
+        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+            "parameters": parameters,
+            "responses": answers("The events.", "text/event-stream", json!({"type": "string"}))})
+    };
+    let meaning = "Sends a message to an agent, as docs/ai-sdk.md says.";
+    let mut chat = streamed("send_chat", meaning, json!([name()]));
+    chat["requestBody"] = body();
+    let chat_id = json!({"name": "id", "in": "path", "required": true,
+        "schema": {"type": "string"}, "description": "The chat."});
+    let meaning = "The last message of the assistant, and its continuation.";
+    let mut resume = streamed("resume_chat", meaning, json!([name(), chat_id]));
+    resume["responses"]["204"] = json!({"description": "The chat has no run."});
+    let mut ag_ui = streamed("run_ag_ui", "Runs an agent, as docs/ag-ui.md says.", json!([name()]));
+    ag_ui["requestBody"] = body();
+    [
+        ("/v1/agents/{name}/chat", json!({"post": chat})),
+        ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
+        ("/v1/agents/{name}/ag-ui", json!({"post": ag_ui})),
+        ("/v1/responses", json!({"post": create})),
+        ("/v1/responses/{id}", json!({"get": get})),
+        ("/v1/responses/{id}/cancel", json!({"post": cancel})),
+        ("/v1/models", json!({"get": operation("models", "Lists the agents as models.")})),
+    ]
+}

@@ -1,0 +1,14 @@
+//! Standard protocols for agents. Each is a projection of the events of a run: it stores nothing of its own, so a
+//! client that reconnects gets the same again, also from another process.
+//!
+//! [`turn`] is the part that all of them share: one turn of a run as items. [`follow`] reads the events, [`start`] the
+//! requests that begin or continue a run, [`thread`] those in a session that the client
+//! has named.
+
+pub(super) mod ag_ui;
+pub(super) mod chat;
+mod follow;
+pub(super) mod responses;
+mod start;
+mod thread;
+mod turn;

@@ -1,0 +1,349 @@
+//! `POST /v1/agents/{name}/ag-ui`: AG-UI. A thread is a session, and a run of the client is one or more turns of a run.
+//! A pending approval is an interrupt, and `resume` decides on it.
+
+use std::collections::{HashMap, HashSet};
+
+use abide_engine::buffers::Reservation;
+use abide_schema::{Code, Refusal};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value as JsonValue, json};
+
+use super::follow::{Encoder, Follower, stream_turn};
+use super::start::Decision;
+use super::thread::{self, ThreadInput};
+use super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
+use crate::app_state::{AppState, SessionExtension};
+use crate::body::RequestBody;
+use crate::connections::lifecycle::ConnectionPermit;
+use crate::limits;
+use crate::problem::Problem;
+use crate::routes::runs::path;
+
+/// An example of a body.
+const LOOKS: &str = r#"{"threadId": "t1", "runId": "r1", "messages": [{"id": "m1",
+    "role": "user", "content": "…"}]}"#;
+
+/// `RunAgentInput`. The agent has its own tools, and the session its own state.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunAgentInput {
+    thread_id: String,
+    run_id: String,
+    /// The last message of the user is the input. The others only tell what the client has: the session has them too.
+    #[serde(default)]
+    messages: Vec<AgMessage>,
+    resume: Option<Vec<ResumeEntry>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AgMessage {
+    id: Option<String>,
+    role: String,
+    content: Option<JsonValue>,
+    #[serde(default)]
+    tool_calls: Vec<AgToolCall>,
+    tool_call_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AgToolCall {
+    id: String,
+}
+
+/// What a client has of a run whose stream was interrupted. It adds each event to its messages, so it must not get
+/// these again.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Texts by message; what of them is not repeated yet.
+    texts: HashMap<String, String>,
+    calls: HashSet<String>,
+    results: HashSet<String>,
+    /// Counts this for the caller.
+    hold: Option<Reservation>,
+}
+
+impl Seen {
+    /// What a client with these messages has of the run of its last message.
+    fn of(messages: &[AgMessage], mut hold: Reservation) -> Result<Seen, Refusal> {
+        let mut seen = Seen::default();
+        let from = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
+        for message in &messages[from..] {
+            if message.role == "user" {
+                continue;
+            }
+            if let (Some(id), Some(JsonValue::String(text))) = (&message.id, &message.content) {
+                seen.texts.insert(id.clone(), text.clone());
+            }
+            seen.calls.extend(message.tool_calls.iter().map(|call| call.id.clone()));
+            seen.results.extend(message.tool_call_id.clone());
+        }
+        let texts = seen.texts.iter().map(|(id, text)| id.len() + text.len());
+        let ids = seen.calls.iter().chain(&seen.results).map(String::len);
+        let bytes = texts.chain(ids).sum();
+        if bytes > limits::TURN_UNCOUNTED_BYTES {
+            hold.grow(bytes)?;
+            seen.hold = Some(hold);
+        }
+        Ok(seen)
+    }
+
+    /// The part of a piece of a text that the client does not have.
+    fn rest<'a>(&mut self, id: &str, piece: &'a str) -> &'a str {
+        let Some(known) = self.texts.get_mut(id) else { return piece };
+        let rest = match known.strip_prefix(piece) {
+            Some(more) => {
+                *known = more.to_owned();
+                return "";
+            }
+            None => piece.strip_prefix(known.as_str()).unwrap_or(piece),
+        };
+        self.texts.remove(id);
+        rest
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResumeEntry {
+    interrupt_id: String,
+    status: ResumeStatus,
+    #[serde(default)]
+    payload: JsonValue,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum ResumeStatus {
+    Resolved,
+    Cancelled,
+}
+
+/// Runs the agent, or continues a run that waits. The same message of the same thread is the same run, so a client
+/// that lost its connection repeats the request.
+pub(in crate::routes) async fn run(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    agent: Result<Path<String>, PathRejection>,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let agent = path(agent, "agent")?;
+    let wanted: RunAgentInput = content.envelope(LOOKS)?;
+    let (thread, run_of_client) = (wanted.thread_id.clone(), wanted.run_id.clone());
+    let hold = app.engine.buffers().reserve(&session.caller);
+    let seen = Seen::of(&wanted.messages, hold)?;
+    let input = read(wanted)?;
+    let place_of_run = (agent, thread.clone());
+    let sent = thread::send(&app, &session.caller, &content, place_of_run, input).await;
+    drop(content);
+    let (run, turns) = sent?;
+    let follower = Follower::new(&app, session, &run, turns).await?;
+    let encoder =
+        AgUiEncoder { thread, run_of_client, run_id: run.id, seen, shown: HashSet::new() };
+    Ok(stream_turn(follower, encoder, place))
+}
+
+fn bad(detail: &str) -> Refusal {
+    Refusal::new(Code::BadArguments, detail).hint(format!("send {LOOKS}"))
+}
+
+fn read(wanted: RunAgentInput) -> Result<ThreadInput, Refusal> {
+    let resume = wanted.resume.unwrap_or_default();
+    if !resume.is_empty() {
+        let decisions: Result<Vec<Decision>, Refusal> = resume.into_iter().map(decision).collect();
+        return Ok(ThreadInput::Decisions(decisions?));
+    }
+    let last = wanted.messages.into_iter().rev().find(|message| message.role == "user");
+    let last = last.ok_or_else(|| bad("there is no message of the user"))?;
+    let text = match last.content {
+        Some(JsonValue::String(text)) => text,
+        Some(JsonValue::Array(parts)) => {
+            let text = |part: &JsonValue| match (part["type"].as_str(), part["text"].as_str()) {
+                (Some("text"), Some(text)) => Ok(text.to_owned()),
+                _ => Err(bad("a message has a part that is not a text")),
+            };
+            parts.iter().map(text).collect::<Result<String, _>>()?
+        }
+        _ => return Err(bad("the message of the user has no text")),
+    };
+    let id = last.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    Ok(ThreadInput::Message { id, text })
+}
+
+/// An answer to an interrupt. An abandoned one is a rejection.
+fn decision(entry: ResumeEntry) -> Result<Decision, Refusal> {
+    let ResumeEntry { interrupt_id, status, payload } = entry;
+    let approved = payload.as_bool().or_else(|| payload["approved"].as_bool());
+    let approve = match (status, approved) {
+        (ResumeStatus::Cancelled, _) => false,
+        (ResumeStatus::Resolved, Some(approve)) => approve,
+        (ResumeStatus::Resolved, None) => {
+            let detail = "the payload of a resolved interrupt does not say whether it is approved";
+            let hint = r#"send  "payload": {"approved": true}"#;
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        }
+    };
+    let comment = payload["reason"].as_str().map(str::to_owned);
+    Ok(Decision { call_id: interrupt_id, approve, comment })
+}
+
+/// Encodes the events of a run.
+struct AgUiEncoder {
+    thread: String,
+    run_of_client: String,
+    run_id: String,
+    seen: Seen,
+    /// The items that the client got.
+    shown: HashSet<usize>,
+}
+
+impl AgUiEncoder {
+    /// The id of an item. It is the same in all streams of the run.
+    fn id(&self, turn: &Turn, at: usize) -> String {
+        let item = &turn.items[at];
+        let prefix = match &item.content {
+            Content::Message(_) => "msg",
+            Content::Reasoning(_) => "rs",
+            Content::Call(call) | Content::Approval(call) => {
+                return format!("result_{}", call.call_id);
+            }
+        };
+        format!("{prefix}_{}_{}", item.opened_by, self.run_id)
+    }
+
+    fn opened(&mut self, turn: &Turn, at: usize, out: &mut String) {
+        let item = &turn.items[at];
+        // A text that was replaced before this client could get it.
+        if item.state == ItemState::Void {
+            return;
+        }
+        self.shown.insert(at);
+        let id = self.id(turn, at);
+        match &item.content {
+            Content::Message(_) => {
+                let start = json!({"messageId": id, "role": "assistant"});
+                event("TEXT_MESSAGE_START", start, out);
+            }
+            Content::Reasoning(_) => {
+                event("REASONING_START", json!({"messageId": id}), out);
+                let start = json!({"messageId": id, "role": "reasoning"});
+                event("REASONING_MESSAGE_START", start, out);
+            }
+            // The client has it from the turn that requested it.
+            Content::Call(call) if call.is_earlier || self.seen.calls.contains(&call.call_id) => {}
+            Content::Call(CallItem { call_id, name, arguments, .. }) => {
+                let start = json!({"toolCallId": call_id, "toolCallName": name});
+                event("TOOL_CALL_START", start, out);
+                let text = match arguments {
+                    JsonValue::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                event("TOOL_CALL_ARGS", json!({"toolCallId": call_id, "delta": text}), out);
+                event("TOOL_CALL_END", json!({"toolCallId": call_id}), out);
+            }
+            // An interrupt at the end of the run.
+            Content::Approval(_) => {}
+        }
+    }
+
+    fn closed(&self, turn: &Turn, at: usize, out: &mut String) {
+        let id = self.id(turn, at);
+        match &turn.items[at].content {
+            Content::Message(_) => event("TEXT_MESSAGE_END", json!({"messageId": id}), out),
+            Content::Reasoning(_) => {
+                event("REASONING_MESSAGE_END", json!({"messageId": id}), out);
+                event("REASONING_END", json!({"messageId": id}), out);
+            }
+            Content::Call(CallItem { call_id, output: Some((text, _)), .. })
+                if !self.seen.results.contains(call_id) =>
+            {
+                let result = json!({"messageId": id, "toolCallId": call_id, "content": text,
+                    "role": "tool"});
+                event("TOOL_CALL_RESULT", result, out);
+            }
+            Content::Call(_) | Content::Approval(_) => {}
+        }
+    }
+
+    fn ended(&self, turn: &Turn, out: &mut String) {
+        let outcome = match &turn.end {
+            Some(TurnEnd::Failed { code, .. }) if code == "aborted" => json!({"type": "cancelled"}),
+            Some(TurnEnd::Failed { code, message }) => {
+                return event("RUN_ERROR", json!({"message": message, "code": code}), out);
+            }
+            Some(TurnEnd::Waits(reason)) => {
+                json!({"type": "interrupt", "interrupts": self.interrupts(turn, reason)})
+            }
+            Some(TurnEnd::Done) | None => json!({"type": "success"}),
+        };
+        let finished = json!({"threadId": self.thread, "runId": self.run_of_client,
+            "outcome": outcome});
+        event("RUN_FINISHED", finished, out);
+    }
+
+    /// The approvals that wait, or what else the run waits for.
+    fn interrupts(&self, turn: &Turn, reason: &str) -> Vec<JsonValue> {
+        let has_result = |id: &str| {
+            turn.items.iter().any(|item| match &item.content {
+                Content::Call(call) => call.call_id == id && call.output.is_some(),
+                _ => false,
+            })
+        };
+        let mut all = Vec::new();
+        for item in &turn.items {
+            let Content::Approval(call) = &item.content else { continue };
+            if has_result(&call.call_id) {
+                continue;
+            }
+            all.push(json!({"id": call.call_id, "reason": "tool_call", "toolCallId": call.call_id,
+                "message": format!("{} needs an approval", call.name),
+                "responseSchema": {"type": "object", "required": ["approved"], "properties": {
+                    "approved": {"type": "boolean"}, "reason": {"type": "string"}}}}));
+        }
+        if all.is_empty() {
+            let message = format!("the run waits for {reason}");
+            all.push(json!({"id": self.run_id, "reason": reason, "message": message}));
+        }
+        all
+    }
+}
+
+impl Encoder for AgUiEncoder {
+    fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String) {
+        match change {
+            Change::Started => {
+                let started = json!({"threadId": self.thread, "runId": self.run_of_client});
+                event("RUN_STARTED", started, out);
+            }
+            Change::Opened(at) => self.opened(turn, *at, out),
+            Change::Text(at, _) | Change::Closed(at) if !self.shown.contains(at) => {}
+            Change::Text(at, text) => {
+                let kind = match turn.items[*at].is_message() {
+                    true => "TEXT_MESSAGE_CONTENT",
+                    false => "REASONING_MESSAGE_CONTENT",
+                };
+                let id = self.id(turn, *at);
+                match self.seen.rest(&id, text) {
+                    "" => {}
+                    rest => event(kind, json!({"messageId": id, "delta": rest}), out),
+                }
+            }
+            Change::Closed(at) => self.closed(turn, *at, out),
+            Change::Ended => self.ended(turn, out),
+        }
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
+        let error = json!({"message": refusal.to_string(), "code": refusal.code.as_str()});
+        event("RUN_ERROR", error, out);
+    }
+}
+
+fn event(kind: &str, mut data: JsonValue, out: &mut String) {
+    data["type"] = json!(kind);
+    out.push_str(&format!("data: {data}\n\n"));
+}

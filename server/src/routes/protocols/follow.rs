@@ -1,0 +1,254 @@
+//! Reads the events of a run, past and future, for a protocol that presents them.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+
+use abide_engine::buffers::{Account, Reservation};
+use abide_engine::{Connection, SubscribeRequest, Update};
+use abide_schema::{Code, Refusal, Row, Value};
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use serde_json::{Map, json};
+use tokio::time::timeout;
+
+use super::start::RunRow;
+use super::turn::{Change, RunEvent, Turn};
+use crate::app_state::AppState;
+use crate::auth::authenticator::AuthSession;
+use crate::connections::lifecycle::{ConnectionPermit, Lifecycle, Phase};
+use crate::limits;
+use crate::problem::note;
+use crate::routes::exchange::hidden;
+
+const SQL: &str = "SELECT number, turn, kind, data, created_at FROM run_events \
+    WHERE run_id = :run ORDER BY number";
+
+/// What a protocol makes of the changes of a turn.
+pub(super) trait Encoder: Send + 'static {
+    /// Appends the text for a change.
+    fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String);
+
+    /// Appends the text for a refusal that ends the stream before the turn has ended.
+    fn refuse(&mut self, refusal: &Refusal, out: &mut String);
+}
+
+/// What a reader of a turn learns next.
+enum Next {
+    /// Changes; empty if the update did not concern the turn.
+    Changes(Vec<Change>),
+    /// Nothing has happened for a while.
+    Silence,
+    /// The stream ends before the turn.
+    Refused(Refusal),
+    /// The server stops.
+    Stops,
+}
+
+/// A reader of one turn.
+pub(super) struct Follower {
+    pub(super) turn: Turn,
+    connection: Connection,
+    /// Counts the items of the turn for the caller.
+    hold: Reservation,
+    account: Account,
+    lifecycle: Lifecycle,
+    /// Completes when the credentials are no longer valid.
+    invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
+    /// The number of the last event.
+    read: i64,
+    /// All events that existed at the start were read.
+    caught_up: bool,
+}
+
+impl Follower {
+    /// Starts reading the turn.
+    pub(super) async fn new(
+        app: &AppState,
+        session: AuthSession,
+        run: &RunRow,
+        turn: Turn,
+    ) -> Result<Follower, Refusal> {
+        let params = Map::from_iter([("run".to_owned(), json!(run.id))]);
+        let mut connection = app.engine.connect(&session.caller);
+        let account = app.engine.buffers().account(&session.caller);
+        connection.subscribe(&SubscribeRequest::new("run", SQL, &params)).await.map_err(hidden)?;
+        let authenticator = app.authenticator.clone();
+        let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
+        Ok(Follower {
+            turn,
+            connection,
+            hold: account.reserve(),
+            account,
+            lifecycle: app.lifecycle.clone(),
+            invalid,
+            read: 0,
+            caught_up: false,
+        })
+    }
+
+    /// Reads the events that exist.
+    pub(super) async fn until_now(&mut self) -> Result<(), Refusal> {
+        while !self.caught_up && self.turn.end.is_none() {
+            match self.next().await {
+                Next::Changes(_) | Next::Silence => {}
+                Next::Refused(refusal) => return Err(refusal),
+                Next::Stops => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads until the turn has ended, or the server stops.
+    pub(super) async fn until_end(&mut self) -> Result<(), Refusal> {
+        while self.turn.end.is_none() {
+            match self.next().await {
+                Next::Changes(_) | Next::Silence => {}
+                Next::Refused(refusal) => return Err(refusal),
+                Next::Stops => break,
+            }
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Next {
+        let lifecycle = self.lifecycle.clone();
+        let mut draining = pin!(lifecycle.until(Phase::Draining));
+        let update = tokio::select! {
+            () = &mut draining => return Next::Stops,
+            refusal = &mut self.invalid => return Next::Refused(refusal),
+            update = timeout(limits::PING, self.connection.next()) => update,
+        };
+        let Ok(update) = update else { return Next::Silence };
+        match self.add(&update) {
+            Ok(changes) => Next::Changes(changes),
+            Err(refusal) => Next::Refused(refusal),
+        }
+    }
+
+    fn add(&mut self, update: &Update) -> Result<Vec<Change>, Refusal> {
+        let mut all = Vec::new();
+        match update {
+            Update::Snapshot(part) => {
+                self.rows(&part.rows, &mut all)?;
+                self.caught_up |= !part.more;
+            }
+            Update::Delta { changes, .. } => {
+                for change in changes {
+                    let delta = change.delta.rows().map_err(Clone::clone)?;
+                    self.rows(&delta.inserts, &mut all)?;
+                }
+            }
+            Update::Rerun { change, .. } => {
+                let delta = change.delta.rows().map_err(Clone::clone)?;
+                self.rows(&delta.inserts, &mut all)?;
+            }
+            Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
+                return Err(refusal.clone());
+            }
+            Update::Error { .. } | Update::Progress { .. } => {}
+        }
+        Ok(all)
+    }
+
+    /// The new rows, in order. A repeated snapshot contains old ones too.
+    fn rows(&mut self, rows: &[Row], changes: &mut Vec<Change>) -> Result<(), Refusal> {
+        let mut events: Vec<RunEvent> = rows.iter().filter_map(event).collect();
+        events.sort_by_key(|event| event.number);
+        for event in events {
+            if event.number > self.read {
+                self.read = event.number;
+                changes.extend(self.turn.add(&event));
+            }
+        }
+        let bytes = self.turn.bytes();
+        if bytes > limits::TURN_UNCOUNTED_BYTES && bytes > self.hold.bytes() {
+            self.hold.grow(bytes - self.hold.bytes())?;
+        }
+        Ok(())
+    }
+}
+
+fn event(row: &Row) -> Option<RunEvent> {
+    let [
+        Value::Integer(number),
+        Value::Integer(turn),
+        Value::Text(kind),
+        Value::Text(data),
+        Value::Integer(created_at),
+    ] = &**row
+    else {
+        return None;
+    };
+    Some(RunEvent {
+        number: *number,
+        turn: *turn,
+        kind: kind.to_string(),
+        data: serde_json::from_str(data).unwrap_or_default(),
+        created_at: *created_at,
+    })
+}
+
+/// A turn as server-sent events. Polled only when the socket has room, which applies backpressure.
+struct TurnStream<E> {
+    follower: Follower,
+    encoder: E,
+    /// Counts the text that is being sent.
+    hold: Option<Reservation>,
+    ended: bool,
+    _place: ConnectionPermit,
+}
+
+impl<E: Encoder> TurnStream<E> {
+    async fn next(&mut self) -> Option<String> {
+        // The socket has room again, so the text before this has left.
+        self.hold = None;
+        while !self.ended {
+            let mut text = String::new();
+            match self.follower.next().await {
+                Next::Changes(changes) => {
+                    for change in &changes {
+                        self.encoder.encode(&self.follower.turn, change, &mut text);
+                    }
+                    self.ended = self.follower.turn.end.is_some();
+                }
+                Next::Silence => text.push_str(": still here\n\n"),
+                Next::Refused(refusal) => self.refuse(&refusal, &mut text),
+                Next::Stops => return None,
+            }
+            match crate::unsent::count(&self.follower.account, &text) {
+                Ok(hold) => self.hold = hold,
+                Err(refusal) => {
+                    text.clear();
+                    self.refuse(&refusal, &mut text);
+                }
+            }
+            if !text.is_empty() {
+                return Some(text);
+            }
+        }
+        None
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, text: &mut String) {
+        self.ended = true;
+        note(refusal);
+        self.encoder.refuse(refusal, text);
+    }
+}
+
+/// The response that streams a turn to its end.
+pub(super) fn stream_turn(
+    follower: Follower,
+    encoder: impl Encoder,
+    place: ConnectionPermit,
+) -> Response {
+    let events = TurnStream { follower, encoder, hold: None, ended: false, _place: place };
+    let events = stream::unfold(events, |mut events| async move {
+        let text = events.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(text), events))
+    });
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    (headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response()
+}

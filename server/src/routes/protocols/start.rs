@@ -1,0 +1,226 @@
+//! Requests of protocols that begin a run or continue one: a message, or decisions on its calls.
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Code, Refusal, Value};
+use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::app_state::AppState;
+use crate::body::RequestBody;
+use crate::connections::read_limiter::begin;
+use crate::routes::exchange::hidden;
+use crate::routes::runs;
+
+/// The columns of a run that protocols use.
+#[derive(Clone, Debug)]
+pub(super) struct RunRow {
+    pub(super) id: String,
+    pub(super) session_id: String,
+    pub(super) agent: String,
+    pub(super) turn: i64,
+    pub(super) has_ended: bool,
+    /// In microseconds.
+    pub(super) created_at: i64,
+}
+
+impl RunRow {
+    fn of(row: &JsonValue) -> RunRow {
+        let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+        let number = |name: &str| row[name].as_i64().unwrap_or_default();
+        RunRow {
+            id: text("id"),
+            session_id: text("session_id"),
+            agent: text("agent"),
+            turn: number("turn"),
+            has_ended: !row["ended_at"].is_null(),
+            created_at: number("created_at"),
+        }
+    }
+}
+
+/// A run by its id.
+pub(super) async fn find(engine: &Engine, by: &Caller, id: &str) -> Result<RunRow, Refusal> {
+    let (_, run) = runs::find(engine, by, id).await?;
+    Ok(RunRow::of(&run))
+}
+
+/// The run of the same session that was started before it.
+pub(super) async fn previous(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+) -> Result<Option<(String, i64)>, Refusal> {
+    let sql = "SELECT id, turn FROM runs WHERE session_id = :session AND created_at < :before \
+               ORDER BY created_at DESC LIMIT 1";
+    let params = params([("session", json!(run.session_id)), ("before", json!(run.created_at))]);
+    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    Ok(found.rows.first().and_then(|row| match &**row {
+        [Value::Text(id), Value::Integer(turn)] => Some((id.to_string(), *turn)),
+        _ => None,
+    }))
+}
+
+/// The newest run of a session.
+pub(super) async fn newest(
+    engine: &Engine,
+    by: &Caller,
+    session_id: &str,
+) -> Result<Option<String>, Refusal> {
+    let sql = "SELECT id FROM runs WHERE session_id = :session ORDER BY created_at DESC LIMIT 1";
+    first_texts(engine, by, sql, params([("session", json!(session_id))])).await.map(|mut ids| {
+        ids.truncate(1);
+        ids.pop()
+    })
+}
+
+/// The id under which a session is stored, if the caller can see it.
+pub(super) async fn session(
+    engine: &Engine,
+    by: &Caller,
+    id: &str,
+) -> Result<Option<String>, Refusal> {
+    let sql = "SELECT id FROM sessions WHERE id = :id";
+    let mut found = first_texts(engine, by, sql, params([("id", json!(id))])).await?;
+    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
+    if found.is_empty() && !by.namespace().is_empty() {
+        let id = format!("{}{id}", by.namespace());
+        found = first_texts(engine, by, sql, params([("id", json!(id))])).await?;
+    }
+    Ok(found.pop())
+}
+
+/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<String>, Refusal> {
+    let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
+               AND kind = 'interrupt'";
+    let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);
+    let found = first_texts(engine, by, sql, params_of_run).await?;
+    let interrupt: JsonValue =
+        found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
+    let requests = interrupt["action_requests"].as_array().into_iter().flatten();
+    let mut pending = Vec::new();
+    for id in requests.filter_map(|request| request["tool_call_id"].as_str()) {
+        let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
+        pending.extend(first_texts(engine, by, sql, params([("id", json!(id))])).await?);
+    }
+    Ok(pending)
+}
+
+async fn first_texts(
+    engine: &Engine,
+    by: &Caller,
+    sql: &str,
+    params: Map<String, JsonValue>,
+) -> Result<Vec<String>, Refusal> {
+    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let texts = found.rows.iter().filter_map(|row| match row.first() {
+        Some(Value::Text(text)) => Some(text.to_string()),
+        _ => None,
+    });
+    Ok(texts.collect())
+}
+
+fn params<const N: usize>(pairs: [(&str, JsonValue); N]) -> Map<String, JsonValue> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// An id for what a caller names by `name`: the same for the same caller and name.
+pub(super) fn derived_id(prefix: &str, by: &Caller, kind: &str, name: &str) -> String {
+    let text = json!([kind, by.principal(), name]).to_string();
+    let digest = Sha256::digest(text.as_bytes());
+    format!("{prefix}{}", hex::encode(&digest[..13]))
+}
+
+/// A message for a session.
+pub(super) struct Message {
+    pub(super) role: String,
+    pub(super) text: String,
+}
+
+/// A session that a request creates.
+pub(super) struct NewSession {
+    pub(super) id: String,
+    pub(super) metadata: Option<Map<String, JsonValue>>,
+}
+
+/// A request that begins a run.
+pub(super) struct NewRun {
+    pub(super) agent: String,
+    pub(super) session_id: String,
+    /// If the session does not exist.
+    pub(super) new_session: Option<NewSession>,
+    /// What is said before the input.
+    pub(super) before: Vec<Message>,
+    pub(super) input: String,
+    /// An id that is the same for a repeated request.
+    pub(super) id: Option<String>,
+}
+
+impl NewRun {
+    fn calls(self) -> Vec<BatchCall> {
+        let mut calls = Vec::new();
+        if let Some(NewSession { id, metadata }) = self.new_session {
+            let session = json!({"id": id, "agent": self.agent, "metadata": metadata});
+            calls.push(runs::call("create_session", session));
+        }
+        for Message { role, text } in self.before {
+            let message = json!({"session_id": self.session_id, "role": role, "content": text});
+            calls.push(runs::call("append_message", message));
+        }
+        let run = json!({"session_id": self.session_id, "agent": self.agent, "input": self.input,
+            "id": self.id});
+        calls.push(runs::call("start_run", run));
+        calls
+    }
+}
+
+/// Begins a run: all or nothing. `key` is the request id.
+pub(super) async fn start(
+    app: &AppState,
+    by: &Caller,
+    content: &RequestBody,
+    new: NewRun,
+    key: Option<&str>,
+) -> Result<RunRow, Refusal> {
+    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+    app.engine.check_room(by, content.bytes())?;
+    let calls = new.calls();
+    let done = begin(permit, app.engine.batch(by, &calls, key)).await?;
+    let last = done.results.last();
+    let result = last.ok_or_else(|| Refusal::new(Code::Internal, "the batch has no result"))?;
+    Ok(RunRow::of(&serde_json::from_str(&result.result).unwrap_or_default()))
+}
+
+/// A decision on a call.
+pub(super) struct Decision {
+    pub(super) call_id: String,
+    pub(super) approve: bool,
+    pub(super) comment: Option<String>,
+}
+
+/// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
+/// when none waits. A repeated request finds the same decisions and changes nothing.
+pub(super) async fn decide(
+    app: &AppState,
+    by: &Caller,
+    run: &RunRow,
+    decisions: Vec<Decision>,
+) -> Result<RunRow, Refusal> {
+    let pending = undecided(&app.engine, by, run).await?;
+    let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
+    if let Some(missing) = pending.iter().find(|id| !is_decided(id)) {
+        let detail = format!("there is no decision on the call {missing}");
+        let hint = "send the decisions on all calls that wait for one in one request";
+        return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+    }
+    let calls = decisions.into_iter().map(|Decision { call_id, approve, comment }| {
+        let decision = if approve { "approve" } else { "reject" };
+        let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
+        runs::call("decide_approval", args)
+    });
+    let calls: Vec<BatchCall> = calls.collect();
+    app.engine.batch(by, &calls, None).await?;
+    find(&app.engine, by, &run.id).await
+}

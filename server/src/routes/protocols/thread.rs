@@ -1,0 +1,80 @@
+//! A session that the client has named, as chats and threads of protocols are: it is created by its first message.
+
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal};
+use serde_json::json;
+
+use super::start::{self, Decision, NewRun, NewSession, RunRow};
+use super::turn::Turn;
+use crate::app_state::AppState;
+use crate::body::RequestBody;
+
+/// What a request says in a thread.
+pub(super) enum ThreadInput {
+    /// A message of the user. The same id and text in the same thread are the same run.
+    Message { id: String, text: String },
+    /// Decisions on the calls that wait.
+    Decisions(Vec<Decision>),
+}
+
+/// Begins or continues a run. Returns it, and its turns that answer the request.
+pub(super) async fn send(
+    app: &AppState,
+    by: &Caller,
+    content: &RequestBody,
+    (agent, thread): (String, String),
+    input: ThreadInput,
+) -> Result<(RunRow, Turn), Refusal> {
+    match input {
+        ThreadInput::Message { id, text } => {
+            let name = json!([thread, id, text]).to_string();
+            let run_id = start::derived_id("run_", by, "thread", &name);
+            let new = |new_session| NewRun {
+                agent: agent.clone(),
+                session_id: thread.clone(),
+                new_session,
+                before: Vec::new(),
+                input: text.clone(),
+                id: Some(run_id.clone()),
+            };
+            let session = start::session(&app.engine, by, &thread).await?;
+            let made = || NewSession { id: thread.clone(), metadata: None };
+            let first = new(session.is_none().then(made));
+            let started = start::start(app, by, content, first, None).await;
+            let run = match started {
+                // Another request has created the session in the meantime.
+                Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
+                    start::start(app, by, content, new(None), None).await?
+                }
+                started => started?,
+            };
+            let turns = Turn::span(1, run.turn);
+            Ok((run, turns))
+        }
+        ThreadInput::Decisions(decisions) => {
+            let run = newest(app, by, &thread).await?.filter(|run| run.agent == agent);
+            let run = run.ok_or_else(|| {
+                Refusal::new(Code::NotFound, format!("agent {agent} has no run in {thread}"))
+                    .hint("send a message first")
+            })?;
+            let before = run.turn;
+            let run = start::decide(app, by, &run, decisions).await?;
+            let first = (before + 1).min(run.turn);
+            let turns = Turn::span(first, run.turn);
+            Ok((run, turns))
+        }
+    }
+}
+
+/// The newest run of a thread, if there is one.
+pub(super) async fn newest(
+    app: &AppState,
+    by: &Caller,
+    thread: &str,
+) -> Result<Option<RunRow>, Refusal> {
+    let Some(session) = start::session(&app.engine, by, thread).await? else { return Ok(None) };
+    match start::newest(&app.engine, by, &session).await? {
+        Some(id) => start::find(&app.engine, by, &id).await.map(Some),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,526 @@
+//! A turn of a run, or several, as a list of items: messages, reasoning, tool calls and requests for approval. It depends on the
+//! events only, so that each reader of a run sees the same items with the same indices.
+//!
+//! An answer that starts again (`restart`) continues its items as far as its text is the same. If the text differs,
+//! the items are void and new ones follow.
+
+use std::collections::HashMap;
+
+use serde_json::Value as JsonValue;
+
+/// An event of a run.
+pub(super) struct RunEvent {
+    pub(super) number: i64,
+    pub(super) turn: i64,
+    pub(super) kind: String,
+    pub(super) data: JsonValue,
+    /// In microseconds.
+    pub(super) created_at: i64,
+}
+
+/// The state of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ItemState {
+    Open,
+    Complete,
+    /// The turn ended before it was complete.
+    Incomplete,
+    /// Its text is not part of the answer.
+    Void,
+}
+
+/// A tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallItem {
+    pub(super) call_id: String,
+    pub(super) name: String,
+    pub(super) arguments: JsonValue,
+    /// Its output, and whether the call failed.
+    pub(super) output: Option<(String, bool)>,
+    /// It was requested in an earlier turn.
+    pub(super) is_earlier: bool,
+}
+
+/// What an item contains.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Content {
+    Message(String),
+    Reasoning(String),
+    Call(CallItem),
+    /// A call that waits for a decision.
+    Approval(CallItem),
+}
+
+/// An item of a turn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// The number of the event that opened it.
+    pub(super) opened_by: i64,
+    pub(super) state: ItemState,
+    pub(super) content: Content,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum TurnEnd {
+    Done,
+    /// The run waits for an approval or something else.
+    Waits(String),
+    Failed {
+        code: String,
+        message: String,
+    },
+}
+
+/// A change of a turn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Change {
+    /// The turn has begun.
+    Started,
+    /// The item at this index is new.
+    Opened(usize),
+    /// A piece of text of an item.
+    Text(usize, String),
+    /// The item will not change any more, unless its text becomes void.
+    Closed(usize),
+    /// The turn has ended.
+    Ended,
+}
+
+/// Tokens of a turn, as far as they were reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) input: i64,
+    pub(super) output: i64,
+    pub(super) cached: i64,
+    pub(super) reasoning: i64,
+}
+
+/// The position in an answer that starts again.
+struct Replay {
+    /// The index in the parts of the answer.
+    part: usize,
+    /// The new text of this part so far.
+    text: String,
+}
+
+/// A turn of a run, or consecutive turns.
+pub(super) struct Turn {
+    first: i64,
+    last: i64,
+    pub(super) items: Vec<Item>,
+    /// When it began, in microseconds.
+    pub(super) started_at: Option<i64>,
+    pub(super) ended_at: Option<i64>,
+    pub(super) usage: Option<Usage>,
+    pub(super) end: Option<TurnEnd>,
+    /// Calls of earlier turns without a result.
+    earlier: HashMap<String, CallItem>,
+    /// The items of the current answer of the model.
+    parts: Vec<usize>,
+    /// The answer is complete.
+    answered: bool,
+    replay: Option<Replay>,
+    bytes: usize,
+    /// The number of the last event.
+    event: i64,
+}
+
+impl Turn {
+    /// The turn with this number, before its first event.
+    pub(super) fn new(number: i64) -> Turn {
+        Turn::span(number, number)
+    }
+
+    /// These turns as one.
+    pub(super) fn span(first: i64, last: i64) -> Turn {
+        Turn {
+            first,
+            last,
+            items: Vec::new(),
+            started_at: None,
+            ended_at: None,
+            usage: None,
+            end: None,
+            earlier: HashMap::new(),
+            parts: Vec::new(),
+            answered: false,
+            replay: None,
+            bytes: 0,
+            event: 0,
+        }
+    }
+
+    /// The same turn before its first item.
+    pub(super) fn at_start(&self) -> Turn {
+        Turn { started_at: self.started_at, ..Turn::span(self.first, self.last) }
+    }
+
+    /// The approximate memory of its items in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds the next event of the run; returns what has changed. Events of earlier turns change nothing.
+    pub(super) fn add(&mut self, event: &RunEvent) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.event = event.number;
+        if event.turn < self.first {
+            self.remember(event);
+            return changes;
+        }
+        if event.turn > self.last || self.end.is_some() {
+            return changes;
+        }
+        if self.started_at.is_none() {
+            self.started_at = Some(event.created_at);
+            changes.push(Change::Started);
+        }
+        let data = &event.data;
+        match event.kind.as_str() {
+            "token" => self.chunk(true, text(&data["content"]), &mut changes),
+            "reasoning" => self.chunk(false, text(&data["content"]), &mut changes),
+            // After a complete answer it is the next one that starts again.
+            "restart" if !self.parts.is_empty() && !self.answered => {
+                self.replay = Some(Replay { part: 0, text: String::new() });
+            }
+            "usage" => {
+                self.settle_replay(&mut changes);
+                self.answered = true;
+                self.add_usage(data);
+            }
+            "tool_call" => {
+                self.close_answer(ItemState::Complete, &mut changes);
+                self.open(Content::Call(called(data)), &mut changes);
+            }
+            "tool_result" => self.result(data, &mut changes),
+            // Of a delegated run, whose calls are known if they needed an approval.
+            "status" if data["child"]["event"] == "tool_result" => {
+                self.result(&data["child"]["data"], &mut changes);
+            }
+            "interrupt" => {
+                self.close_answer(ItemState::Complete, &mut changes);
+                self.ask_for_approvals(data, &mut changes);
+                let reason = text(&data["reason"]).to_owned();
+                if event.turn == self.last {
+                    self.finish(event, TurnEnd::Waits(reason), &mut changes);
+                }
+            }
+            "done" => {
+                self.answer(&data["assistant_data"], &mut changes);
+                self.finish(event, TurnEnd::Done, &mut changes);
+            }
+            "error" => {
+                self.replay = None;
+                self.close_answer(ItemState::Incomplete, &mut changes);
+                let [code, message] = ["code", "message"].map(|name| text(&data[name]).to_owned());
+                self.finish(event, TurnEnd::Failed { code, message }, &mut changes);
+            }
+            _ => {}
+        }
+        changes
+    }
+
+    /// Calls of earlier turns whose results can be in this one.
+    fn remember(&mut self, event: &RunEvent) {
+        let data = &event.data;
+        match event.kind.as_str() {
+            "tool_call" => {
+                let call = called(data);
+                self.earlier.insert(call.call_id.clone(), call);
+            }
+            "interrupt" => {
+                for call in awaiting_approval(data) {
+                    self.earlier.entry(call.call_id.clone()).or_insert(call);
+                }
+            }
+            "tool_result" => {
+                self.earlier.remove(text(&data["tool_call_id"]));
+            }
+            "status" if data["child"]["event"] == "tool_result" => {
+                self.earlier.remove(text(&data["child"]["data"]["tool_call_id"]));
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, content: Content, changes: &mut Vec<Change>) -> usize {
+        self.bytes += match &content {
+            Content::Call(call) | Content::Approval(call) => call.arguments.to_string().len(),
+            Content::Message(_) | Content::Reasoning(_) => 0,
+        };
+        self.bytes += size_of::<Item>();
+        let opened_by = self.event;
+        self.items.push(Item { opened_by, state: ItemState::Open, content });
+        let at = self.items.len() - 1;
+        changes.push(Change::Opened(at));
+        at
+    }
+
+    fn close(&mut self, at: usize, state: ItemState, changes: &mut Vec<Change>) {
+        let item = &mut self.items[at];
+        if item.state == ItemState::Open {
+            item.state = state;
+            changes.push(Change::Closed(at));
+        } else if state == ItemState::Void {
+            item.state = state;
+        }
+    }
+
+    /// A piece of an answer.
+    fn chunk(&mut self, is_message: bool, text: &str, changes: &mut Vec<Change>) {
+        if self.answered {
+            self.close_answer(ItemState::Complete, changes);
+        }
+        match self.replay.take() {
+            Some(replay) => self.repeat(replay, is_message, text, changes),
+            None => self.append(is_message, text, changes),
+        }
+    }
+
+    /// Adds text to the last part of the answer, or to a new part.
+    fn append(&mut self, is_message: bool, text: &str, changes: &mut Vec<Change>) {
+        if text.is_empty() {
+            return;
+        }
+        let last = self.parts.last().copied().filter(|at| {
+            let item = &self.items[*at];
+            item.state == ItemState::Open && is_message == item.is_message()
+        });
+        let at = match last {
+            Some(at) => at,
+            None => {
+                if let Some(at) = self.parts.last().copied() {
+                    self.close(at, ItemState::Complete, changes);
+                }
+                let content = match is_message {
+                    true => Content::Message(String::new()),
+                    false => Content::Reasoning(String::new()),
+                };
+                let at = self.open(content, changes);
+                self.parts.push(at);
+                at
+            }
+        };
+        if let Content::Message(whole) | Content::Reasoning(whole) = &mut self.items[at].content {
+            whole.push_str(text);
+            self.bytes += text.len();
+        }
+        changes.push(Change::Text(at, text.to_owned()));
+    }
+
+    /// A piece of an answer that has started again: nothing changes while it is the same as before.
+    fn repeat(
+        &mut self,
+        mut replay: Replay,
+        is_message: bool,
+        text: &str,
+        changes: &mut Vec<Change>,
+    ) {
+        let is_last = replay.part + 1 == self.parts.len();
+        let item = &self.items[self.parts[replay.part]];
+        let before = item.text();
+        if item.is_message() != is_message {
+            if replay.text != before {
+                let (kind, part) = (item.is_message(), std::mem::take(&mut replay.text));
+                self.replace_from(replay.part, kind, &part, changes);
+                self.append(is_message, text, changes);
+            } else if is_last {
+                self.append(is_message, text, changes);
+            } else {
+                replay = Replay { part: replay.part + 1, text: String::new() };
+                self.repeat(replay, is_message, text, changes);
+            }
+            return;
+        }
+        replay.text.push_str(text);
+        if before == replay.text && is_last {
+            return;
+        }
+        if before.starts_with(&replay.text) {
+            self.replay = Some(replay);
+        } else if is_last && replay.text.starts_with(before) {
+            let rest = replay.text[before.len()..].to_owned();
+            self.append(is_message, &rest, changes);
+        } else {
+            self.replace_from(replay.part, is_message, &replay.text, changes);
+        }
+    }
+
+    /// Voids the parts of the answer from an index on, and adds text in their place.
+    fn replace_from(
+        &mut self,
+        part: usize,
+        is_message: bool,
+        text: &str,
+        changes: &mut Vec<Change>,
+    ) {
+        for at in self.parts.split_off(part) {
+            self.close(at, ItemState::Void, changes);
+        }
+        self.append(is_message, text, changes);
+    }
+
+    /// The answer is complete: an answer that has started again can be shorter than before.
+    fn settle_replay(&mut self, changes: &mut Vec<Change>) {
+        let Some(Replay { part, text }) = self.replay.take() else { return };
+        let item = &self.items[self.parts[part]];
+        let kind = item.is_message();
+        if item.text() != text {
+            self.replace_from(part, kind, &text, changes);
+        } else {
+            for at in self.parts.split_off(part + 1) {
+                self.close(at, ItemState::Void, changes);
+            }
+        }
+    }
+
+    fn close_answer(&mut self, state: ItemState, changes: &mut Vec<Change>) {
+        self.settle_replay(changes);
+        self.answered = false;
+        for at in std::mem::take(&mut self.parts) {
+            self.close(at, state, changes);
+        }
+    }
+
+    fn result(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+        let call_id = text(&data["tool_call_id"]);
+        let is_this = |item: &Item| match &item.content {
+            Content::Call(call) => call.call_id == call_id && item.state == ItemState::Open,
+            _ => false,
+        };
+        let at = match (self.items.iter().position(is_this), self.earlier.remove(call_id)) {
+            (Some(at), _) => at,
+            (None, Some(call)) => {
+                self.open(Content::Call(CallItem { is_earlier: true, ..call }), changes)
+            }
+            (None, None) => return,
+        };
+        let output = match &data["output"] {
+            JsonValue::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let failed = data["exit_code"].as_i64().is_some_and(|code| code != 0);
+        self.bytes += output.len();
+        if let Content::Call(call) = &mut self.items[at].content {
+            call.output = Some((output, failed));
+        }
+        self.close(at, ItemState::Complete, changes);
+    }
+
+    fn ask_for_approvals(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+        for call in awaiting_approval(data) {
+            let is_same = |item: &Item| match &item.content {
+                Content::Call(other) => other.call_id == call.call_id,
+                _ => false,
+            };
+            let is_known =
+                self.earlier.contains_key(&call.call_id) || self.items.iter().any(is_same);
+            // A call of a delegated run is not among the calls of this run.
+            if !is_known {
+                self.open(Content::Call(call.clone()), changes);
+            }
+            let at = self.open(Content::Approval(call), changes);
+            self.close(at, ItemState::Complete, changes);
+        }
+    }
+
+    /// The answer of the run. It is normally the text of the last message.
+    fn answer(&mut self, data: &JsonValue, changes: &mut Vec<Change>) {
+        self.settle_replay(changes);
+        let answer = text(&data["content"]);
+        let last = self.items.iter().rposition(Item::is_message);
+        let before = last.map_or("", |at| self.items[at].text()).to_owned();
+        if before != answer {
+            let is_open = last.is_some_and(|at| self.parts.last() == Some(&at));
+            match answer.strip_prefix(before.as_str()).filter(|_| is_open) {
+                Some(rest) => self.append(true, rest, changes),
+                None => {
+                    for at in std::mem::take(&mut self.parts) {
+                        let is_message = self.items[at].is_message();
+                        let state = if is_message { ItemState::Void } else { ItemState::Complete };
+                        self.close(at, state, changes);
+                    }
+                    self.append(true, answer, changes);
+                }
+            }
+        }
+        self.close_answer(ItemState::Complete, changes);
+        if data.get("structured").is_some() {
+            self.void_rejected_answers();
+        }
+    }
+
+    /// Only the last answer matches the schema; those before it were rejected.
+    fn void_rejected_answers(&mut self) {
+        let after = self.items.iter().rposition(|item| matches!(item.content, Content::Call(_)));
+        let (after, last) =
+            (after.map_or(0, |at| at + 1), self.items.iter().rposition(Item::is_message));
+        for (at, item) in self.items.iter_mut().enumerate().skip(after) {
+            if item.is_message() && Some(at) != last {
+                item.state = ItemState::Void;
+            }
+        }
+    }
+
+    fn add_usage(&mut self, data: &JsonValue) {
+        let count = |name: &str| data[name].as_i64().unwrap_or(0);
+        let sum = self.usage.get_or_insert_default();
+        sum.input += count("input_tokens");
+        sum.output += count("output_tokens");
+        sum.cached += count("cached_tokens");
+        sum.reasoning += count("reasoning_tokens");
+    }
+
+    fn finish(&mut self, event: &RunEvent, end: TurnEnd, changes: &mut Vec<Change>) {
+        self.ended_at = Some(event.created_at);
+        self.end = Some(end);
+        changes.push(Change::Ended);
+    }
+}
+
+impl Item {
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self.content, Content::Message(_))
+    }
+
+    /// The text of a message or of reasoning; empty if it is void.
+    pub(super) fn text(&self) -> &str {
+        match &self.content {
+            Content::Message(text) | Content::Reasoning(text) if self.state != ItemState::Void => {
+                text
+            }
+            _ => "",
+        }
+    }
+}
+
+/// The calls for which an interrupt asks.
+fn awaiting_approval(data: &JsonValue) -> impl Iterator<Item = CallItem> {
+    let requests = data["action_requests"].as_array().into_iter().flatten();
+    let waiting = requests.filter(|request| request["status"] == "awaiting_approval");
+    waiting.map(|request| CallItem {
+        call_id: text(&request["tool_call_id"]).to_owned(),
+        name: text(&request["tool_name"]).to_owned(),
+        arguments: request["args"].clone(),
+        output: None,
+        is_earlier: false,
+    })
+}
+
+fn called(data: &JsonValue) -> CallItem {
+    CallItem {
+        call_id: text(&data["id"]).to_owned(),
+        name: text(&data["name"]).to_owned(),
+        arguments: data["args"].clone(),
+        output: None,
+        is_earlier: false,
+    }
+}
+
+fn text(value: &JsonValue) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! Items of a turn: pieces of answers, answers that start again, calls and approvals.
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+
+use super::*;
+
+/// The items of turn 1 after these events, `kind data`, and the pieces that a reader got.
+fn check(events: &[(&str, JsonValue)], expected: Expect) {
+    let mut turn = Turn::new(1);
+    let mut told = String::new();
+    for (at, (kind, data)) in events.iter().enumerate() {
+        let event = RunEvent {
+            number: at as i64 + 1,
+            turn: 1,
+            kind: (*kind).to_owned(),
+            data: data.clone(),
+            created_at: 0,
+        };
+        for change in turn.add(&event) {
+            told.push_str(&match change {
+                Change::Started => String::new(),
+                Change::Opened(at) => format!("+{at} "),
+                Change::Text(at, text) => format!("{at}:{text:?} "),
+                Change::Closed(at) => format!("-{at} "),
+                Change::Ended => "end".to_owned(),
+            });
+        }
+    }
+    for item in &turn.items {
+        told.push_str(&format!("\n{:?} {:?}", item.state, item.content));
+    }
+    expected.assert_eq(&told);
+}
+
+fn token(text: &str) -> (&'static str, JsonValue) {
+    ("token", json!({"content": text}))
+}
+
+fn reasoning(text: &str) -> (&'static str, JsonValue) {
+    ("reasoning", json!({"content": text}))
+}
+
+fn restart() -> (&'static str, JsonValue) {
+    ("restart", json!({}))
+}
+
+fn done(text: &str) -> (&'static str, JsonValue) {
+    ("done", json!({"assistant_data": {"content": text}}))
+}
+
+#[test]
+fn an_answer_is_one_message() {
+    check(
+        &[token("It is "), token("there."), ("usage", json!({})), done("It is there.")],
+        expect![[r#"
+        +0 0:"It is " 0:"there." -0 end
+        Complete Message("It is there.")"#]],
+    );
+}
+
+/// A client that has shown a part of an answer gets only the rest after the server was killed.
+#[test]
+fn an_answer_that_starts_again_continues_if_it_is_the_same() {
+    let events = [
+        reasoning("Hm."),
+        token("It is "),
+        restart(),
+        reasoning("H"),
+        reasoning("m."),
+        token("It"),
+        token(" is there."),
+        done("It is there."),
+    ];
+    check(
+        &events,
+        expect![[r#"
+        +0 0:"Hm." -0 +1 1:"It is " 1:"there." -1 end
+        Complete Reasoning("Hm.")
+        Complete Message("It is there.")"#]],
+    );
+}
+
+#[test]
+fn an_answer_that_starts_again_and_differs_replaces_its_items() {
+    let events =
+        [token("It is "), restart(), token("It was"), token(" there."), done("It was there.")];
+    check(
+        &events,
+        expect![[r#"
+        +0 0:"It is " -0 +1 1:"It was" 1:" there." -1 end
+        Void Message("It is ")
+        Complete Message("It was there.")"#]],
+    );
+    let shorter = [token("It is there."), restart(), token("It is"), done("It is")];
+    check(
+        &shorter,
+        expect![[r#"
+        +0 0:"It is there." -0 +1 1:"It is" -1 end
+        Void Message("It is there.")
+        Complete Message("It is")"#]],
+    );
+}
+
+#[test]
+fn a_replaced_answer_is_void() {
+    check(
+        &[token("A secret."), done("This is withheld.")],
+        expect![[r#"
+        +0 0:"A secret." -0 +1 1:"This is withheld." -1 end
+        Void Message("A secret.")
+        Complete Message("This is withheld.")"#]],
+    );
+}
+
+#[test]
+fn calls_and_approvals_are_items() {
+    let call = |id: &str| ("tool_call", json!({"id": id, "name": "look", "args": {"a": 1}}));
+    let events = [
+        token("Let me look."),
+        call("c1"),
+        call("c2"),
+        ("tool_result", json!({"tool_call_id": "c1", "output": "it is there", "exit_code": 0})),
+        (
+            "interrupt",
+            json!({"reason": "approval", "action_requests": [{"tool_call_id": "c2",
+                "tool_name": "look", "args": {"a": 1}, "status": "awaiting_approval"}]}),
+        ),
+    ];
+    check(
+        &events,
+        expect![[r#"
+            +0 0:"Let me look." -0 +1 +2 -1 +3 -3 end
+            Complete Message("Let me look.")
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false })
+            Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })
+            Complete Approval(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })"#]],
+    );
+}
+
+/// A run can end with the text of an answer whose calls were skipped.
+#[test]
+fn the_text_of_an_earlier_answer_is_not_repeated() {
+    let events = [
+        token("That is all."),
+        ("tool_call", json!({"id": "c1", "name": "look", "args": {}})),
+        ("tool_result", json!({"tool_call_id": "c1", "output": "skipped", "exit_code": 1})),
+        done("That is all."),
+    ];
+    check(
+        &events,
+        expect![[r#"
+            +0 0:"That is all." -0 +1 -1 end
+            Complete Message("That is all.")
+            Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {}, output: Some(("skipped", true)), is_earlier: false })"#]],
+    );
+}
+
+/// However an answer is cut into pieces and wherever it starts again, its text is the last attempt.
+#[test]
+fn every_restart_leaves_the_text_of_the_last_attempt() {
+    let attempts = ["abcdef", "abc", "abxyz", "", "abcdefgh"];
+    for (first, second) in attempts.iter().flat_map(|a| attempts.map(|b| (*a, b))) {
+        for (size, cut) in (1..4).flat_map(|size| (0..=first.len()).map(move |cut| (size, cut))) {
+            let pieces = |text: &str| -> Vec<(&'static str, JsonValue)> {
+                let bytes = text.as_bytes().chunks(size);
+                bytes.map(|piece| token(std::str::from_utf8(piece).expect("ASCII"))).collect()
+            };
+            let mut events = pieces(&first[..cut]);
+            events.push(restart());
+            events.extend(pieces(second));
+            events.push(("usage", json!({})));
+            events.push(done(second));
+            let mut turn = Turn::new(1);
+            let mut streamed: HashMap<usize, String> = HashMap::new();
+            for (number, (kind, data)) in (1..).zip(events) {
+                let kind = kind.to_owned();
+                let event = RunEvent { number, turn: 1, kind, data, created_at: 0 };
+                for change in turn.add(&event) {
+                    if let Change::Text(at, text) = change {
+                        streamed.entry(at).or_default().push_str(&text);
+                    }
+                }
+            }
+            let texts: String = turn.items.iter().map(Item::text).collect();
+            assert_eq!(texts, second, "{first:?} cut at {cut}, in pieces of {size}");
+            for (at, item) in turn.items.iter().enumerate() {
+                if item.state != ItemState::Void {
+                    assert_eq!(streamed.get(&at).map_or("", String::as_str), item.text());
+                }
+            }
+        }
+    }
+}
+
+/// A run that waits for a run that it has delegated asks for the approval of a call that is not its own.
+#[test]
+fn an_approval_of_a_delegated_run_has_its_call() {
+    let request = json!({"tool_call_id": "child~1.1", "tool_name": "pay", "args": {},
+        "status": "awaiting_approval", "run_id": "child"});
+    let interrupt = json!({"reason": "delegation", "action_requests": [request]});
+    check(&[("interrupt", interrupt.clone())], expect![[r#"
+        +0 +1 -1 end
+        Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
+        Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]]);
+    let mut turn = Turn::new(2);
+    let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
+    let child = json!({"child": {"run_id": "child", "event": "tool_result", "data": result}});
+    for (number, (of, kind, data)) in (1..).zip([(1, "interrupt", interrupt), (2, "status", child)])
+    {
+        let kind = kind.to_owned();
+        turn.add(&RunEvent { number, turn: of, kind, data, created_at: 0 });
+    }
+    let Content::Call(call) = &turn.items[0].content else { panic!("{:?}", turn.items) };
+    assert_eq!((&call.output, call.is_earlier), (&Some(("paid".to_owned(), false)), true));
+}

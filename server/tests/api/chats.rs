@@ -1,0 +1,195 @@
+//! The chat of the AI SDK and AG-UI: sessions that the client names. The tests with the clients themselves are in
+//! `tests/clients/`.
+
+use expect_test::expect;
+use serde_json::{Value as JsonValue, json};
+
+use crate::events::Stream;
+use crate::runs::{claim, finish, local, say, with_clerk};
+use crate::test_server::TestServer;
+use crate::tokens::{TokenServer, token};
+
+const CHAT: &str = "/v1/agents/clerk/chat";
+const AG_UI: &str = "/v1/agents/clerk/ag-ui";
+
+fn message(chat: &str, id: &str, text: &str) -> String {
+    let part = json!({"type": "text", "text": text});
+    let message = json!({"id": id, "role": "user", "parts": [part]});
+    json!({"id": chat, "trigger": "submit-message", "messages": [message]}).to_string()
+}
+
+fn run_input(thread: &str, id: &str, text: &str) -> String {
+    let message = json!({"id": id, "role": "user", "content": text});
+    json!({"threadId": thread, "runId": "r1", "messages": [message]}).to_string()
+}
+
+async fn stream(server: &TestServer, path: &str, body: &str) -> Stream {
+    Stream::by(server.request("POST", path).body(body), None).await
+}
+
+/// The rest of a stream without the id of the run, which is random.
+async fn rest(mut stream: Stream, run: &str) -> String {
+    let mut all = String::new();
+    while let Some(event) = stream.next().await {
+        all.push_str(&(event.replace(run, "RUN") + "\n"));
+    }
+    all
+}
+
+async fn rows(server: &TestServer, sql: &str) -> JsonValue {
+    let caller = abide_schema::Caller::local();
+    let found = server.engine.query(&caller, sql, &serde_json::Map::new(), None).await;
+    let rows = found.expect("the query is valid").rows;
+    rows.iter()
+        .map(|row| row.iter().map(abide_schema::Value::to_json).collect::<JsonValue>())
+        .collect()
+}
+
+async fn run_in(server: &TestServer) -> String {
+    rows(server, "SELECT id FROM runs").await[0][0].as_str().expect("a run").to_owned()
+}
+
+#[tokio::test]
+async fn a_chat_is_streamed() {
+    let server = with_clerk().await;
+    let live = stream(&server, CHAT, &message("c1", "m1", "Hello.")).await;
+    let run = run_in(&server).await;
+    let fencing = claim(&server, &run).await;
+    say(&server, &run, &fencing, &["x"]).await;
+    finish(&server, &run, &fencing).await;
+    let all = rest(live, &run).await;
+    expect![[r#"
+        data: {"messageId":"msg_RUN","messageMetadata":{"runId":"RUN"},"type":"start"}
+        data: {"type":"start-step"}
+        data: {"id":"item_0","type":"text-start"}
+        data: {"delta":"x","id":"item_0","type":"text-delta"}
+        data: {"id":"item_0","type":"text-end"}
+        data: {"type":"finish-step"}
+        data: {"finishReason":"stop","messageMetadata":null,"type":"finish"}
+        data: [DONE]
+    "#]]
+    .assert_eq(&all);
+    // The same message again, and a page that was reloaded.
+    let again = stream(&server, CHAT, &message("c1", "m1", "Hello.")).await;
+    assert_eq!(rest(again, &run).await, all);
+    let resumed = Stream::by(server.request("GET", &format!("{CHAT}/c1/stream")), None).await;
+    assert_eq!(rest(resumed, &run).await, all);
+    assert_eq!(rows(&server, "SELECT count(*) FROM runs").await, json!([[1]]));
+}
+
+#[tokio::test]
+async fn a_thread_is_streamed() {
+    let server = with_clerk().await;
+    let live = stream(&server, AG_UI, &run_input("t1", "m1", "Hello.")).await;
+    let run = run_in(&server).await;
+    let fencing = claim(&server, &run).await;
+    say(&server, &run, &fencing, &["x"]).await;
+    finish(&server, &run, &fencing).await;
+    let all = rest(live, &run).await;
+    expect![[r#"
+        data: {"runId":"r1","threadId":"t1","type":"RUN_STARTED"}
+        data: {"messageId":"msg_2_RUN","role":"assistant","type":"TEXT_MESSAGE_START"}
+        data: {"delta":"x","messageId":"msg_2_RUN","type":"TEXT_MESSAGE_CONTENT"}
+        data: {"messageId":"msg_2_RUN","type":"TEXT_MESSAGE_END"}
+        data: {"outcome":{"type":"success"},"runId":"r1","threadId":"t1","type":"RUN_FINISHED"}
+    "#]]
+    .assert_eq(&all);
+    // A client that has the beginning of the text gets the rest.
+    let has = json!({"threadId": "t1", "runId": "r1", "messages": [
+        {"id": "m1", "role": "user", "content": "Hello."},
+        {"id": format!("msg_2_{run}"), "role": "assistant", "content": "x"}]});
+    let again = stream(&server, AG_UI, &has.to_string()).await;
+    assert!(!rest(again, &run).await.contains("TEXT_MESSAGE_CONTENT"));
+}
+
+/// While a run is active, another message is refused, and changes nothing.
+#[tokio::test]
+async fn a_chat_has_one_run_at_a_time() {
+    let server = with_clerk().await;
+    drop(stream(&server, CHAT, &message("c1", "m1", "Hello.")).await);
+    let busy = server.post(CHAT, &message("c1", "m2", "And?")).await;
+    assert_eq!((busy.status, &busy.json()["code"]), (409, &json!("conflict")));
+    assert_eq!(rows(&server, "SELECT count(*) FROM agent_state").await, json!([[1]]));
+    let nothing = server.get(&format!("{CHAT}/c9/stream")).await;
+    assert_eq!(nothing.status, 204);
+}
+
+#[tokio::test]
+async fn unusable_requests_are_refused() {
+    let server = with_clerk().await;
+    let mut all = String::new();
+    let user = |parts: JsonValue| json!([{"id": "m1", "role": "user", "parts": parts}]);
+    let text = json!([{"type": "text", "text": "x"}]);
+    let decision = json!([{"type": "dynamic-tool", "state": "approval-responded",
+        "approval": {"id": "run_9~1.1", "approved": true}}]);
+    for body in [
+        json!({"id": "c1", "messages": []}),
+        json!({"id": "c1", "messages": user(json!([{"type": "file", "url": "x"}]))}),
+        json!({"id": "c1", "messages": user(text.clone()), "trigger": "regenerate-message"}),
+        json!({"id": "c1", "messages": [{"id": "m1", "role": "system", "parts": text}]}),
+        json!({"id": "c1", "messages": [{"id": "m1", "role": "assistant", "parts": []}]}),
+        json!({"id": "c1", "messages": [{"id": "m1", "role": "assistant", "parts": decision}]}),
+        json!({"id": "", "messages": user(text)}),
+    ] {
+        let answer = server.post(CHAT, &body.to_string()).await.json();
+        all.push_str(&format!("{} {}\n", answer["code"], answer["detail"]));
+    }
+    let resume = |entry: JsonValue| json!({"threadId": "t1", "runId": "r1", "resume": [entry]});
+    for body in [
+        json!({"threadId": "t1", "runId": "r1"}),
+        json!({"threadId": "t1", "runId": "r1", "messages": [{"role": "user"}]}),
+        resume(json!({"interruptId": "run_9~1.1", "status": "resolved"})),
+        resume(json!({"interruptId": "run_9~1.1", "status": "other"})),
+        resume(json!({"interruptId": "run_9~1.1", "status": "cancelled"})),
+    ] {
+        let answer = server.post(AG_UI, &body.to_string()).await.json();
+        all.push_str(&format!("{} {}\n", answer["code"], answer["detail"]));
+    }
+    expect![[r#"
+        "bad_arguments" "there is no message"
+        "bad_arguments" "a message has a part that is not a text"
+        "bad_arguments" "a message of the assistant cannot be generated again"
+        "bad_arguments" "the last message is not of the user or the assistant"
+        "bad_arguments" "the last message is neither of the user nor has a decision"
+        "not_found" "agent clerk has no run in c1"
+        "bad_arguments" "call 1 of the batch (create_session): id is empty"
+        "bad_arguments" "there is no message of the user"
+        "bad_arguments" "the message of the user has no text"
+        "bad_arguments" "the payload of a resolved interrupt does not say whether it is approved"
+        "bad_request" "the body has an unexpected form: unknown variant `other`, expected `resolved` or `cancelled` at line 1 column 54"
+        "not_found" "agent clerk has no run in t1"
+    "#]].assert_eq(&all);
+    assert_eq!(rows(&server, "SELECT count(*) FROM sessions").await, json!([[0]]));
+}
+
+/// Two tenants can use the same name for a chat. Neither learns of the other's.
+#[tokio::test]
+async fn chats_of_tenants_are_separate() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
+    let begin = async |who: &str, path: &str, body: String| {
+        let bearer = format!("Bearer {}", token(who));
+        let request = home.0.request("POST", path).header("authorization", &bearer).body(body);
+        Stream::by(request, None).await
+    };
+    let anonymous = home.0.post(CHAT, &message("c1", "m1", "Hello.")).await;
+    assert_eq!(anonymous.status, 401);
+    drop(begin("acmeacmea", CHAT, message("c1", "m1", "Hello.")).await);
+    let resume = format!("{CHAT}/c1/stream");
+    assert_eq!(home.ask(&token("zetazetaz"), "GET", &resume, "").await.status, 204);
+    drop(begin("zetazetaz", CHAT, message("c1", "m1", "Hello.")).await);
+    drop(begin("zetazetaz", AG_UI, run_input("t1", "m1", "Hello.")).await);
+    let expected = json!([["tenant=acme/c1"], ["tenant=zeta/c1"], ["tenant=zeta/t1"]]);
+    assert_eq!(rows(&home.0, "SELECT id FROM sessions ORDER BY id").await, expected);
+    // The decision of one tenant on the call of the other.
+    let run = rows(&home.0, "SELECT id FROM runs WHERE session_id = 'tenant=acme/c1'").await;
+    let id = run[0][0].as_str().expect("a run");
+    let part = json!({"type": "dynamic-tool", "state": "approval-responded",
+        "approval": {"id": format!("{id}~1.1"), "approved": true}});
+    let decision = json!({"id": "c1", "messages": [
+        {"id": "m2", "role": "assistant", "parts": [part]}]});
+    let refused = home.ask(&token("zetazetaz"), "POST", CHAT, &decision.to_string()).await;
+    assert_eq!(refused.status, 404, "{refused:?}");
+    local(&home.0, "abort_run", json!({"id": id})).await;
+}
