@@ -120,8 +120,9 @@ class Abide:
         self._deadline = deadline
         self._is_started = False
         self._starting = asyncio.Lock()
+        # Where it was used first.
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = os.getpid()
+        self._pid: int | None = None
         self.kept: dict[str, Any] = {}
         """What the adapters keep for all of their objects that use this client."""
         self.call = Calls(self)
@@ -177,14 +178,16 @@ class Abide:
 
     async def close(self) -> None:
         """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing."""
-        if os.getpid() == self._pid:
+        if self._pid in (None, os.getpid()):
             self._check_home()
             await self._connection.close()
 
     def _check_home(self) -> None:
         """Refuses another process and another event loop than those of the first use: nothing would ever arrive there."""
-        if os.getpid() != self._pid:
-            detail = "the client was made before a fork, in another process"
+        if self._pid is None:
+            self._pid = os.getpid()
+        elif self._pid != os.getpid():
+            detail = "the client was used before a fork, in another process"
             raise AbideError(detail, code="wrong_process", hint="make a client in each process")
         loop = asyncio.get_running_loop()
         if self._loop is None:
