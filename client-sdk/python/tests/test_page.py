@@ -32,8 +32,10 @@ def test_programs_that_serve(folder: Path) -> None:
         [program] = [program for program in programs() if text in program]
         return program
 
-    serving = [subprocess.Popen([sys.executable, "-c", find(text)], cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
-               for text in ("client.worker()", "client.supervisor()")]
+    serving = [
+        subprocess.Popen([sys.executable, "-c", find(text)], cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
+        for text in ("client.worker()", "client.supervisor()")
+    ]
     try:
         for _ in range(2):
             run = subprocess.run(

@@ -93,22 +93,32 @@ def test_workers_and_supervisors(server: Server) -> None:
         assert client.reconnects == 0
 
 
-def test_close_ends_a_worker(server: Server) -> None:
+def test_close_ends_a_worker_while_its_tool_runs(server: Server) -> None:
     client = Abide.connect(server.url)
+    session, worker = client.session("s1"), client.worker()
+    client.call.register_tool(name="slow", effect="at_most_once")
+    client.call.request_tool_call(call_id="c1", session_id=session.id, tool_name="slow", arguments={})
+    begun, goes_on = threading.Event(), threading.Event()
     ended: list[BaseException] = []
+
+    def slow(_: object) -> None:
+        begun.set()
+        goes_on.wait(60)
 
     def serve() -> None:
         try:
-            client.worker().serve({"t": print})
+            worker.serve({"slow": slow})
         except AbideError as why:
             ended.append(why)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    client.sql("SELECT 1")
+    assert begun.wait(60)
     client.close()
     thread.join(20)
     assert [why.code for why in ended] == ["closed"]
+    goes_on.set()
+    worker.stop()  # It has nothing to stop.
 
 
 INTERRUPTED = """

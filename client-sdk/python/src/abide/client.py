@@ -186,9 +186,7 @@ class Abide:
         """Refuses another process and another event loop than those of the first use: nothing would ever arrive there."""
         if self._pid is None:
             self._pid = os.getpid()
-        elif self._pid != os.getpid():
-            detail = "the client was used before a fork, in another process"
-            raise AbideError(detail, code="wrong_process", hint="make a client in each process")
+        check_process(self._pid)
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -384,6 +382,13 @@ class Abide:
     async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
         await self.start()
         return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
+
+
+def check_process(pid: int) -> None:
+    """Refuses a process that was forked from the process `pid`, in which the client was used."""
+    if pid != os.getpid():
+        detail = "the client was used before a fork, in another process"
+        raise AbideError(detail, code="wrong_process", hint="make a client in each process")
 
 
 def check_named(reducer: str, positional: tuple[Any, ...]) -> None:

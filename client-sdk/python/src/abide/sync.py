@@ -18,13 +18,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from . import client as _client
-from .client import DEADLINE, AnyCall, Committed, check_named
+from .client import DEADLINE, AnyCall, Committed, check_named, check_process
 from .errors import AbideError, Closed
 from .records import Result
 from .session import Decision, Resolution
@@ -57,17 +57,26 @@ class _Loop:
         self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine.
+
+        Raises:
+            Closed: the client is closed.
+            AbideError: the process was forked after the client was made.
+        """
+        try:
+            check_process(self.pid)
+            with self._lock:
+                if self._is_stopped:
+                    raise Closed
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except AbideError:
+            work.close()
+            raise
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
-        if os.getpid() != self.pid:
-            work.close()
-            detail = "the client was made before a fork, in another process"
-            raise AbideError(detail, code="wrong_process", hint="make a client in each process")
-        with self._lock:
-            if self._is_stopped:
-                work.close()
-                raise Closed
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future = self.submit(work)
         try:
             return future.result()
         except CancelledError as why:
@@ -75,6 +84,18 @@ class _Loop:
         except BaseException:
             future.cancel()
             raise
+
+    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits a coroutine from another event loop. If the waiter is cancelled, so is the coroutine."""
+        wrapped = asyncio.wrap_future(self.submit(work))
+        try:
+            await asyncio.wait([wrapped])
+        except asyncio.CancelledError:
+            wrapped.cancel()
+            raise
+        if wrapped.cancelled():
+            raise Closed  # By `stop`.
+        return wrapped.result()
 
     def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Like `run`, but after an interrupt it waits until the cancelled coroutine has ended: it records what a tool has done.

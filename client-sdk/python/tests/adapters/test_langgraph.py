@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import START, MessagesState, StateGraph
 from server import Server, environment
 
-from abide import Abide, sync
+from abide import Abide, Closed, sync
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_store import AbideStore
 
@@ -101,6 +102,24 @@ def test_the_synchronous_methods(server: Server) -> None:
         with AbideStore(client) as store:
             store.put(("users", "ann"), "prefs", {"theme": "dark", "n": 1})
             assert store.search(("users",), filter={"n": {"$gte": 1}})[0].key == "prefs"
+
+
+async def test_an_adapter_of_a_closed_client(server: Server) -> None:
+    """Also of one that is closed while an asynchronous method waits for it."""
+    closed = sync.Abide.connect(server.url)
+    saver = AbideSaver(closed)
+    closed.close()
+    with pytest.raises(Closed):
+        saver.get_tuple(config("t"))
+    with pytest.raises(Closed):
+        await saver.aget_tuple(config("t"))
+    closing = sync.Abide.connect(server.url)
+    server.kill()
+    read = asyncio.create_task(AbideSaver(closing).aget_tuple(config("t")))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(closing.close)
+    with pytest.raises(Closed):
+        await read
 
 
 async def test_the_store(client: Abide) -> None:

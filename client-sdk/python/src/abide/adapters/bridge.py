@@ -46,6 +46,8 @@ class Bridge:
                 code="bad_request",
                 hint="use the asynchronous methods, or make the adapter with abide.sync.Abide",
             )
+        if self._sync is not None:
+            return self._sync._loop.run(work)
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
@@ -60,6 +62,8 @@ class Bridge:
             self._loop = running
         if self._loop is running:
             return await work
+        if self._sync is not None:
+            return await self._sync._loop.arun(work)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self) -> None:

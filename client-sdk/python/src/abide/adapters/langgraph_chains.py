@@ -16,7 +16,8 @@ from .untrusted import Budget
 # What entries refer to, and their size.
 _REFERENCES = """e.key, json_extract(e.data, '$.b'), json_extract(e.data, '$.f'),
   coalesce(length(e.blob), 0) + length(CAST(e.data AS BLOB)) FROM"""
-_REFERENCES_OF = f"SELECT {_REFERENCES} json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
+_OF_KEYS = "entries AS e WHERE e.collection_id = :c AND e.key IN (SELECT value FROM json_each(:keys))"
+_REFERENCES_OF = f"SELECT {_REFERENCES} {_OF_KEYS}"
 _REFERENCES_BEFORE = (
     f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key <= :last"
     " ORDER BY e.key DESC LIMIT 2000"
@@ -25,10 +26,8 @@ _REFERENCES_BETWEEN = (
     f"SELECT {_REFERENCES} entries AS e WHERE e.collection_id = :c AND e.key >= :first AND e.key < :end AND e.key > :after"
     " ORDER BY e.key LIMIT 10000"
 )
-_ENTRIES = """SELECT e.key, e.data, e.blob, e.seq FROM json_each(:keys) AS k
-JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"""
-
-_HEADS = "SELECT e.key, e.data FROM json_each(:keys) AS k JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"
+_ENTRIES = f"SELECT e.key, e.data, e.blob, e.seq FROM {_OF_KEYS}"
+_HEADS = f"SELECT e.key, e.data FROM {_OF_KEYS}"
 
 # What is read in one request.
 _KEYS_AT_ONCE = 1000

@@ -47,8 +47,8 @@ _PAGE = 1000
 
 _LOG = logging.getLogger("abide")
 
-_GET = """SELECT e.key, e.data, e.created_at, e.updated_at FROM json_each(:keys) AS k
-JOIN entries AS e ON e.collection_id = :c AND e.key = k.value"""
+_GET = """SELECT key, data, created_at, updated_at FROM entries
+WHERE collection_id = :c AND key IN (SELECT value FROM json_each(:keys))"""
 
 _SEARCH = """SELECT key, data, created_at, updated_at FROM entries
 WHERE collection_id = :c AND key >= :first AND key < :end ORDER BY updated_at DESC, seq DESC, key LIMIT :limit OFFSET :offset"""
