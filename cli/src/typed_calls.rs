@@ -93,6 +93,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         RemoveRole,
         RequestSupervisorHandoff,
         RequestToolCall,
+        ReserveUsage,
         ResolveHandoff,
         ResumeSession,
         RetireAgent,
@@ -105,6 +106,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         StartRun,
         SuspendSession,
         WaitRun,
+        WithholdAnswer,
         WriteEntries,
     ];
     let modules = crate::reducers::modules();

@@ -1,6 +1,7 @@
 /**
- * The namespace of a caller with a scope: what begins each id that it chooses. `s1` of a caller with the scope
- * `tenant=acme` is stored as `tenant=acme/s1`. Calls accept both; rows, answers and queries have the stored id.
+ * The namespace of a caller with a scope: what begins each id that it chooses. `s1` of a caller with the
+ * scope `tenant=acme` is stored as `tenant=acme/s1`. Calls accept both; rows, answers and queries have the
+ * stored id.
  */
 import type { Abide } from "./abide.js";
 import { isAbideError } from "./errors.js";
@@ -42,7 +43,7 @@ async function ask(client: Abide): Promise<string> {
   throw protocolError("a session was created twice");
 }
 
-/** What a sentence has in front of an id, if it is a namespace; `undefined` if the sentence has no such id. */
+/** What a sentence has in front of an id, if that is a namespace; `undefined` if it has no such id. */
 export function namespaceIn(sentence: string, id: string): string | undefined {
   const at = sentence.lastIndexOf(id);
   if (at < 0) return undefined;

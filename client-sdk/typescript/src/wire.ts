@@ -160,34 +160,40 @@ const SHAPE_FIELDS = {
 };
 
 /** The fields of a message that this SDK reads. Each may be absent or null, and others are ignored. */
-const FIELDS: Record<string, Check> = {
-  ...SHAPE_FIELDS,
-  id: isText,
-  seq: isCount,
-  from: isCount,
-  to: isCount,
-  timeline: isText,
-  rows: isList,
-  more: isFlag,
-  history_changed: isFlag,
-  changes: isListOf(hasId),
-  results: isListOf(isObject),
-  duplicate: isFlag,
-};
+const FIELDS: ReadonlyMap<string, Check> = new Map(
+  Object.entries({
+    ...SHAPE_FIELDS,
+    id: isText,
+    seq: isCount,
+    from: isCount,
+    to: isCount,
+    timeline: isText,
+    rows: isList,
+    more: isFlag,
+    history_changed: isFlag,
+    changes: isListOf(hasId),
+    results: isListOf(isObject),
+    duplicate: isFlag,
+  }),
+);
 
-const CHANGE_FIELDS: Record<string, Check> = {
-  ...SHAPE_FIELDS,
-  deletes: isList,
-  inserts: isList,
-  updates: isList,
-  stale: isFlag,
-};
+const CHANGE_FIELDS: ReadonlyMap<string, Check> = new Map(
+  Object.entries({
+    ...SHAPE_FIELDS,
+    deletes: isList,
+    inserts: isList,
+    updates: isList,
+    stale: isFlag,
+  }),
+);
 
-function checkFields(part: object, fields: Record<string, Check>): void {
-  for (const [name, check] of Object.entries(fields)) {
-    const value = (part as Record<string, unknown>)[name];
-    if (value === null) delete (part as Record<string, unknown>)[name];
-    else if (value !== undefined && !check(value)) throw protocolError(`a message has no valid ${name}`);
+function checkFields(part: object, fields: ReadonlyMap<string, Check>): void {
+  const values = part as Record<string, unknown>;
+  for (const name of Object.keys(values)) {
+    const check = fields.get(name);
+    if (!check) continue;
+    if (values[name] === null) delete values[name];
+    else if (!check(values[name])) throw protocolError(`a message has no valid ${name}`);
   }
 }
 
@@ -237,17 +243,13 @@ export function changesOf(entry: FrameChange): Changes {
         continue;
       }
       const { at, row } = (item ?? {}) as { at?: unknown; row?: unknown };
-      if (!isPosition(at)) throw protocolError("a change has no valid position");
+      if (typeof at !== "number" || !isCount(at)) throw protocolError("a change has no valid position");
       changes.placed ??= { deletes: [], inserts: [], updates: [] };
       if (list === "deletes") changes.placed.deletes.push(at);
       else changes.placed[list].push({ at, row: cellsOf(row ?? []) });
     }
   }
   return changes;
-}
-
-function isPosition(at: unknown): at is number {
-  return isCount(at);
 }
 
 /** The number of columns that a program sees; the others carry the order. */

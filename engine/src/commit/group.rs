@@ -28,10 +28,8 @@ impl CommitGroup {
     pub(crate) fn split_off(&mut self, first: usize) -> Option<CommitGroup> {
         let rest = self.units.split_off(first);
         let on_savepoints = self.on_savepoints;
-        (!rest.is_empty()).then(|| CommitGroup {
-            on_savepoints,
-            ..CommitGroup::new(rest, Vec::new())
-        })
+        (!rest.is_empty())
+            .then(|| CommitGroup { on_savepoints, ..CommitGroup::new(rest, Vec::new()) })
     }
 
     /// Each unit alone. The held answers leave with the last one.

@@ -193,3 +193,79 @@ async fn chats_of_tenants_are_separate() {
     assert_eq!(refused.status, 404, "{refused:?}");
     local(&home.0, "abort_run", json!({"id": id})).await;
 }
+
+/// Calls `visit` with each variant of a JSON value that has one odd part.
+fn variants(value: &JsonValue, visit: &mut dyn FnMut(JsonValue)) {
+    for odd in [json!(null), json!(-7), json!("~"), json!([]), json!({})] {
+        visit(odd);
+    }
+    match value {
+        JsonValue::Object(object) => {
+            for (name, part) in object {
+                variants(part, &mut |odd| {
+                    let mut whole = value.clone();
+                    whole[name] = odd;
+                    visit(whole);
+                });
+                let mut without = object.clone();
+                without.remove(name);
+                visit(without.into());
+            }
+        }
+        JsonValue::Array(items) => {
+            for (at, part) in items.iter().enumerate() {
+                variants(part, &mut |odd| {
+                    let mut whole = value.clone();
+                    whole[at] = odd;
+                    visit(whole);
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Each request with one odd part is answered or refused, and none fails inside the server.
+#[tokio::test]
+async fn odd_requests_are_answered() {
+    let server = with_clerk().await;
+    let decision = json!({"type": "dynamic-tool", "state": "approval-responded",
+        "approval": {"id": "run_9~1.1", "approved": true, "reason": "x"}});
+    let text = json!({"type": "text", "text": "x"});
+    let chat = |role: &str, part: JsonValue| {
+        json!({"id": "c1", "trigger": "submit-message",
+        "messages": [{"id": "m1", "role": role, "parts": [part]}]})
+    };
+    let ag_ui = json!({"threadId": "t1", "runId": "r1", "tools": [], "context": [],
+        "messages": [{"id": "m1", "role": "user", "content": [text]},
+            {"id": "m2", "role": "assistant", "content": "x", "toolCalls": [{"id": "c1"}]},
+            {"id": "m3", "role": "tool", "content": "x", "toolCallId": "c1"}]});
+    let resume = json!({"threadId": "t1", "runId": "r1", "resume": [
+        {"interruptId": "run_9~1.1", "status": "resolved", "payload": {"approved": true}}]});
+    let response = json!({"model": "clerk", "background": true, "instructions": "x",
+        "input": [{"type": "message", "role": "user", "content": [
+            {"type": "input_text", "text": "x"}]}], "metadata": {"n": "1"}, "tools": [],
+        "store": true, "text": {"format": {"type": "text"}}, "tool_choice": "auto"});
+    let approval = json!({"model": "clerk", "previous_response_id": "resp_1_run_9", "input": [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": true}]});
+    for (path, body) in [
+        (CHAT, chat("user", text)),
+        (CHAT, chat("assistant", decision)),
+        (AG_UI, ag_ui),
+        (AG_UI, resume),
+        ("/v1/responses", response),
+        ("/v1/responses", approval),
+    ] {
+        let mut all = Vec::new();
+        variants(&body, &mut |odd| all.push(odd.to_string()));
+        for mut odd in all {
+            if path == "/v1/responses" {
+                // A response that is not in the background would be waited for.
+                odd = odd.replacen('{', r#"{"stream": true, "#, 1).replace(", }", "}");
+            }
+            let mut socket = server.request("POST", path).body(odd.clone()).begin().await;
+            let status = crate::http::head(&mut socket).await.status;
+            assert!((200..500).contains(&status), "{status} for {odd}");
+        }
+    }
+}

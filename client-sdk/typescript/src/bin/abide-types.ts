@@ -94,6 +94,7 @@ function printable(text: string): string {
 
 main().catch((error: unknown) => {
   process.stderr.write(`abide-types: ${printable(messageOf(error))}\n`);
-  if (isAbideError(error) && error.hint !== undefined) process.stderr.write(`  hint: ${printable(error.hint)}\n`);
+  const hint = isAbideError(error) ? error.hint : undefined;
+  if (hint !== undefined) process.stderr.write(`  hint: ${printable(hint)}\n`);
   process.exitCode = 1;
 });

@@ -100,6 +100,6 @@ function found<T>(path: string, look: () => T): T {
 
 function untrusted(path: string, why: string): AbideError {
   return new AbideError("untrusted_engine", `the socket ${path} of the engine is not trusted: ${why}`, {
-    hint: "another user of this machine may pretend to be the engine; set TMPDIR to a folder that only you can write",
+    hint: "another user may pretend to be the engine; set TMPDIR to a folder that only you can write",
   });
 }

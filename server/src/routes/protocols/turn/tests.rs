@@ -199,10 +199,13 @@ fn an_approval_of_a_delegated_run_has_its_call() {
     let request = json!({"tool_call_id": "child~1.1", "tool_name": "pay", "args": {},
         "status": "awaiting_approval", "run_id": "child"});
     let interrupt = json!({"reason": "delegation", "action_requests": [request]});
-    check(&[("interrupt", interrupt.clone())], expect![[r#"
+    check(
+        &[("interrupt", interrupt.clone())],
+        expect![[r#"
         +0 +1 -1 end
         Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
-        Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]]);
+        Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]],
+    );
     let mut turn = Turn::new(2);
     let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
     let child = json!({"child": {"run_id": "child", "event": "tool_result", "data": result}});
