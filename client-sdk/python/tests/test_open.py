@@ -73,7 +73,7 @@ async def test_a_file_is_opened_and_shared(folder: Path) -> None:
         await two.close()
         await ended(file, but=engine)
         assert engine_pids(file) == [engine]
-        assert "sessions" in {table["name"] for table in (await two.get("/v1/schema"))["tables"]}
+        assert "sessions" in {table["name"] for table in (await one.get("/v1/schema"))["tables"]}
     await ended(file)
     async with Abide.open(file, binary=binary()) as again:
         assert (await again.sql("SELECT id FROM sessions")).scalar() == "s1"

@@ -192,6 +192,23 @@ async def test_a_supervisor_answers_handoffs(client: Abide) -> None:
     assert seen == [("angry customer", {"order": 1}), ("nonsense", None)]
 
 
+async def test_a_supervisor_without_an_answer_releases_the_handoff(client: Abide) -> None:
+    """`None` was the resolution "None"."""
+    session = await client.session("s1")
+    silent, helpful = client.supervisor(), client.supervisor()
+    serving = [asyncio.create_task(silent.serve("complaints", lambda _: None))]
+    waiting = asyncio.create_task(session.handoff("angry customer", "complaints", key="h1"))
+    async with client.subscribe("SELECT status FROM handoff_requests WHERE updated_at > created_at") as handoffs:
+        async for _ in handoffs:
+            if [row.status for row in handoffs.rows] == ["pending"]:
+                break
+    serving.append(asyncio.create_task(helpful.serve("complaints", lambda _: "a voucher")))
+    assert (await waiting).text == "a voucher"
+    silent.stop()
+    helpful.stop()
+    await asyncio.gather(*serving)
+
+
 async def killed_in_the_tool(server: Server, folder: Path, *options: str) -> None:
     """Runs the example, and kills it with SIGKILL in the middle of its tool."""
     command = [sys.executable, str(EXAMPLE), "--url", server.url, "--paid", str(folder / "paid"), *options, "--stop"]

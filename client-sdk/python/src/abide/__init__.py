@@ -41,6 +41,7 @@ from .errors import (
     UnknownOutcome,
     UntrustedEngine,
 )
+from .extras import MissingPackage
 from .records import Result
 from .session import Decision, Resolution, Session
 from .subscription import Subscription, Update
@@ -67,6 +68,7 @@ __all__ = [
     "LeaseLost",
     "LimitExceeded",
     "MalformedEntry",
+    "MissingPackage",
     "NotFound",
     "Overloaded",
     "ProtocolError",

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 from .connection import Connection
 from .dial import Address, Dial, dial
 from .engine import Engine
-from .errors import ConnectionFailed, ProtocolError, member, reading
+from .errors import AbideError, BadRequest, ConnectionFailed, ProtocolError, member, reading
 from .http_get import get_json
 from .records import Result
 from .session import Session
@@ -72,7 +72,12 @@ class Calls:
     def __getattr__(self, reducer: str) -> Callable[..., Awaitable[Committed[Any]]]:
         if reducer.startswith("_"):
             raise AttributeError(reducer)
-        return lambda **args: self(reducer, args)
+
+        def call(*positional: Any, **args: Any) -> Awaitable[Committed[Any]]:
+            check_named(reducer, positional)
+            return self(reducer, args)
+
+        return call
 
     async def __call__(
         self,
@@ -114,6 +119,10 @@ class Abide:
         self._address = address
         self._deadline = deadline
         self._is_started = False
+        self._starting = asyncio.Lock()
+        # Where it was used first.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid: int | None = None
         self.kept: dict[str, Any] = {}
         """What the adapters keep for all of their objects that use this client."""
         self.call = Calls(self)
@@ -125,7 +134,13 @@ class Abide:
 
         It starts the engine as a child process, or uses the one that another process has started for the same file. The
         engine ends with its last user.
+
+        Raises:
+            BadRequest: `path` is the address of a server.
         """
+        if "://" in str(path):
+            detail = f"{path} is the address of a server, not a file"
+            raise BadRequest(detail, code="bad_arguments", hint="use Abide.connect(url)")
         engine = Engine(path, binary)
         return Abide(engine, lambda: engine.address, deadline=deadline)
 
@@ -145,20 +160,39 @@ class Abide:
         return Abide(lambda: dial(address), lambda: address, deadline=deadline)
 
     async def start(self) -> Abide:
-        """Connects. Awaiting the client does the same.
+        """Connects. Awaiting the client does the same, and so does its first use.
 
         Raises:
             ConnectionFailed: no server answers.
             Unauthenticated: the server rejects the credentials.
+            Closed: the client was closed.
         """
+        self._check_home()
         if not self._is_started:
-            await self._connection.start()
-            self._is_started = True
+            async with self._starting:
+                if not self._is_started:
+                    await self._connection.start()
+                    self._is_started = True
+        self._connection.check_open()
         return self
 
     async def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end."""
-        await self._connection.close()
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing."""
+        if self._pid in (None, os.getpid()):
+            self._check_home()
+            await self._connection.close()
+
+    def _check_home(self) -> None:
+        """Refuses another process and another event loop than those of the first use: nothing would ever arrive there."""
+        if self._pid is None:
+            self._pid = os.getpid()
+        check_process(self._pid)
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            hint = "make a client in each event loop, or use abide.sync, whose client serves all threads"
+            raise AbideError("the client belongs to another event loop", code="wrong_event_loop", hint=hint)
 
     def __await__(self) -> Generator[Any, None, Abide]:
         return self.start().__await__()
@@ -175,6 +209,11 @@ class Abide:
         return self._connection.connected
 
     @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or has ended with an error."""
+        return self._connection.ended
+
+    @property
     def reconnects(self) -> int:
         """How often the client has connected again."""
         return self._connection.reconnects
@@ -188,7 +227,7 @@ class Abide:
         self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
     ) -> Committed[list[Committed[Any]]]:
         """Calls several reducers in one transaction, all or nothing. See `Calls.__call__` for the options."""
-        items = [call if isinstance(call, Call) else Call(*call) for call in calls]
+        items = [_call_of(call, at) for at, call in enumerate(calls, start=1)]
         message = {
             "op": "batch",
             "calls": [{"reducer": call.reducer, "args": call.args} for call in items],
@@ -294,7 +333,7 @@ class Abide:
         if explain:
             query["explain"] = True
         start = Start(after_seq, None if after_seq is not None else as_of)
-        return Subscription(self._connection, query, start, into, self._deadline)
+        return Subscription(self._connection, query, start, into, self._deadline, self.start)
 
     async def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
         """How a live query would be maintained, and at what cost; see docs/protocol.md."""
@@ -309,6 +348,7 @@ class Abide:
             BadRequest: `path` is not a path of the server, such as a URL of another one.
             Refused: the server refuses it.
         """
+        await self.start()
         address = self._address()
         if address is None:
             raise ConnectionFailed("the client is not connected", hint="await it first")
@@ -318,11 +358,17 @@ class Abide:
         self,
         session_id: str | None = None,
         *,
-        agent: str = "agent",
+        agent: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """The session with this id, which is created if it does not exist; a new one without an id."""
+        """The session with this id, which is created if it does not exist; a new one without an id.
+
+        A new session belongs to `agent` (default `agent`). `title` and `metadata` are those of a new session only.
+
+        Raises:
+            Conflict: the session belongs to another agent than `agent`.
+        """
         return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
 
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
@@ -334,9 +380,33 @@ class Abide:
         return Supervisor(self, lease_ms=lease_ms)
 
     async def _ask(self, message: dict[str, Any], what: str, deadline: float | None) -> dict[str, Any]:
-        if not self._is_started:
-            await self.start()
+        await self.start()
         return await self._connection.request(message, what, self._deadline if deadline is None else deadline)
+
+
+def check_process(pid: int) -> None:
+    """Refuses a process that was forked from the process `pid`, in which the client was used."""
+    if pid != os.getpid():
+        detail = "the client was used before a fork, in another process"
+        raise AbideError(detail, code="wrong_process", hint="make a client in each process")
+
+
+def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
+    """Refuses arguments without a name."""
+    if positional:
+        hint = f'client.call.{reducer}(name=value), or client.call("{reducer}", {{"name": value}})'
+        raise BadRequest(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
+
+
+def _call_of(call: Any, at: int) -> Call:
+    """A call of a batch."""
+    if isinstance(call, Call):
+        return call
+    match call:
+        case (str() as reducer, Mapping() as args):
+            return Call(reducer, args)
+    hint = 'a call is a pair such as ("create_session", {"agent": "support"}), or abide.Call'
+    raise BadRequest(f"call {at} of the batch is no call: {call!r:.100}", code="bad_arguments", hint=hint)
 
 
 def new_request_id() -> str:

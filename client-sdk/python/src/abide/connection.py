@@ -79,7 +79,11 @@ class Connection:
         Raises:
             AbideError: there is no server, or it rejects the credentials.
         """
+        self.check_open()
         socket = await self._dial()
+        if self._ended is not None:
+            await socket.close()
+            raise copied(self._ended)
         self._task = asyncio.create_task(self._run(socket), name="abide connection")
 
     async def close(self) -> None:
@@ -91,6 +95,11 @@ class Connection:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed, or has failed for good."""
+        return self._ended is not None
 
     def check_open(self) -> None:
         """Raises the error with which the connection has ended."""

@@ -145,7 +145,8 @@ class Closed(AbideError):
 class UnknownOutcome(AbideError):
     """A tool call may have run: its worker disappeared, and its tool must not run twice.
 
-    Find out whether it ran, and record that with the reducer `settle_tool_call`.
+    Find out whether it ran, and record that with the reducer `settle_tool_call`. If the worker lost its lease and reported its
+    result too late, the view `unknown_tool_calls` has the result.
     """
 
     code = "unknown_outcome"
@@ -153,7 +154,7 @@ class UnknownOutcome(AbideError):
     def __init__(self, call_id: str, tool_name: str) -> None:
         super().__init__(
             f"the worker of call {call_id} of {tool_name} disappeared, and the tool must not run twice",
-            hint="find out whether it ran, then record that with settle_tool_call",
+            hint="find out whether it ran (unknown_tool_calls has late reports), then record that with settle_tool_call",
         )
         self.call_id = call_id
 

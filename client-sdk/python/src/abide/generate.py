@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import json
 import keyword
+import os
 import re
 import sys
 import unicodedata
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .client import Abide
-from .errors import AbideError, ProtocolError, reading
+from .errors import AbideError, NotFound, ProtocolError, reading
 
 Schema = Any
 
@@ -309,6 +310,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--token", help="the bearer token of the server")
     options = parser.parse_args(arguments)
     try:
+        if options.db and not os.path.isfile(options.db):
+            raise NotFound(f"there is no file {options.db}", code="not_found", hint="--db takes an existing database file")
         print(asyncio.run(_read(options)), end="")
     except AbideError as why:
         text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(why))

@@ -7,27 +7,67 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from .errors import TimedOut
+from .errors import BadRequest, TimedOut
 
 Function: TypeAlias = Callable[..., Any]
 """A function of the caller: a coroutine function, or a plain one, which runs in a thread."""
 
 
-async def invoke(function: Function, *args: Any) -> Any:
-    """Calls a function of the caller without blocking the event loop."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args)
-    result = await asyncio.to_thread(function, *args)
-    return await result if inspect.isawaitable(result) else result
+def check_function(function: Any, what: str) -> None:
+    """Refuses what cannot be called with one argument, before anything is recorded. `what` names it in the error.
+
+    Raises:
+        BadRequest: it cannot be called in this way.
+    """
+    hint = "pass a function of one argument, such as a coroutine function `async def f(args)`"
+    if not callable(function):
+        raise BadRequest(f"{what} is {function!r}, not a function", code="bad_arguments", hint=hint)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # A built-in function without a signature.
+    try:
+        signature.bind(None)
+    except TypeError as why:
+        raise BadRequest(f"{what} cannot be called with one argument: {why}", code="bad_arguments", hint=hint) from why
 
 
-async def run_under_lease(work: Awaitable[Any], heartbeat: Callable[[], Awaitable[bool]], lease_ms: int) -> tuple[Any, bool]:
-    """Runs `work`, and `heartbeat` each third of the lease. Returns the result, and whether the work was cancelled.
+class Running:
+    """A function of the caller that runs, without blocking the event loop."""
+
+    def __init__(self, function: Function, *args: Any) -> None:
+        self._in_thread = False
+        self.task: asyncio.Task[Any] = asyncio.ensure_future(self._run(function, args))
+
+    async def _run(self, function: Function, args: tuple[Any, ...]) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        self._in_thread = True
+        result = await asyncio.to_thread(_call, function, args)
+        self._in_thread = False
+        return await result if inspect.isawaitable(result) else result
+
+    def cancel(self) -> None:
+        """Cancels a coroutine. A function in a thread cannot be cancelled: it runs to its end."""
+        if not self._in_thread:
+            self.task.cancel()
+
+
+def _call(function: Function, args: tuple[Any, ...]) -> Any:
+    try:
+        return function(*args)
+    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as why:
+        # As the outcome of a task, these would end the event loop, or would be lost.
+        raise RuntimeError(f"the function raised {type(why).__name__} {why}".rstrip()) from why
+
+
+async def run_under_lease(work: Running, heartbeat: Callable[[], Awaitable[bool]], lease_ms: int) -> tuple[Any, bool]:
+    """Waits for `work`, and calls `heartbeat` each third of the lease. Returns the result, and whether the work was cancelled.
 
     `heartbeat` returns whether the work is still wanted. If it raises, the lease is lost: the work is cancelled, and the
     error raised. A plain function in a thread cannot be cancelled; its result is discarded.
     """
-    task = asyncio.ensure_future(work)
+    task = work.task
     try:
         while True:
             done, _ = await asyncio.wait([task], timeout=lease_ms / 3000)

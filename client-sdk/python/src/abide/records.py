@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .errors import NotFound
+from .extras import extra
 from .values import Row
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Result(Sequence[R], Generic[R]):
 
         A column of integers is `int64`, and `Int64` if it has NULL: a `float64` would round integers beyond 53 bits.
         """
-        import pandas
+        with extra("pandas"):
+            import pandas
 
         frame = pandas.DataFrame.from_records(self.cells, columns=list(self.columns))
         for at in range(len(self.columns)):
@@ -110,7 +112,8 @@ class Result(Sequence[R], Generic[R]):
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table. It needs the package `pyarrow`."""
-        import pyarrow
+        with extra("arrow"):
+            import pyarrow
 
         columns = list(zip(*self.cells, strict=True)) or [()] * len(self.columns)
         return pyarrow.table([pyarrow.array(cells) for cells in columns], names=list(self.columns))

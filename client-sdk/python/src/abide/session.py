@@ -10,17 +10,21 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .errors import Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
-from .lease import Function
+from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
+from .lease import Function, check_function
 from .tool_run import ClaimedCall, Retryable, run_tool
 
 if TYPE_CHECKING:
     from .client import Abide
+
+_AGENT = "agent"
+"""The agent of a session that names none."""
 
 _CALL = "SELECT status, retry_at, result, error FROM tool_calls WHERE call_id = :call_id"
 _APPROVAL = (
@@ -64,7 +68,7 @@ class Session:
         client: Abide,
         session_id: str | None,
         *,
-        agent: str,
+        agent: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
@@ -72,11 +76,16 @@ class Session:
         optional = {"id": session_id, "title": title, "metadata": metadata}
         args = {name: value for name, value in optional.items() if value is not None}
         try:
-            made = await client.call.create_session(agent=agent, **args)
+            made = await client.call.create_session(agent=_AGENT if agent is None else agent, **args)
             return Session(client, member(made.value, "id", str))
         except Conflict:
-            found = await client.sql("SELECT id FROM sessions WHERE id = :id", {"id": session_id})
-            return Session(client, found.scalar() if found else str(session_id))
+            found = (await client.sql("SELECT id, agent FROM sessions WHERE id = :id", {"id": session_id})).first()
+            if found is None:
+                return Session(client, str(session_id))
+            if agent not in (None, found.agent):
+                detail = f"session {session_id} belongs to the agent {found.agent}, not to {agent}"
+                raise Conflict(detail, code="conflict", hint="use another id, or omit agent=") from None
+            return Session(client, found.id)
 
     async def message(
         self, role: str, content: str | None, *, key: str | None = None, kind: str | None = None, data: Any = None
@@ -88,7 +97,9 @@ class Session:
         if data is not None:
             args["data"] = data
         request_id = None if key is None else self._step_id("message", key)
-        return member((await self.client.call("append_message", args, request_id=request_id)).value, "id", int)
+        with self._same_step(key):
+            made = await self.client.call("append_message", args, request_id=request_id)
+        return member(made.value, "id", int)
 
     async def messages(self) -> list[Any]:
         """The messages in order, as rows with `id`, `role`, `kind`, `content`, `data` and `created_at`."""
@@ -113,23 +124,35 @@ class Session:
         is unknown: `read_only` and `idempotent` tools run again when their worker disappears, `at_most_once` tools do not.
         A plain function runs in a thread.
 
+        What `run` raises is recorded: the step has failed for ever under this key, and raises `ToolFailed` when it is
+        repeated. After `Retryable` it is tried again by the retry policy of the tool (default: 3 attempts).
+
+        `lease_ms` bounds how long a repeated step waits after a crash. A function that blocks the event loop longer than that
+        loses the lease.
+
+        If the step is cancelled, a coroutine function is cancelled, and the call of an `idempotent` or `read_only` tool is pending
+        again at once. A plain function runs to its end first, and its outcome is recorded. A second cancellation waits for
+        nothing.
+
         Raises:
+            NotFound: the tool is not registered, and there is no `effect`.
             UnknownOutcome: the worker of an earlier attempt disappeared, and the tool must not run twice.
-            ToolFailed: an earlier attempt failed, or the call was rejected or cancelled.
+            ToolFailed: an earlier attempt failed, the call was rejected or cancelled, or its result has no JSON form.
+            LeaseLost: the lease ended while `run` ran; its result is in `lost_leases`.
             Exception: what `run` raised; the call has failed then.
         """
+        check_function(run, "run")
         call_id = self.call_id(key)
         request = {"call_id": call_id, "session_id": self.id, "tool_name": name, "arguments": args}
         if needs_approval is not None:
             request["needs_approval"] = needs_approval
         claim = {"call_id": call_id, "lease_ms": lease_ms, "worker": worker_name()}
-        try:
-            claimed = await self._request_and_claim(request, claim)
-        except NotFound:
-            if effect is None:
-                raise
-            await self.client.call.register_tool(name=name, effect=effect)
-            claimed = await self._request_and_claim(request, claim)
+        with self._same_step(key):
+            try:
+                claimed = await self._request_and_claim(request, claim)
+            except NotFound:
+                await self._register(name, effect)
+                claimed = await self._request_and_claim(request, claim)
         while True:
             if claimed is None:
                 claimed, result = await self._claim_or_outcome(call_id, name, claim)
@@ -150,19 +173,21 @@ class Session:
             "arguments": {"prompt": prompt, "args": args},
             "needs_approval": True,
         }
-        try:
-            await self.client.call.request_tool_call(**request)
-        except NotFound:
-            await self.client.call.register_tool(name="approval", effect="read_only")
-            await self.client.call.request_tool_call(**request)
+        with self._same_step(key):
+            try:
+                await self.client.call.request_tool_call(**request)
+            except NotFound:
+                await self._register("approval", "read_only")
+                await self.client.call.request_tool_call(**request)
         row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
-        with reading("the arguments of an approval"):
-            arguments = dict(json.loads(row.approved_arguments or row.arguments))
+        decided = _json(row.approved_arguments or row.arguments, "the arguments of an approval")
+        # An approver may have replaced the whole document.
+        arguments = decided.get("args") if isinstance(decided, dict) else decided
         if row.decision != "approved":
-            return Decision(False, arguments.get("args"), row.decided_by, row.comment or row.error)
+            return Decision(False, arguments, row.decided_by, row.comment or row.error)
         if row.status == "pending":
             await self._complete_approved(call_id)
-        return Decision(True, arguments.get("args"), row.decided_by, row.comment)
+        return Decision(True, arguments, row.decided_by, row.comment)
 
     async def handoff(
         self,
@@ -180,7 +205,8 @@ class Session:
         if expires_after_ms is not None:
             args["expires_after_ms"] = expires_after_ms
         request_id = self._step_id("handoff", key)
-        handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
+        with self._same_step(key):
+            handoff = await self.client.call("request_supervisor_handoff", args, request_id=request_id)
         sql = "SELECT status, resolution FROM handoff_requests WHERE id = :id"
         row = await self._until(sql, {"id": member(handoff.value, "id", str)}, lambda row: row.status not in ("pending", "claimed"))
         return Resolution(row.status, row.resolution)
@@ -210,10 +236,29 @@ class Session:
 
     def call_id(self, key: str) -> str:
         """The id of the tool call, or of the timer, of a step."""
-        return f"{self.id}/{key}"
+        return f"{self.id}/{_checked(key)}"
 
     def _step_id(self, kind: str, key: str) -> str:
-        return f"{kind}/{self.id}/{key}"
+        return f"{kind}/{self.id}/{_checked(key)}"
+
+    @contextmanager
+    def _same_step(self, key: str | None) -> Iterator[None]:
+        """Explains a conflict of ids in terms of the key that was given."""
+        try:
+            yield
+        except Conflict as why:
+            if why.code not in ("call_id_conflict", "request_id_conflict"):
+                raise
+            detail = f"the key {key!r} of session {self.id} belongs to a step with other arguments"
+            hint = "a step is repeated with the same arguments; give another step another key"
+            raise Conflict(detail, code=why.code, hint=hint) from why
+
+    async def _register(self, name: str, effect: str | None) -> None:
+        """Registers a tool that is unknown; does nothing if it is known."""
+        if effect is not None:
+            await self.client.call.register_tool(name=name, effect=effect)
+        elif not await self.client.sql("SELECT 1 FROM tools WHERE name = :name", {"name": name}):
+            raise NotFound(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
 
     async def _request_and_claim(self, request: dict[str, Any], claim: dict[str, Any]) -> ClaimedCall | None:
         """Requests a call and claims it in the same transaction; `None` if it cannot be claimed at once."""
@@ -231,10 +276,11 @@ class Session:
         """Waits until the call can be claimed, or has ended: then returns its result."""
         async with self.client.subscribe(_CALL, {"call_id": call_id}) as call:
             async for _ in call:
+                if not call.rows:
+                    raise NotFound(f"there is no tool call {call_id} that this client may read", code="not_found")
                 row = call.rows[0]
                 if row.status == "succeeded":
-                    with reading("the result of a tool call"):
-                        return None, json.loads(row.result)
+                    return None, _json(row.result, "the result of a tool call")
                 if row.status == "unknown":
                     raise UnknownOutcome(call_id, name)
                 if row.status in ("failed", "rejected", "cancelled"):
@@ -244,7 +290,7 @@ class Session:
                         return ClaimedCall.of((await self.client.call.claim_tool_call(**claim)).value), None
                     except Conflict:
                         continue  # Another worker was first, or it waits; a change follows.
-        raise ToolFailed(call_id, "unanswered", "the client was closed")
+        raise Closed
 
     async def _complete_approved(self, call_id: str) -> None:
         """Ends the call of an approval. Another process of the session may do the same."""
@@ -263,7 +309,21 @@ class Session:
                 rows = subscription.rows
                 if rows and is_done(rows[0]):
                     return rows[0]
-        raise ToolFailed(sql, "unanswered", "the client was closed")
+        raise Closed
+
+
+def _checked(key: Any) -> str:
+    """A key of a step. Anything else would be a key by accident, such as "None"."""
+    if isinstance(key, str) and key:
+        return key
+    detail = f"the key of a step is a text that is not empty, not {key!r}"
+    raise BadRequest(detail, code="bad_arguments", hint="a step that is repeated has the same key, such as refund-8812")
+
+
+def _json(text: str | None, what: str) -> Any:
+    """A stored JSON value; `what` names it in errors. A settlement without a result stores none."""
+    with reading(what):
+        return None if text is None else json.loads(text)
 
 
 def worker_name() -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -244,8 +244,17 @@ class Subscription(Generic[R]):
     consumer that does not read them are bounded: after 1,024 it gets the whole result, marked `reset`.
     """
 
-    def __init__(self, connection: Connection, query: dict[str, Any], start: Start, into: type[R] | None, deadline: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        query: dict[str, Any],
+        start: Start,
+        into: type[R] | None,
+        deadline: float,
+        connect: Callable[[], Awaitable[Any]],
+    ) -> None:
         self._feed: _Feed[R] = _Feed(connection, into, start)
+        self._connect = connect
         self._query = query
         self._start = start
         self._deadline = deadline
@@ -258,6 +267,7 @@ class Subscription(Generic[R]):
             Refused: the query cannot be live.
             TimedOut: there was no result in time.
         """
+        await self._connect()
         self._begin()
         try:
             await asyncio.wait_for(self._feed.begun(), self._deadline)
@@ -296,7 +306,9 @@ class Subscription(Generic[R]):
         return self
 
     async def __anext__(self) -> Update[R]:
-        self._begin()
+        if self._finalizer is None:
+            await self._connect()
+            self._begin()
         update = await self._feed.next()
         if update is not None:
             return update

@@ -8,8 +8,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import AbideError, Conflict, reading
-from .lease import Function, invoke, run_under_lease
+from .errors import AbideError, Closed, Conflict, reading
+from .lease import Function, Running, check_function, run_under_lease
 
 if TYPE_CHECKING:
     from .client import Abide
@@ -54,7 +54,11 @@ class Supervisor:
 
         `run(handoff)` returns the resolution, a text that becomes a message of the session. It raises `Rejected` to reject
         the handoff; after any other error the handoff is released to other supervisors.
+
+        Raises:
+            Closed: the client is closed.
         """
+        check_function(run, "the function of a supervisor")
         running: set[asyncio.Task[None]] = set()
         tried: set[str] = set()
         async with self._client.subscribe(_PENDING, {"capability": capability}) as handoffs:
@@ -75,7 +79,8 @@ class Supervisor:
                         changed.result()
                         changed = asyncio.ensure_future(handoffs.__anext__())
             except StopAsyncIteration:
-                pass
+                if not self._stopping.is_set():
+                    raise Closed from None
             finally:
                 stopping.cancel()
                 changed.cancel()
@@ -105,7 +110,9 @@ class Supervisor:
 
         try:
             try:
-                text, _ = await run_under_lease(invoke(run, handoff), heartbeat, self._lease_ms)
+                text, _ = await run_under_lease(Running(run, handoff), heartbeat, self._lease_ms)
+                if text is None:
+                    raise TypeError("the function returned None, not the text of the resolution")
             except Rejected as why:
                 await self._client.call.reject_handoff(**holder, reason=str(why) or "rejected")
             except AbideError:

@@ -24,15 +24,18 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from . import client as _client
-from .client import DEADLINE, AnyCall, Committed
-from .errors import Closed
+from .client import DEADLINE, AnyCall, Committed, check_named, check_process
+from .errors import AbideError, Closed
 from .records import Result
 from .session import Decision, Resolution
 from .session import Session as _AsyncSession
-from .shape import Column
+from .shape import Column, Plan
 from .subscription import Subscription as _AsyncSubscription
 from .subscription import Update
+from .supervisor import Handoff
+from .supervisor import Supervisor as _AsyncSupervisor
 from .values import Params
+from .worker import Worker as _AsyncWorker
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -45,11 +48,12 @@ class _Loop:
     """An event loop in a thread."""
 
     def __init__(self) -> None:
+        self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self._executor = ThreadPoolExecutor(thread_name_prefix="abide")
         self.loop.set_default_executor(self._executor)
         self._lock = threading.Lock()
-        self.is_stopped = False
+        self._is_stopped = False
         self._thread = threading.Thread(target=self.loop.run_forever, name="abide", daemon=True)
         self._thread.start()
 
@@ -58,12 +62,17 @@ class _Loop:
 
         Raises:
             Closed: the client is closed.
+            AbideError: the process was forked after the client was made.
         """
-        with self._lock:
-            if self.is_stopped:
-                work.close()
-                raise Closed
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            check_process(self.pid)
+            with self._lock:
+                if self._is_stopped:
+                    raise Closed
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except AbideError:
+            work.close()
+            raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. An interrupt of the waiting thread cancels it."""
@@ -88,12 +97,43 @@ class _Loop:
             raise Closed  # By `stop`.
         return wrapped.result()
 
+    def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Like `run`, but after an interrupt it waits until the cancelled coroutine has ended: it records what a tool has done.
+
+        A second interrupt waits for nothing.
+        """
+        try:
+            task = self.run(_begin(work))
+        except AbideError:
+            work.close()
+            raise
+        try:
+            self.run(_ended(task))
+        except AbideError:
+            raise
+        except BaseException:
+            self.soon(task.cancel)
+            try:
+                self.run(_ended(task))
+            except BaseException:
+                self.soon(task.cancel)
+            raise
+        return task.result()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Calls a function in the thread of the loop. It does nothing after `stop`, and in a forked process."""
+        if os.getpid() != self.pid:
+            return
+        with self._lock:
+            if not self._is_stopped:
+                self.loop.call_soon_threadsafe(function)
+
     def stop(self) -> None:
         """Cancels what runs, and ends the thread. Functions of the caller that run in threads are not waited for."""
         with self._lock:
-            if self.is_stopped:
+            if self._is_stopped:
                 return
-            self.is_stopped = True
+            self._is_stopped = True
         asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -108,6 +148,17 @@ class _Loop:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
 
 
+async def _begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(work)
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Waits until a task has ended, whatever its outcome."""
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # It counts as retrieved.
+
+
 class Calls:
     """Calls of reducers: `client.call.append_message(session_id="s1", role="user", content="Hello")`."""
 
@@ -118,7 +169,12 @@ class Calls:
     def __getattr__(self, reducer: str) -> Callable[..., Committed[Any]]:
         if reducer.startswith("_"):
             raise AttributeError(reducer)
-        return lambda **args: self(reducer, args)
+
+        def call(*positional: Any, **args: Any) -> Committed[Any]:
+            check_named(reducer, positional)
+            return self(reducer, args)
+
+        return call
 
     def __call__(
         self,
@@ -163,12 +219,14 @@ class Abide:
         return Abide(_client.Abide.connect(url, token=token, scope=scope, deadline=deadline))
 
     def close(self) -> None:
-        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end.
+        """Closes the connection: unanswered requests raise `Closed`, and subscriptions end. In a forked process it does nothing.
 
         It does not wait for a tool function that runs in a thread: the function runs to its end, and its result is not
         recorded. When the lease of its call ends, the call is repeated or becomes `unknown`, as the tool's effect requires.
         At its exit, Python waits for such a thread.
         """
+        if os.getpid() != self._loop.pid:
+            return
         with suppress(Closed):
             self._loop.run(self._client.close())
         self._loop.stop()
@@ -193,6 +251,21 @@ class Abide:
     def connected(self) -> bool:
         """Whether there is a connection now. A client without one reconnects by itself."""
         return self._client.connected
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or has ended with an error."""
+        return self._client.closed
+
+    @property
+    def reconnects(self) -> int:
+        """How often the client has connected again."""
+        return self._client.reconnects
+
+    @property
+    def timeline(self) -> str | None:
+        """The history that the seqs of the connection belong to; see `abide.Abide.timeline`."""
+        return self._client.timeline
 
     def batch(
         self, calls: Iterable[AnyCall], *, request_id: str | None = None, deadline: float | None = None
@@ -236,13 +309,22 @@ class Abide:
         after_seq: int | None = None,
         as_of: int | None = None,
         checksum: bool = True,
+        explain: bool = False,
+        into: type[Any] | None = None,
     ) -> Subscription[Any]:
         """Subscribes to a query, and waits for its first result; see `abide.Abide.subscribe`."""
 
         async def start() -> _AsyncSubscription[Any]:
-            return await self._client.subscribe(sql, params, after_seq=after_seq, as_of=as_of, checksum=checksum)
+            options: dict[str, Any] = {"after_seq": after_seq, "as_of": as_of, "checksum": checksum, "explain": explain}
+            if into is not None:
+                options["into"] = into
+            return await self._client.subscribe(sql, params, **options)
 
         return Subscription(self._loop, self._loop.run(start()))
+
+    def explain(self, sql: str, params: Params | None = None) -> dict[str, Any]:
+        """How a live query would be maintained, and at what cost; see `abide.Abide.explain`."""
+        return self._loop.run(self._client.explain(sql, params))
 
     def get(self, path: str) -> Any:
         """The JSON document at a path of the server; see `abide.Abide.get`."""
@@ -252,13 +334,21 @@ class Abide:
         self,
         session_id: str | None = None,
         *,
-        agent: str = "agent",
+        agent: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
         """The session with this id; see `abide.Abide.session`."""
         made = self._client.session(session_id, agent=agent, title=title, metadata=metadata)
         return Session(self._loop, self._loop.run(made))
+
+    def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
+        """A worker that runs tool calls; see `Worker.serve`."""
+        return Worker(self._loop, self._client.worker(name, lease_ms=lease_ms))
+
+    def supervisor(self, *, lease_ms: int = 30_000) -> Supervisor:
+        """A supervisor that takes over sessions; see `Supervisor.serve`."""
+        return Supervisor(self._loop, self._client.supervisor(lease_ms=lease_ms))
 
 
 class Subscription(Generic[R]):
@@ -326,6 +416,26 @@ class Subscription(Generic[R]):
         """The columns of the result."""
         return self._subscription.columns
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that identify a row; empty if there are none."""
+        return self._subscription.key
+
+    @property
+    def plan(self) -> Plan:
+        """How the server maintains it, and at what cost."""
+        return self._subscription.plan
+
+    @property
+    def mismatches(self) -> int:
+        """How often the rows did not fit the server's changes and were fetched again."""
+        return self._subscription.mismatches
+
+    @property
+    def error(self) -> AbideError | None:
+        """Why it has ended; `None` while it is live."""
+        return self._subscription.error
+
 
 class Session:
     """A durable unit of an agent's work; see `abide.Session`."""
@@ -355,9 +465,13 @@ class Session:
         needs_approval: bool | None = None,
         lease_ms: int = 30_000,
     ) -> Any:
-        """Runs a tool once, in a thread; see `abide.Session.tool`."""
+        """Runs a tool once, in a thread; see `abide.Session.tool`.
+
+        Ctrl-C while the tool runs raises `KeyboardInterrupt` when the tool has ended and its outcome is recorded. A second Ctrl-C
+        does not wait for the tool: its outcome is not recorded.
+        """
         step = self._session.tool(name, args, key=key, run=run, effect=effect, needs_approval=needs_approval, lease_ms=lease_ms)
-        return self._loop.run(step)
+        return self._loop.run_to_end(step)
 
     def approval(self, prompt: str, args: Any = None, *, key: str) -> Decision:
         """Asks a person for a decision; see `abide.Session.approval`."""
@@ -377,3 +491,44 @@ class Session:
     def complete(self, result: Any = None) -> None:
         """Completes the session."""
         self._loop.run(self._session.complete(result))
+
+    def call_id(self, key: str) -> str:
+        """The id of the tool call, or of the timer, of a step."""
+        return self._session.call_id(key)
+
+
+class Worker:
+    """Runs tool calls; see `abide.Worker`. Make it with `client.worker(…)`."""
+
+    def __init__(self, loop: _Loop, worker: _AsyncWorker) -> None:
+        self._loop = loop
+        self._worker = worker
+        self.name = worker.name
+        """A display name, in `tool_calls.claimed_by`."""
+
+    def stop(self) -> None:
+        """Lets `serve` return, from any thread: it claims no more calls, and finishes those that run."""
+        self._loop.soon(self._worker.stop)
+
+    def serve(self, tools: Mapping[str, Callable[[Any], Any]], *, concurrency: int = 8) -> None:
+        """Runs calls of these tools, each in a thread, until `stop` is called; see `abide.Worker.serve`.
+
+        Ctrl-C raises `KeyboardInterrupt` when the tools that run have ended. A second Ctrl-C does not wait for them.
+        """
+        self._loop.run_to_end(self._worker.serve(tools, concurrency=concurrency))
+
+
+class Supervisor:
+    """Takes over sessions; see `abide.Supervisor`. Make it with `client.supervisor(…)`."""
+
+    def __init__(self, loop: _Loop, supervisor: _AsyncSupervisor) -> None:
+        self._loop = loop
+        self._supervisor = supervisor
+
+    def stop(self) -> None:
+        """Lets `serve` return, from any thread, after the handoffs that it works on."""
+        self._loop.soon(self._supervisor.stop)
+
+    def serve(self, capability: str, run: Callable[[Handoff], Any], *, concurrency: int = 8) -> None:
+        """Claims handoffs that require this capability, until `stop` is called; see `abide.Supervisor.serve`."""
+        self._loop.run_to_end(self._supervisor.serve(capability, run, concurrency=concurrency))

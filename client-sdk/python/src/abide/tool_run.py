@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import ToolFailed, reading
-from .lease import Function, invoke, run_under_lease
+from .errors import AbideError, BadRequest, LimitExceeded, ToolFailed, reading
+from .lease import Function, Running, run_under_lease
+from .values import encode_message
 
 if TYPE_CHECKING:
     from .client import Abide
+
+_LOG = logging.getLogger("abide")
+
+_ERROR_CHARACTERS = 16_384
+"""The longest error that is recorded."""
+
+_EFFECT = (
+    "SELECT json_extract(v.manifest, '$.effect') FROM tool_calls AS c"
+    " JOIN tool_versions AS v ON v.name = c.tool_name AND v.version = c.tool_version WHERE c.call_id = :call_id"
+)
+
+_RELEASE_SECONDS = 5.0
+"""How long a cancelled step waits for the release of its lease."""
 
 
 class Retryable(Exception):
@@ -36,11 +53,36 @@ class ClaimedCall:
 async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: int) -> Any:
     """Runs the function once, with heartbeats, and records its result or its error.
 
+    If the caller is cancelled, a coroutine function is cancelled and the lease is released, if the tool may run twice. A plain
+    function in a thread runs to its end: its outcome is recorded before the cancellation continues. A second cancellation
+    waits for nothing.
+
     Raises:
         LeaseLost: another worker has the call now; the result is kept for a settlement.
-        ToolFailed: the call was cancelled.
+        ToolFailed: the call was cancelled, or the tool ran and its result cannot be stored.
         Exception: what the function raised.
     """
+    work = Running(run, call.arguments)
+    attempt = asyncio.ensure_future(_attempt(client, call, work, lease_ms))
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        if client.closed:
+            attempt.cancel()
+        else:
+            work.cancel()
+        try:
+            await asyncio.wait([attempt])
+        except asyncio.CancelledError:
+            attempt.cancel()
+            raise
+        why = None if attempt.cancelled() else attempt.exception()
+        if why is not None:
+            _LOG.warning("call %s of %s was cancelled and has failed: %r", call.call_id, call.tool_name, why)
+        raise
+
+
+async def _attempt(client: Abide, call: ClaimedCall, work: Running, lease_ms: int) -> Any:
     holder = {"call_id": call.call_id, "fencing_token": call.fencing_token}
 
     async def heartbeat() -> bool:
@@ -49,15 +91,53 @@ async def run_tool(client: Abide, call: ClaimedCall, run: Function, lease_ms: in
             return row["cancel_requested_at"] is None
 
     try:
-        result, is_cancelled = await run_under_lease(invoke(run, call.arguments), heartbeat, lease_ms)
+        result, is_cancelled = await run_under_lease(work, heartbeat, lease_ms)
+    except asyncio.CancelledError:
+        if work.task.cancelled() and not client.closed:
+            with suppress(AbideError):
+                await _release(client, call, holder)
+        raise
     except Retryable as why:
-        await client.call.fail_tool_call(**holder, error=str(why) or "the tool asks for a retry", retryable=True)
+        await client.call.fail_tool_call(**holder, error=_text_of(why) or "the tool asks for a retry", retryable=True)
         raise
     except Exception as why:
-        await client.call.fail_tool_call(**holder, error=f"{type(why).__name__}: {why}")
+        await client.call.fail_tool_call(**holder, error=f"{type(why).__name__}: {_text_of(why)}")
         raise
     if is_cancelled:
         await client.call.acknowledge_cancel(**holder)
         raise ToolFailed(call.call_id, "cancelled", "the call was cancelled while it ran")
-    await client.call.complete_tool_call(**holder, result=result)
+    await _complete(client, call, holder, result)
     return result
+
+
+async def _complete(client: Abide, call: ClaimedCall, holder: dict[str, Any], result: Any) -> None:
+    """Records a result; if it cannot be stored, a failure that says that the tool ran."""
+    try:
+        encode_message({"result": result}, "the result")
+        await client.call.complete_tool_call(**holder, result=result)
+    except (BadRequest, LimitExceeded) as why:
+        reason = why.detail.removeprefix("the result: ").removeprefix("the call of complete_tool_call: ")
+        error = _storable(f"the tool ran, but its result cannot be stored: {reason}")
+        await client.call.fail_tool_call(**holder, error=error)
+        raise ToolFailed(call.call_id, "failed", error) from why
+
+
+async def _release(client: Abide, call: ClaimedCall, holder: dict[str, Any]) -> None:
+    """Makes a cancelled call pending again, if its tool may run twice. Otherwise the end of the lease makes it unknown."""
+    found = await client.sql(_EFFECT, {"call_id": call.call_id}, deadline=_RELEASE_SECONDS)
+    if found and found.cells[0][0] in ("idempotent", "read_only"):
+        failure = {**holder, "error": "the step was cancelled while the tool ran", "retryable": True}
+        await client.call("fail_tool_call", failure, deadline=_RELEASE_SECONDS)
+
+
+def _text_of(why: Exception) -> str:
+    try:
+        return _storable(str(why))
+    except Exception as broken:
+        return f"the error has no text: {type(broken).__name__}"
+
+
+def _storable(text: str) -> str:
+    """A text without lone surrogates, and not too long."""
+    cut = text if len(text) <= _ERROR_CHARACTERS else text[:_ERROR_CHARACTERS] + "…"
+    return cut.encode("utf-8", "backslashreplace").decode()

@@ -31,6 +31,9 @@ Params: TypeAlias = Mapping[str, Any] | Sequence[Any]
 MESSAGE_BYTES = 16 << 20
 """The longest message that a server reads."""
 
+DEPTH = 127
+"""How deep lists and objects of a message may be nested. A server cannot say which message was too deep."""
+
 
 def decode_cell(value: Any) -> Cell:
     """A cell from its JSON form.
@@ -60,12 +63,16 @@ def decode_row(cells: list[Any]) -> Row:
 
 
 def encode_cell(value: Any) -> Any:
-    """The JSON form of a parameter. NaN is NULL, as in SQLite."""
+    """The JSON form of a parameter.
+
+    Raises:
+        BadRequest: it is NaN, which SQLite does not have.
+    """
     match value:
         case bytes() | bytearray() | memoryview():
             return encode_blob(bytes(value))
         case float() if math.isnan(value):
-            return None
+            raise BadRequest("a parameter is NaN, which is no value in SQLite", code="bad_arguments", hint="use None for NULL")
         case float() if math.isinf(value):
             return {"$real": "Infinity" if value > 0 else "-Infinity"}
     return value
@@ -115,4 +122,19 @@ def encode_message(message: dict[str, Any], what: str) -> bytes:
             code="limit_exceeded",
             hint="send several smaller requests",
         )
+    if text.count(b"[") + text.count(b"{") > DEPTH and _depth(message) > DEPTH:
+        detail = f"{what}: lists and objects are nested more than {DEPTH} deep"
+        raise BadRequest(detail, code="bad_arguments", hint="store a flatter value, or a text")
     return text
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested in a value that was encoded."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner: list[Any] = []
+        for one in level:
+            inner += [item for item in (one.values() if isinstance(one, dict) else one) if isinstance(item, (dict, list, tuple))]
+        level = inner
+    return depth

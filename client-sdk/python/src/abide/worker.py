@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .errors import AbideError, Conflict, NotFound, Overloaded
-from .lease import Function
+from .errors import AbideError, Closed, Conflict, NotFound, Overloaded, TimedOut
+from .lease import Function, check_function
 from .session import worker_name
 from .tool_run import ClaimedCall, run_tool
 
@@ -46,7 +46,14 @@ class Worker:
 
         A tool is a coroutine function or a plain one (which runs in a thread), and gets the arguments. Its errors are
         recorded as the outcome; `Retryable` makes the call pending again.
+
+        Raises:
+            Closed: the client is closed.
+            Refused: the client may not read the calls.
         """
+        for name, run in tools.items():
+            check_function(run, f"the tool {name}")
+        await self._client.start()
         slots = asyncio.Semaphore(concurrency)
         watchers = [asyncio.create_task(self._watch(tool)) for tool in tools]
         try:
@@ -56,6 +63,9 @@ class Worker:
                 if self._stopping.is_set():
                     slots.release()
                     break
+                for watcher in watchers:
+                    if watcher.done():
+                        watcher.result()
                 self._pending.clear()
                 call = await self._claim(sorted(self._tools))
                 if call is None:
@@ -65,16 +75,13 @@ class Worker:
                 task = asyncio.create_task(self._run(call, tools[call.tool_name], slots))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
-                for watcher in watchers:
-                    if watcher.done():
-                        watcher.result()
         finally:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, *self._running, return_exceptions=True)
 
     async def _watch(self, tool: str) -> None:
-        """Wakes the loop when calls of a tool are pending."""
+        """Wakes the loop when calls of a tool are pending. It ends only with an error."""
         try:
             async with self._client.subscribe(_PENDING, {"tool": tool}) as calls:
                 async for _ in calls:
@@ -83,16 +90,24 @@ class Worker:
                         self._pending.set()
                     else:
                         self._tools.discard(tool)
+            raise Closed
         finally:
             self._pending.set()
 
     async def _claim(self, tools: list[str]) -> ClaimedCall | None:
         if not tools:
             return None
+        args = {"tools": tools, "lease_ms": self._lease_ms, "worker": self.name}
+        request_id = None
         try:
-            args = {"tools": tools, "lease_ms": self._lease_ms, "worker": self.name}
-            claimed = await self._client.call("claim_next_tool_call", args, deadline=_RETRY_SECONDS)
-            return ClaimedCall.of(claimed.value)
+            while True:
+                try:
+                    claim = self._client.call("claim_next_tool_call", args, request_id=request_id, deadline=_RETRY_SECONDS)
+                    return ClaimedCall.of((await claim).value)
+                except TimedOut as why:
+                    if self._stopping.is_set():
+                        return None
+                    request_id = why.request_id  # The same claim: it takes effect at most once.
         except NotFound:
             return None
         except Overloaded:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .. import sync
 from ..client import Abide
-from ..errors import AbideError
+from ..errors import AbideError, BadRequest
 
 T = TypeVar("T")
 
@@ -18,6 +18,9 @@ class Bridge:
     """Runs coroutines on the event loop of a client, from any thread and any other loop."""
 
     def __init__(self, client: Abide | sync.Abide) -> None:
+        if not isinstance(client, (Abide, sync.Abide)):
+            detail = f"an adapter needs a client of Abide, not {client!r:.100}"
+            raise BadRequest(detail, code="bad_arguments", hint="pass an abide.Abide or an abide.sync.Abide")
         self.client: Abide
         """The asynchronous client."""
         self._sync = client if isinstance(client, sync.Abide) else None

@@ -20,13 +20,16 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from google.adk.errors.already_exists_error import AlreadyExistsError
-from google.adk.errors.session_not_found_error import SessionNotFoundError
-from google.adk.events.event import Event
-from google.adk.sessions import BaseSessionService, Session
-from google.adk.sessions._session_util import extract_json_safe_state_delta
-from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
-from google.adk.sessions.state import State
+from ..extras import extra
+
+with extra("google-adk"):
+    from google.adk.errors.already_exists_error import AlreadyExistsError
+    from google.adk.errors.session_not_found_error import SessionNotFoundError
+    from google.adk.events.event import Event
+    from google.adk.sessions import BaseSessionService, Session
+    from google.adk.sessions._session_util import extract_json_safe_state_delta
+    from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+    from google.adk.sessions.state import State
 
 from .. import sync
 from ..client import Abide

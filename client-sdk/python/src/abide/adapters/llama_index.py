@@ -14,9 +14,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.storage.chat_store.base import BaseChatStore
-from pydantic import PrivateAttr
+from ..extras import extra
+
+with extra("llama-index"):
+    from llama_index.core.base.llms.types import ChatMessage
+    from llama_index.core.storage.chat_store.base import BaseChatStore
+    from pydantic import PrivateAttr
 
 from .. import sync
 from ..client import Abide

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import TResponseInputItem
-from agents.memory.session import SessionABC
-from agents.memory.session_settings import SessionSettings, resolve_session_limit
+from ..extras import extra
+
+with extra("openai-agents"):
+    from agents import TResponseInputItem
+    from agents.memory.session import SessionABC
+    from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
 from .. import sync
 from ..client import Abide

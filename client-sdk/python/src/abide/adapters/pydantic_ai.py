@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from ..extras import extra
+
+with extra("pydantic-ai"):
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from .. import sync
 from ..client import Abide

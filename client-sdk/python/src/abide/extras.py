@@ -1,0 +1,27 @@
+"""Packages that only a part of this package needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .errors import AbideError
+
+
+class MissingPackage(AbideError, ImportError):
+    """A package that an adapter or a conversion needs is not installed."""
+
+    code = "missing_package"
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Imports in this context need the extra `name` of this package.
+
+    Raises:
+        MissingPackage: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as why:
+        raise MissingPackage(f"there is no module {why.name}", hint=f'pip install "abide-client[{name}]"') from why
