@@ -407,6 +407,44 @@ export interface BuiltinTables {
     /** The event that started it. */
     seq: number;
   };
+  /** The budget of a run. The row is written when the run, or a run below it, first asks a model. */
+  run_budgets: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** Maximum number of tokens; null if there is no such limit. */
+    token_limit: number | null;
+    /** Maximum cost in millionths of a dollar; null if there is no such limit. */
+    cost_limit_micros: number | null;
+    /** Tokens that the run and the runs below it have consumed. An answer of unknown usage counts as estimated. */
+    tokens: number;
+    /** The same for the cost. */
+    cost_micros: number;
+    /** Tokens that are reserved for answers in progress. */
+    reserved_tokens: number;
+    /** The same for the cost. */
+    reserved_cost_micros: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** What a run has reserved for the answer that it waits for. */
+  reservations: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** Tokens. */
+    tokens: number;
+    /** Cost in millionths of a dollar. */
+    cost_micros: number;
+    /** When it was reserved. */
+    created_at: number;
+    /** The event that reserved it. */
+    seq: number;
+  };
   /** A timer. */
   timers: {
     /** Its id, chosen by the caller, or `tm_` and a ULID. */
@@ -594,6 +632,21 @@ export interface BuiltinTables {
     /** When it was last written. */
     updated_at: number;
     /** The event that wrote it last: its version. */
+    seq: number;
+  };
+  /** The withheld part of an answer. */
+  withheld_answers: {
+    /** The run. */
+    run_id: string;
+    /** The number of the answer in the run, from 1: `iteration` in the data of its message. */
+    iteration: number;
+    /** The session of the run. */
+    session_id: string;
+    /** The original: `{"text", "reasoning", "calls", "carry"}`, only the withheld members. JSON text. */
+    original: string;
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that recorded it. */
     seq: number;
   };
   /** The append-only log: one row for every call with an effect, chained by hash. */
@@ -1175,6 +1228,19 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
+  /** Reserves an estimate of the usage of an answer in the budgets of the run and of the runs that delegated it, before the model is asked. It replaces the run's former reservation. `record_run` with `spent` settles it. Refused with `limit_exceeded` if a budget is used up, and with `overloaded` if reservations of other runs leave too little. */
+  reserve_usage: {
+    args: {
+      cost_micros?: number | bigint | null | undefined;
+      fencing_token: number | bigint;
+      id: string;
+      tokens: number | bigint;
+    };
+    result: {
+      /** The number of budgets that the usage is reserved in: the run's own, and those of the runs that delegated it. If it is 0, nothing limits the run. */
+      budgets: number;
+    };
+  };
   /** Resolves a claimed handoff. The resolution becomes a message of the session, which is active again. */
   resolve_handoff: {
     args: {
@@ -1323,6 +1389,7 @@ export interface BuiltinReducers {
     args: {
       agent: string;
       call_id: string;
+      deadline_ms?: number | bigint | null | undefined;
       fencing_token: number | bigint;
       input: string;
     };
@@ -1355,6 +1422,21 @@ export interface BuiltinReducers {
       interrupt: Record<string, unknown>;
     };
     result: BuiltinTables["runs"];
+  };
+  /** Keeps the original of an answer that a guardrail has denied, or of a part of it. The message in its place is recorded in the same batch. */
+  withhold_answer: {
+    args: {
+      fencing_token: number | bigint;
+      id: string;
+      iteration: number | bigint;
+      original: unknown;
+    };
+    result: {
+      /** The number of the answer in the run. */
+      iteration: number;
+      /** The run. */
+      run_id: string;
+    };
   };
   /** Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns the stored id of the collection. */
   write_entries: {
