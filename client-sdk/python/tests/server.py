@@ -24,6 +24,12 @@ def binary() -> str:
     raise EngineNotFound("there is no abide binary", hint="run  cargo build -p abide  or set ABIDE_BINARY")
 
 
+def create_token(folder: Path, name: str, *options: str) -> str:
+    """A new token of the file that a `Server` of this folder serves. The first one has to be that of an admin."""
+    command = [binary(), "token", "create", name, *options, "--db", str(folder / "test.db")]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def environment() -> dict[str, str]:
     """The environment of a child process that imports this package."""
     sources = Path(__file__).resolve().parents[1] / "src"

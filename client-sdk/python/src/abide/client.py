@@ -124,7 +124,7 @@ class Abide:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid: int | None = None
         self.kept: dict[str, Any] = {}
-        """What the adapters keep for all of their objects that use this client."""
+        """What other parts of the package keep for all of their objects that use this client."""
         self.call = Calls(self)
         """Calls reducers; see `Calls`."""
 
@@ -370,6 +370,14 @@ class Abide:
             Conflict: the session belongs to another agent than `agent`.
         """
         return await Session.open(self, session_id, agent=agent, title=title, metadata=metadata)
+
+    async def find_session(self, session_id: str) -> Session | None:
+        """The session with this id; `None` if there is none that the caller can see.
+
+        A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope. A role
+        that cannot create sessions has to give the stored id.
+        """
+        return await Session.find(self, session_id)
 
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
         """A worker that runs tool calls; see `Worker.serve`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
 from .lease import Function, check_function
+from .namespace import find_row, stored_id
 from .tool_run import ClaimedCall, Retryable, run_tool
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _AGENT = "agent"
 """The agent of a session that names none."""
 
+_SESSION = "SELECT id, agent FROM sessions WHERE id = :id"
 _CALL = "SELECT status, retry_at, result, error FROM tool_calls WHERE call_id = :call_id"
 _APPROVAL = (
     "SELECT c.status, c.error, a.status AS decision, a.decided_by, a.comment, a.arguments, a.approved_arguments"
@@ -79,13 +81,21 @@ class Session:
             made = await client.call.create_session(agent=_AGENT if agent is None else agent, **args)
             return Session(client, member(made.value, "id", str))
         except Conflict:
-            found = (await client.sql("SELECT id, agent FROM sessions WHERE id = :id", {"id": session_id})).first()
-            if found is None:
-                return Session(client, str(session_id))
+            if session_id is None:
+                raise
+            found = await find_row(client, _SESSION, session_id)
+            if found is None:  # A policy hides it from queries.
+                return Session(client, await stored_id(client, session_id))
             if agent not in (None, found.agent):
                 detail = f"session {session_id} belongs to the agent {found.agent}, not to {agent}"
                 raise Conflict(detail, code="conflict", hint="use another id, or omit agent=") from None
             return Session(client, found.id)
+
+    @staticmethod
+    async def find(client: Abide, session_id: str) -> Session | None:
+        """See `Abide.find_session`."""
+        found = await find_row(client, _SESSION, session_id)
+        return None if found is None else Session(client, found.id)
 
     async def message(
         self, role: str, content: str | None, *, key: str | None = None, kind: str | None = None, data: Any = None
@@ -142,17 +152,17 @@ class Session:
             Exception: what `run` raised; the call has failed then.
         """
         check_function(run, "run")
-        call_id = self.call_id(key)
-        request = {"call_id": call_id, "session_id": self.id, "tool_name": name, "arguments": args}
+        chosen = self.call_id(key)
+        request = {"call_id": chosen, "session_id": self.id, "tool_name": name, "arguments": args}
         if needs_approval is not None:
             request["needs_approval"] = needs_approval
-        claim = {"call_id": call_id, "lease_ms": lease_ms, "worker": worker_name()}
+        claim = {"call_id": chosen, "lease_ms": lease_ms, "worker": worker_name()}
         with self._same_step(key):
             try:
-                claimed = await self._request_and_claim(request, claim)
+                call_id, claimed = await self._request_and_claim(request, claim)
             except NotFound:
                 await self._register(name, effect)
-                claimed = await self._request_and_claim(request, claim)
+                call_id, claimed = await self._request_and_claim(request, claim)
         while True:
             if claimed is None:
                 claimed, result = await self._claim_or_outcome(call_id, name, claim)
@@ -165,9 +175,8 @@ class Session:
 
     async def approval(self, prompt: str, args: Any = None, *, key: str) -> Decision:
         """Asks a person for a decision, and waits for it. The decision is recorded under the key."""
-        call_id = self.call_id(key)
         request = {
-            "call_id": call_id,
+            "call_id": self.call_id(key),
             "session_id": self.id,
             "tool_name": "approval",
             "arguments": {"prompt": prompt, "args": args},
@@ -175,10 +184,11 @@ class Session:
         }
         with self._same_step(key):
             try:
-                await self.client.call.request_tool_call(**request)
+                requested = await self.client.call.request_tool_call(**request)
             except NotFound:
                 await self._register("approval", "read_only")
-                await self.client.call.request_tool_call(**request)
+                requested = await self.client.call.request_tool_call(**request)
+        call_id = member(requested.value, "call_id", str)
         row = await self._until(_APPROVAL, {"call_id": call_id}, lambda row: row.decision != "pending")
         decided = _json(row.approved_arguments or row.arguments, "the arguments of an approval")
         # An approver may have replaced the whole document.
@@ -222,9 +232,10 @@ class Session:
         try:
             timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
         except Conflict:
-            found = await self.client.sql("SELECT id FROM timers WHERE id = :id", {"id": timer_id})
-            if not found:
+            found = await find_row(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
+            if found is None:
                 raise
+            timer_id = found.id
         sql = "SELECT status FROM timers WHERE id = :id"
         row = await self._until(sql, {"id": timer_id}, lambda row: row.status != "pending")
         if row.status == "cancelled":
@@ -235,7 +246,11 @@ class Session:
         await self.client.call.complete_session(session_id=self.id, **({} if result is None else {"result": result}))
 
     def call_id(self, key: str) -> str:
-        """The id of the tool call, or of the timer, of a step."""
+        """The id of the tool call, or of the timer, of a step. All SDKs derive it in this way.
+
+        For a caller with a scope, whose session has a generated id, it is stored in the namespace of the scope. Calls accept both
+        ids; answers and queries have the stored id.
+        """
         return f"{self.id}/{_checked(key)}"
 
     def _step_id(self, kind: str, key: str) -> str:
@@ -260,17 +275,18 @@ class Session:
         elif not await self.client.sql("SELECT 1 FROM tools WHERE name = :name", {"name": name}):
             raise NotFound(f"tool {name} is not registered", code="not_found", hint="pass effect= to register it")
 
-    async def _request_and_claim(self, request: dict[str, Any], claim: dict[str, Any]) -> ClaimedCall | None:
-        """Requests a call and claims it in the same transaction; `None` if it cannot be claimed at once."""
+    async def _request_and_claim(self, request: dict[str, Any], claim: dict[str, Any]) -> tuple[str, ClaimedCall | None]:
+        """Requests a call and claims it in the same transaction. Returns its stored id; `None` if it cannot be claimed at once."""
         try:
             done = await self.client.batch([("request_tool_call", request), ("claim_tool_call", claim)])
-            return ClaimedCall.of(done.value[1].value)
+            claimed = ClaimedCall.of(done.value[1].value)
+            return claimed.call_id, claimed
         except NotFound:
             raise
         except Conflict:
             # The call exists, or waits for an approval.
-            await self.client.call.request_tool_call(**request)
-            return None
+            requested = await self.client.call.request_tool_call(**request)
+            return member(requested.value, "call_id", str), None
 
     async def _claim_or_outcome(self, call_id: str, name: str, claim: dict[str, Any]) -> tuple[ClaimedCall | None, Any]:
         """Waits until the call can be claimed, or has ended: then returns its result."""

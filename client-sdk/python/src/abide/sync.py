@@ -342,6 +342,11 @@ class Abide:
         made = self._client.session(session_id, agent=agent, title=title, metadata=metadata)
         return Session(self._loop, self._loop.run(made))
 
+    def find_session(self, session_id: str) -> Session | None:
+        """The session with this id; see `abide.Abide.find_session`."""
+        found = self._loop.run(self._client.find_session(session_id))
+        return None if found is None else Session(self._loop, found)
+
     def worker(self, name: str | None = None, *, lease_ms: int = 30_000) -> Worker:
         """A worker that runs tool calls; see `Worker.serve`."""
         return Worker(self._loop, self._client.worker(name, lease_ms=lease_ms))
@@ -493,7 +498,7 @@ class Session:
         self._loop.run(self._session.complete(result))
 
     def call_id(self, key: str) -> str:
-        """The id of the tool call, or of the timer, of a step."""
+        """The id of the tool call, or of the timer, of a step; see `abide.Session.call_id`."""
         return self._session.call_id(key)
 
 
