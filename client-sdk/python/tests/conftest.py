@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest_asyncio
 from server import Server
 
 from abide import Abide
+
+# Programs that tests interrupt would ignore SIGINT if the tests themselves were started so, as in the background of a shell.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
