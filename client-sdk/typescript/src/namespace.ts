@@ -44,7 +44,7 @@ async function ask(client: Abide): Promise<string> {
 }
 
 /** What a sentence has in front of an id, if that is a namespace; `undefined` if it has no such id. */
-export function namespaceIn(sentence: string, id: string): string | undefined {
+function namespaceIn(sentence: string, id: string): string | undefined {
   const at = sentence.lastIndexOf(id);
   if (at < 0) return undefined;
   const before = /\S*$/.exec(sentence.slice(0, at))?.[0] ?? "";

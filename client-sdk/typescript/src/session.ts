@@ -9,7 +9,7 @@ import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
 import { AbideError, closedError, isAbideError } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
-import { namespaceIn, storedId } from "./namespace.js";
+import { storedId } from "./namespace.js";
 import { checkFunction, checkKey, checkOptions, isDate, kindOf, wrong } from "./options.js";
 import {
   Retryable,
@@ -130,10 +130,8 @@ export class Session {
       return new Session(client, fieldOf(row, "id", "string"));
     } catch (error) {
       if (id === undefined || !isAbideError(error, "conflict")) throw error;
-      // The refusal names the stored id. A policy may hide the session from queries.
-      const namespace = namespaceIn(error.message, id);
-      if (namespace !== undefined) return new Session(client, namespace + id);
-      return (await Session.find(client, id)) ?? new Session(client, id);
+      // A policy may hide the session from queries.
+      return new Session(client, await storedId(client, id));
     }
   }
 

@@ -55,6 +55,16 @@ test("a session that exists has the same stored id, so its steps are the same", 
   assert.deepEqual(await within("the second run", program()), expected);
 });
 
+/** The id was looked for in the text of a refusal, `session already already exists`, and found in the wrong place. */
+test("the id of a session can be a word of a refusal", async () => {
+  for (const id of ["already", "exists", "session"]) {
+    for (const name of ["worker", "worker"]) {
+      const session = await (await connect(name)).session({ agent: "a", id });
+      assert.equal(session.id, `${NAMESPACE}${id}`);
+    }
+  }
+});
+
 /** The ids of its calls and timers are in the namespace, but not its own id. */
 test("the steps of a session with a generated id are found again", async () => {
   const [root, worker] = [await connect("root"), await connect("worker")];
