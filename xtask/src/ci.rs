@@ -45,7 +45,7 @@ const STEPS: &[Step] = &[
     Step { name: "locks", command: "cargo xtask interleave", env: None },
     Step { name: "release", command: "cargo build --release", env: None },
     Step { name: "demo", command: "cargo run --release -- demo", env: None },
-    Step { name: "sim", command: "cargo xtask sim --seeds 100", env: None },
+    Step { name: "sim", command: "cargo xtask sim --seeds 50", env: None },
     Step { name: "soak", command: "cargo xtask soak --seconds 30", env: None },
     Step { name: "overload", command: "cargo xtask overload --share", env: None },
     Step { name: "recovery", command: "cargo xtask recovery --share", env: None },
