@@ -15,6 +15,8 @@ pub use crate::handoff::{
     ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
     ResolveHandoff,
 };
+pub use crate::health::RecordHealth;
+pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
 pub use crate::message::AppendMessage;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};

@@ -14,6 +14,8 @@ pub mod cleanup;
 pub mod collection;
 pub mod delegation;
 pub mod handoff;
+pub mod health;
+pub mod memory;
 pub mod message;
 pub mod run;
 pub mod session;
@@ -45,6 +47,8 @@ pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
 pub use handoff::{HandoffRequest, HandoffStatus};
+pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
+pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
@@ -78,5 +82,7 @@ pub fn modules() -> Vec<Module> {
         cleanup::module(),
         collection::module(),
         withheld::module(),
+        memory::module(),
+        health::module(),
     ]
 }

@@ -89,6 +89,19 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "withhold_answer",
             json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
         ),
+        (
+            "record_health",
+            json!({"id": "r1", "fencing_token": run, "iteration": 1, "action": "stop",
+            "health": {"tokens": 1, "token_drift": 0, "messages": 1, "new_messages": 1,
+            "tool_messages": 0, "over_tooling": 0, "context_rot": 0, "repeats": 0,
+            "signals": [], "unhealthy": 0}}),
+        ),
+        (
+            "save_memories",
+            json!({"namespace": "support", "facts": [{"key": "k", "value": "forged"}],
+            "run_id": "r1", "fencing_token": run}),
+        ),
+        ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -168,6 +181,9 @@ fn non_holders_cannot_end_leases() {
                 "request_tool_call",
                 "reserve_usage",
                 "withhold_answer",
+                "record_health",
+                "save_memories",
+                "forget_memories",
                 "write_entries",
                 "delete_entries",
             ]

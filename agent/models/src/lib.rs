@@ -9,6 +9,7 @@
 //!                     ├ Replay: what a recorded conversation says next
 //!                     ├ Script: what a small file says next
 //!                     └ Chain:  the first of several that answers, with retries
+//! EmbeddingRequest ──▶ ModelProvider::embed ──▶ Embeddings
 //! ```
 //!
 //! In reading order: [`ModelRequest`] and [`ModelEvent`] (input and output), [`ModelError`] (failures, and whether
@@ -26,6 +27,7 @@
 mod chain;
 mod classify;
 mod config;
+mod embedding;
 mod error;
 mod frames;
 mod models;
@@ -43,7 +45,8 @@ mod secret;
 mod structured_output;
 
 pub use chain::{Chain, Retry};
-pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
+pub use config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, ProviderKind};
+pub use embedding::{EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, VECTOR_NUMBERS};
 pub use error::{ModelError, ModelErrorKind};
 pub use models::{ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Surroundings};
 pub use price::Price;
