@@ -89,7 +89,7 @@ impl Driver {
         let over =
             |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
         // One answer per call, some spare, and at least forty.
-        let default = (3 * limits.tool_calls() + 10).max(40);
+        let default = (3 * self.definition.settings().limits.tool_calls + 10).max(40);
         let iterations = config.recursion_limit.unwrap_or(default);
         if consumed.iterations >= iterations {
             return over("recursion_limit", format!("the model has answered {iterations} times"));
@@ -225,7 +225,7 @@ impl Driver {
         if !text.trim().is_empty() {
             return self.finish(text, structured::judge(self, text)).await;
         }
-        let most = self.definition.limits.tool_calls();
+        let most = self.definition.settings().limits.tool_calls;
         let why = format!(
             "the run has reached its limit of {most} tool calls, and the model gave no answer"
         );

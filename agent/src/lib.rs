@@ -13,7 +13,7 @@
 //!                            └────────────────────────────┘
 //! ```
 //!
-//! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
+//! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
@@ -49,6 +49,8 @@ mod model_choice;
 mod native;
 mod next_step;
 mod plan;
+mod profile;
+mod profile_settings;
 mod program;
 mod program_approvals;
 mod program_output;
@@ -83,6 +85,11 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
+pub use profile_settings::{
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
+    WatchdogOverrides, WatchdogSettings,
+};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

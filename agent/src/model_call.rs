@@ -33,7 +33,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
         let call = driver.message("assistant", message.as_str(), &said).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
     }
-    let left = driver.definition.limits.tool_calls() - driver.consumed().tool_calls;
+    let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
     let allowed = usize::try_from(left).unwrap_or(0);
     let candidates = model_choice::of_agent(driver)?;
     let output = candidates.structured_output;
@@ -104,7 +104,7 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
     own.chain(delegate::spec(driver))
         .chain(driver.composition.tools.iter().map(AgentTool::spec))
         .chain(handoff::spec(driver))
-        .chain(plan::spec(driver.definition.planning))
+        .chain(plan::spec(driver.definition.keeps_plan()))
         .collect()
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             let tool = driver.composition.tool(name);
             tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
         }
-        plan::TOOL => plan::admit(driver.definition.planning, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -66,7 +66,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 /// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
 /// stop, and calls that are not claimed are cancelled.
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
-    let at_once = driver.definition.limits.parallel_tools();
+    let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
     // Changes of the plan and of the active agent run sequentially, in the order of the calls.
     let (in_order, others): (Vec<_>, Vec<_>) = ready

@@ -9,7 +9,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentProject, Problem};
+use abide_agent::{AgentDefinition, AgentProject, Problem};
 use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
@@ -132,7 +132,11 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
-        let agents = counted(catalog.read().0.len() as u64, "agent");
+        let (definitions, _) = catalog.read();
+        for definition in definitions.iter().filter(|it| it.profile.is_some()) {
+            show_settings(options, definition)?;
+        }
+        let agents = counted(definitions.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
             false => say(format!("{agents}, no errors")),
@@ -140,6 +144,23 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// Shows the numbers that the profile of an agent resolves to.
+fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
+    let settings = json!(definition.settings());
+    if options.json {
+        return say_json(&json!({"agent": definition.name, "settings": settings}));
+    }
+    let name = settings["profile"].as_str().unwrap_or_default();
+    say(one_line(&format!("{}: profile {name}", definition.name)))?;
+    for part in ["limits", "context", "memory", "watchdog"] {
+        let numbers = settings[part].as_object().into_iter().flatten();
+        let numbers: Vec<String> =
+            numbers.map(|(setting, value)| format!("{setting} {value}")).collect();
+        say(one_line(&format!("  {part:<9} {}", numbers.join(", "))))?;
+    }
+    say(format!("  planning  {}", settings["planning"]))
 }
 
 /// Shows a problem: file, line, reason, code and suggestion.
