@@ -96,6 +96,9 @@ impl FunctionContext {
             // FTS5 would return facts about the index.
             return Err(failed("fts5: syntax error near \"*\""));
         }
+        if query.trim().is_empty() {
+            return Ok(Some(false));
+        }
         let terms = query.split(|c: char| !c.is_alphanumeric()).count();
         self.charge(CALL_WORK + text.len().saturating_mul(BYTE_WORK + terms))?;
         self.with_index(&text, |index| index.matches(&query)).map(Some)
