@@ -87,8 +87,8 @@ pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
 pub use profile_settings::{
-    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
-    WatchdogOverrides, WatchdogSettings,
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
+    MemoryScopeRule, MemorySettings, MemoryWrite, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;

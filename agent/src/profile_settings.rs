@@ -19,13 +19,13 @@ macro_rules! settings {
         $($(#[$meaning:meta])* $field:ident: $type:ty,)*
     }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $name {
             $($(#[$meaning])* pub $field: $type,)*
         }
 
         /// What a custom profile changes of them.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields, expecting = "a map of settings")]
         pub struct $overrides {
             $($(#[$meaning])* #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ macro_rules! settings {
             /// These settings with changes.
             #[must_use]
             pub(crate) fn with(self, changes: &$overrides) -> $name {
-                $name { $($field: changes.$field.unwrap_or(self.$field),)* }
+                $name { $($field: changes.$field.clone().unwrap_or(self.$field),)* }
             }
         }
     };
@@ -71,8 +71,75 @@ settings! {
         enabled: bool,
         /// Maximum size in tokens of the facts in a request.
         budget_tokens: u64,
+        /// Which sessions share facts.
+        scope: MemoryScope,
+        /// The name that agents with common facts share; empty for the name of the agent.
+        namespace: String,
+        /// Which facts are read before a turn.
+        read: MemoryRead,
+        /// Which facts of a summary are saved.
+        write: MemoryWrite,
     }
 }
+
+/// Which sessions share the facts of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected session, scope or a list of keys of the scope")]
+pub enum MemoryScope {
+    /// A fixed rule.
+    Rule(MemoryScopeRule),
+    /// Sessions whose scopes have the same values of these keys. A session that lacks one of them shares facts as with
+    /// `scope`.
+    Keys(Vec<String>),
+}
+
+/// Which sessions share the facts of an agent, by a fixed rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryScopeRule {
+    /// None: the facts belong to one session.
+    Session,
+    /// Sessions with the same scope.
+    Scope,
+}
+
+/// Which facts are read before a turn, as far as the budget permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryRead {
+    /// The facts that changed last.
+    RecentOnly,
+    /// The facts that are similar to the last message of the user.
+    Semantic,
+    /// Similar facts first, then those that changed last.
+    Hybrid,
+}
+
+/// Which facts of a summary are saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryWrite {
+    /// None: only the tools save facts.
+    Manual,
+    /// Those of high confidence.
+    AutoImportant,
+    /// All.
+    Always,
+}
+
+impl MemoryWrite {
+    /// Whether a fact of a summary is saved.
+    pub(crate) fn takes(self, confidence: f64) -> bool {
+        match self {
+            MemoryWrite::Manual => false,
+            MemoryWrite::AutoImportant => confidence >= IMPORTANT,
+            MemoryWrite::Always => true,
+        }
+    }
+}
+
+/// The confidence from which on `auto_important` saves a fact.
+const IMPORTANT: f64 = 0.7;
 
 settings! {
     /// Signs of an unhealthy run. A value at or above its threshold is a sign.
@@ -87,6 +154,14 @@ settings! {
         context_rot: f64,
         /// Whether a sign compacts the context. Otherwise it is only reported.
         auto_compaction: bool,
+        /// Threshold of consecutive answers that request the same calls and get the same results. The model is warned.
+        repeats: i64,
+        /// Number of such answers after which the run ends; 0 for never.
+        stop_after_repeats: i64,
+        /// Number of consecutive answers with a sign after which the model is warned; 0 for never.
+        warn_after: i64,
+        /// Number of consecutive answers with a sign after which the run ends; 0 for never.
+        stop_after: i64,
     }
 }
 
@@ -154,6 +229,24 @@ impl ContextSettings {
 const SUMMARY_TOKENS: u64 = 100;
 
 impl MemorySettings {
+    /// Why these settings make no sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
+            let name = &self.namespace;
+            return Err(format!(
+                "profile.memory.namespace {name:?} is no name: letters, digits, . _ - and /, at \
+                 most 100"
+            ));
+        }
+        match &self.scope {
+            MemoryScope::Keys(keys) if keys.is_empty() => {
+                Err("profile.memory.scope is an empty list: name keys of the scope".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The settings of a preset: about a fiftieth of its trigger, so that facts never crowd out the conversation.
     pub(crate) fn of(preset: Preset) -> MemorySettings {
         let budget_tokens = match preset {
@@ -162,18 +255,28 @@ impl MemorySettings {
             Preset::Deep => 3_000,
             Preset::Research => 6_000,
         };
-        MemorySettings { enabled: true, budget_tokens }
+        MemorySettings {
+            enabled: true,
+            budget_tokens,
+            scope: MemoryScope::Rule(MemoryScopeRule::Scope),
+            namespace: String::new(),
+            read: match preset {
+                Preset::Fast => MemoryRead::RecentOnly,
+                _ => MemoryRead::Hybrid,
+            },
+            write: MemoryWrite::AutoImportant,
+        }
     }
 }
 
 impl WatchdogSettings {
     /// The settings of a preset. Thresholds of shares decrease, because a sign costs more in a longer run.
     pub(crate) fn of(preset: Preset) -> WatchdogSettings {
-        let (token_drift, over_tooling, context_rot) = match preset {
-            Preset::Fast => (3_200, 0.7, 0.65),
-            Preset::Balanced => (7_600, 0.6, 0.55),
-            Preset::Deep => (11_000, 0.55, 0.5),
-            Preset::Research => (18_600, 0.5, 0.45),
+        let (token_drift, over_tooling, context_rot, warn_after) = match preset {
+            Preset::Fast => (3_200, 0.7, 0.65, 6),
+            Preset::Balanced => (7_600, 0.6, 0.55, 8),
+            Preset::Deep => (11_000, 0.55, 0.5, 12),
+            Preset::Research => (18_600, 0.5, 0.45, 16),
         };
         WatchdogSettings {
             enabled: true,
@@ -181,6 +284,10 @@ impl WatchdogSettings {
             over_tooling,
             context_rot,
             auto_compaction: true,
+            repeats: 3,
+            stop_after_repeats: 6,
+            warn_after,
+            stop_after: 0,
         }
     }
 
@@ -192,6 +299,23 @@ impl WatchdogSettings {
             if !share.is_finite() || share <= 0.0 {
                 return Err(format!("profile.watchdog.{name} is {share}, and not above 0"));
             }
+        }
+        for (name, count, least) in [
+            ("repeats", self.repeats, 2),
+            ("stop_after_repeats", self.stop_after_repeats, 0),
+            ("warn_after", self.warn_after, 0),
+            ("stop_after", self.stop_after, 0),
+        ] {
+            if count < least {
+                return Err(format!("profile.watchdog.{name} is {count}, at least {least}"));
+            }
+        }
+        if self.stop_after_repeats > 0 && self.stop_after_repeats <= self.repeats {
+            let (stop, warn) = (self.stop_after_repeats, self.repeats);
+            return Err(format!(
+                "profile.watchdog.stop_after_repeats {stop} is not above repeats {warn}: the \
+                 model is warned first"
+            ));
         }
         Ok(())
     }
