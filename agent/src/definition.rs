@@ -16,7 +16,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::agent_tool::{AgentTool, AsHandoff, AsTool, RESPONSE, TASK};
+use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::{Guardrail, GuardrailFunctions};
 use crate::profile::{Profile, ProfileSettings};
@@ -522,13 +522,24 @@ impl AgentDefinition {
             let why = "with response_format the tool name response belongs to the runtime";
             return Err(DefinitionError::Contradiction(why.to_owned()));
         }
+        let has_memory = self.settings().memory.enabled;
+        let taken = MEMORY_TOOLS.into_iter().find(|name| tools.get(name).is_some());
+        if let Some(name) = taken.filter(|_| has_memory) {
+            let why = format!(
+                "the tool {name} belongs to the memory of the agent: rename your tool, or set \
+                 profile.memory.enabled to false"
+            );
+            return Err(DefinitionError::Contradiction(why));
+        }
         let inline = self.subagents.iter().flat_map(|subagent| match subagent {
             Subagent::Inline(inline) => inline.agent_tools(),
             Subagent::Named(_) => Vec::new(),
         });
         let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
         let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
-        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && *name != TASK);
+        let is_own =
+            |name: &&String| *name == TASK || (has_memory && MEMORY_TOOLS.contains(&name.as_str()));
+        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
         let asked = Selection { tools: Some(asked.cloned().collect()), ..Selection::default() };
         tools.view(asked)?;
         for tool in self.agent_tools() {

@@ -12,7 +12,8 @@ use crate::runtime_error::RuntimeError;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{HandoffEntry, RequestedCall};
-use crate::{delegate, handoff, model_call, program, restart, tool_calls};
+use crate::watchdog::{self, WatchdogStep};
+use crate::{delegate, handoff, memory, model_call, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -60,6 +61,10 @@ impl Driver {
                     self.check_limits()?;
                     structured::check_repairs(self)?;
                     restart::of_answer(self).await?;
+                    let is_read = memory::read(self).await?;
+                    if watchdog::act(self).await? == WatchdogStep::LookAgain || is_read {
+                        continue;
+                    }
                     model_call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,

@@ -12,11 +12,14 @@ use abide_client::{
 };
 use abide_tools::ToolContext;
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::guardrail::Guardrail;
+use crate::health_state::HealthState;
+use crate::memory_place::MemoryPlace;
 use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
@@ -48,6 +51,10 @@ pub(crate) struct Driver {
     pub(crate) stop: CancellationToken,
     /// Whether this driver has asked the model.
     pub(crate) has_asked: bool,
+    /// Where the active agent keeps its facts, once it has been looked up.
+    pub(crate) memory: OnceCell<MemoryPlace>,
+    /// The measurements of the run.
+    pub(crate) health: HealthState,
 }
 
 impl Driver {
@@ -134,6 +141,7 @@ impl Driver {
         self.composition =
             Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
         (self.definition, self.handoff) = (definition, active);
+        self.memory = OnceCell::new();
         Ok(())
     }
 

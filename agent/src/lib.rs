@@ -18,6 +18,7 @@
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
+//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
 //! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
@@ -42,8 +43,13 @@ mod folder_check;
 mod folder_texts;
 mod guardrail;
 mod handoff;
+mod health_state;
 mod heartbeat;
 mod held;
+mod memory;
+mod memory_block;
+mod memory_place;
+mod memory_tools;
 mod model_call;
 mod model_choice;
 mod native;
@@ -71,6 +77,7 @@ mod tool_calls;
 mod transcript;
 mod trusted_programs;
 mod verdict;
+mod watchdog;
 
 pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
 pub use agent_tool::{AsHandoff, AsTool};

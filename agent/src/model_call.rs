@@ -20,8 +20,12 @@ use crate::held::HeldAnswer;
 use crate::model_choice::{self, spent};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
-use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
-use crate::{budget, delegate, handoff, next_step, plan, stopped, structured, tool_calls, verdict};
+use crate::transcript::{self, AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
+use crate::watchdog::RequestSize;
+use crate::{
+    budget, delegate, handoff, memory, memory_tools, next_step, plan, stopped, structured,
+    tool_calls, verdict, watchdog,
+};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
@@ -39,8 +43,10 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let output = candidates.structured_output;
     let request = request(driver, allowed > 0, output);
     budget::reserve(driver, &request, candidates.price).await?;
+    let size =
+        RequestSize { messages: request.messages.len(), tokens: budget::input_tokens(&request) };
     let answered = listen(driver, candidates.chain.stream(request)).await?;
-    put_on_record(driver, answered, allowed, output).await
+    put_on_record(driver, answered, AnswerFrame { allowed, output, size }).await
 }
 
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
@@ -53,7 +59,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
     let new = &driver.entries[after.map_or(0, |at| at + 1)..];
     // What the model reads as instructions or requests, see `transcript`.
     let of_others = new.iter().filter(|entry| match (&*entry.role, &*entry.kind) {
-        ("tool" | "assistant", _) | ("system", REPAIR) => false,
+        ("tool" | "assistant", _) | ("system", REPAIR | WARNING | MEMORY) => false,
         ("system", _) | (_, "message" | "handoff") => true,
         _ => false,
     });
@@ -78,6 +84,10 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
         tools.push(structured::spec(schema));
         let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
         (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+    }
+    if let Some(facts) = memory::block(driver) {
+        // At the end: the part before it is the same in each run, so providers can cache it.
+        system = Some(system.into_iter().chain([facts]).collect::<Vec<_>>().join("\n\n"));
     }
     if !may_call {
         messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
@@ -105,7 +115,16 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         .chain(driver.composition.tools.iter().map(AgentTool::spec))
         .chain(handoff::spec(driver))
         .chain(plan::spec(driver.definition.keeps_plan()))
+        .chain(memory_tools::specs(driver))
         .collect()
+}
+
+/// What is known about an answer before it arrives.
+struct AnswerFrame {
+    /// How many tool calls it may request.
+    allowed: usize,
+    output: StructuredOutput,
+    size: RequestSize,
 }
 
 /// An answer, with the chunks that are not recorded yet.
@@ -235,8 +254,7 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
 async fn put_on_record(
     driver: &mut Driver,
     unsaved: UnsavedResponse,
-    allowed: usize,
-    output: StructuredOutput,
+    AnswerFrame { allowed, output, size }: AnswerFrame,
 ) -> Step {
     let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = unsaved;
     let schema = structured::by_tool(driver, output);
@@ -269,6 +287,7 @@ async fn put_on_record(
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
+    let health = watchdog::observe(driver, size, answer.usage.input_tokens, &calls).map(Call::of);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
     requests.extend(withheld);
@@ -287,13 +306,14 @@ async fn put_on_record(
         ..AssistantEntry::default()
     };
     let message = Call::of(driver.message("assistant", answer.text, &said));
-    let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
+    let answered: Vec<Call> = std::iter::once(message).chain(health).collect();
+    let all = answered.iter().cloned().chain(requests).collect();
     match driver.record(&events, Some(&spent), all).await {
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tool_calls::is_for_the_model) =>
         {
-            driver.record(&events, Some(&spent), vec![message]).await
+            driver.record(&events, Some(&spent), answered).await
         }
         recorded => recorded,
     }

@@ -19,7 +19,7 @@ use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
-use crate::{delegate, handoff};
+use crate::{delegate, handoff, memory_tools};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -47,6 +47,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             let tool = driver.composition.tool(name);
             tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
         }
+        name if memory_tools::is_one(driver, name) => memory_tools::admit(name, &asked.arguments)?,
         plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
@@ -68,10 +69,12 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
-    // Changes of the plan and of the active agent run sequentially, in the order of the calls.
-    let (in_order, others): (Vec<_>, Vec<_>) = ready
-        .into_iter()
-        .partition(|call| call.tool_name == plan::TOOL || handoff::changes_agent(driver, call));
+    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls.
+    let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
+        let name = call.tool_name.as_str();
+        let of_memory = memory_tools::changes(driver, call);
+        name == plan::TOOL || of_memory || handoff::changes_agent(driver, call)
+    });
     for call in in_order {
         run(driver, session, call, &stop).await?;
     }
@@ -110,6 +113,12 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     };
     if claimed.tool_name == plan::TOOL {
         return plan(driver, &claimed).await;
+    }
+    if memory_tools::changes(driver, &claimed) {
+        return match memory_tools::change(driver, &claimed).await? {
+            Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(()),
+        };
     }
     if handoff::changes_agent(driver, &claimed) {
         return match handoff::run(driver, &claimed).await? {
@@ -167,6 +176,9 @@ async fn invoke(
     let name = claimed.tool_name.as_str();
     if delegate::starts_run(driver, claimed) {
         return delegate::run(driver, claimed, cancel).await;
+    }
+    if memory_tools::is_one(driver, name) {
+        return memory_tools::search(driver, claimed).await;
     }
     let admitted = match view(driver) {
         Some(view) => view.admit_value(name, claimed.arguments.value()),
@@ -310,6 +322,9 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     }
     if claimed.tool_name == plan::TOOL {
         return Effect::ReadOnly;
+    }
+    if memory_tools::is_one(driver, &claimed.tool_name) {
+        return memory_tools::effect(&claimed.tool_name);
     }
     let tool = driver.shared.tools.get(&claimed.tool_name);
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)

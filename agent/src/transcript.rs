@@ -139,6 +139,38 @@ pub(crate) struct RepairEntry {
     pub(crate) run_id: String,
 }
 
+/// The kind of a message with the facts of a turn.
+pub(crate) const MEMORY: &str = "memory";
+
+/// The data of such a message, besides its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryEntry {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The turn of the run.
+    pub(crate) turn: i64,
+    /// The active agent.
+    pub(crate) agent: String,
+    /// The space that was read.
+    pub(crate) space: String,
+    /// The facts, each with its number and its version.
+    pub(crate) facts: Vec<(i64, i64)>,
+}
+
+/// The kind of a message that warns the model.
+pub(crate) const WARNING: &str = "warning";
+
+/// The data of such a message, besides its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct WarningEntry {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The answer that it is about.
+    pub(crate) iteration: i64,
+}
+
 /// The `data` of an entry, or the default if it cannot be parsed.
 pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
     let json = entry.data.as_ref().map(Json::as_str);
@@ -211,7 +243,9 @@ fn of(
             });
         }
         // Some providers support instructions only at the beginning, and would move it there.
-        ("system", REPAIR) => ModelMessage::User { text },
+        ("system", REPAIR | WARNING) => ModelMessage::User { text },
+        // The facts of a turn are part of the instructions.
+        ("system", MEMORY) => return None,
         ("system", _) => ModelMessage::System { text },
         // A supervisor writes to the session as its user does. Handoffs are treated the same.
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },

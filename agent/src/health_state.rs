@@ -1,0 +1,14 @@
+//! What a driver knows about the health of its run.
+
+use abide_client::RunHealth;
+
+/// The measurements of a run so far.
+#[derive(Debug, Default)]
+pub(crate) struct HealthState {
+    /// Whether the rows have been read.
+    pub(crate) is_read: bool,
+    /// The newest row.
+    pub(crate) last: Option<RunHealth>,
+    /// The answer after which the context was last compacted by the watchdog.
+    pub(crate) compacted: Option<i64>,
+}
