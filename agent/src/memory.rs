@@ -12,9 +12,7 @@ use abide_client::{
     AgentState, Call, Code, Error, ModelUsage, NewMemory, NewMemoryVector, NewRunEvent,
     RunEventKind, Value as Cell,
 };
-use abide_models::{
-    Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage,
-};
+use abide_models::{Completeness, EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, Resolved, Usage};
 use serde_json::{Value, json};
 
 use crate::driver::Driver;

@@ -3,6 +3,7 @@
 
 mod hint;
 mod host;
+mod memory;
 mod registry;
 mod run;
 mod view;
@@ -44,6 +45,8 @@ enum AgentCommand {
     List,
     /// Report everything in the folder that cannot work
     Check,
+    /// List and delete the facts that agents remember
+    Memory(memory::Memory),
 }
 
 const EXAMPLES: &str = "\
@@ -51,6 +54,7 @@ Examples:
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
   abide agent check
+  abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
@@ -74,6 +78,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,
+        AgentCommand::Memory(memory) => memory::run(options, memory).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
     }
 }

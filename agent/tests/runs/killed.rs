@@ -34,7 +34,7 @@ struct Scenario {
 /// For scenarios with several transactions between the claim of a call and its end.
 const LONGER_LEASE: Duration = Duration::from_millis(500);
 
-const SCENARIOS: [Scenario; 4] = [
+const SCENARIOS: [Scenario; 5] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -102,7 +102,25 @@ const SCENARIOS: [Scenario; 4] = [
         pays: 0,
         lease: LONGER_LEASE,
     },
+    Scenario {
+        name: "remembers",
+        agents: &[("clerk", "profile: fast\ntools: [look, pay]\n")],
+        scripts: &[("script", REMEMBERS)],
+        pays: 1,
+        lease: LONGER_LEASE,
+    },
 ];
+
+/// A model that saves and changes facts, and repeats itself until it is warned.
+const REMEMBERS: &str = r#"
+answers:
+  - calls: [{ name: save_memory, arguments: { key: a, value: One. } }, { name: pay, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: save_memory, arguments: { key: b, value: Two. } }, { name: forget_memory, arguments: { key: a } }]
+  - text: It is paid.
+"#;
 
 const SCRIPT: &str = r#"
 answers:
@@ -224,9 +242,19 @@ fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus
     output.status
 }
 
-/// The transcript in a finished folder, and the ledger.
+/// The measurements of runs, and the facts.
+const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages, new_messages, \
+  tool_messages, over_tooling, context_rot, repeats, signals, unhealthy, action) FROM run_health
+  UNION ALL SELECT json_array(space, key, value, confidence) FROM memories
+  UNION ALL SELECT json_array(action, count) FROM watchdog_actions ORDER BY 1";
+
+/// The transcript in a finished folder with its other state, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
-    let told = read(folder, async |abide| transcript(abide).await);
+    let told = read(folder, async |abide| {
+        let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
+        let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
+        state + &transcript(abide).await
+    });
     (told, ledger(&folder.join("ledger")))
 }
 
@@ -271,6 +299,13 @@ fn at_every_step_of_a_handoff() {
 fn at_every_step_of_an_answer_that_is_held_back() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);
     assert!(killed > 4, "killed only {killed} times");
+}
+
+/// The rows of facts, measurements, warnings and counts are the same as without a kill.
+#[test]
+fn at_every_step_of_a_run_with_memory_and_watchdog() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[4], None);
+    assert!(killed > 20, "killed only {killed} times");
 }
 
 /// How often a process was killed, from the first step on or from the creation of the session on, and how often
