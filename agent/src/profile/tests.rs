@@ -146,3 +146,36 @@ fn given_settings_are_replaced() {
     let deep = deep.resolved(Path::new("none"), None).expect("it is valid");
     assert_eq!(deep.settings().profile, "deep");
 }
+
+/// Which facts of a summary are saved: by hand, the important ones, or all.
+#[test]
+fn memory_write() {
+    for (write, expected) in [
+        ("manual", [false, false, false]),
+        ("auto_important", [false, true, true]),
+        ("always", [true, true, true]),
+    ] {
+        let text = format!("name: clerk\nprofile: {{ memory: {{ write: {write} }} }}\n");
+        let definition = AgentDefinition::from_yaml(&text).unwrap();
+        let rule = definition.settings().memory.write;
+        assert_eq!([0.69, 0.7, 1.0].map(|confidence| rule.takes(confidence)), expected, "{write}");
+    }
+}
+
+#[test]
+fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
+    for (scope, expected) in [
+        ("session", json!("session")),
+        ("scope", json!("scope")),
+        ("[tenant, user]", json!(["tenant", "user"])),
+    ] {
+        let text = format!("name: clerk\nprofile: {{ memory: {{ scope: {scope} }} }}\n");
+        let definition = AgentDefinition::from_yaml(&text).unwrap();
+        assert_eq!(json!(definition.settings().memory.scope), expected);
+    }
+    check("profile: { memory: { scope: planet } }", expect![[r#""#]]);
+    check("profile: { memory: { scope: [] } }", expect![[r#""#]]);
+    check("profile: { memory: { namespace: \"a@b\" } }", expect![[r#""#]]);
+    check("profile: { watchdog: { repeats: 1 } }", expect![[r#""#]]);
+    check("profile: { watchdog: { repeats: 9 } }", expect![[r#""#]]);
+}
