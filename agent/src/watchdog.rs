@@ -126,7 +126,9 @@ pub(crate) fn observe(
         return None;
     }
     let since = driver.entries.iter().rposition(is_answer).map_or(0, |at| at + 1);
-    let new = &driver.entries[since..];
+    // Warnings and facts are added by the runtime: they must not make a run look healthier.
+    let new: Vec<&AgentState> =
+        driver.entries[since..].iter().filter(|entry| entry.role != "system").collect();
     let is_result = |entry: &&AgentState| entry.role == "tool" && entry.kind == "message";
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
@@ -135,7 +137,7 @@ pub(crate) fn observe(
         tokens: reported.unwrap_or(request.tokens).clamp(0, i64::from(u32::MAX)),
         messages: count(request.messages),
         new_messages: count(new.len()) + 1,
-        tool_messages: count(new.iter().filter(is_result).count()),
+        tool_messages: count(new.iter().filter(|entry| is_result(entry)).count()),
         reductions: reductions(driver),
         repeats: repeats(&driver.run.id, &driver.entries, calls),
     };

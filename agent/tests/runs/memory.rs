@@ -48,10 +48,10 @@ impl ModelProvider for Observed {
     }
 }
 
-/// A vector: food, travel, and a little of something else.
+/// A vector: whether a text is about food, and about places to sit.
 fn topics(text: &str) -> Vec<f32> {
     let of = |words: &[&str]| f32::from(u8::from(words.iter().any(|word| text.contains(word))));
-    vec![of(&["eats", "vegan", "dinner"]), of(&["flight", "train", "trip"]), 0.01]
+    vec![of(&["eats", "vegan", "dinner"]), of(&["seat", "window", "chair"])]
 }
 
 /// One life of a runtime over a folder: it drives the runs of these sessions, one after the other.
@@ -227,11 +227,12 @@ answers:
     assert_eq!(run.status, RunStatus::Done, "{run:?}");
     let results = life.results();
     assert_eq!(results[0..2], ["saved", "saved"]);
-    assert_eq!(results[2], r#"{"key":"seat","value":"She wants a window seat on flights."}"#);
-    assert_eq!(results[3], "There is no fact about this.");
-    assert_eq!(results[4].lines().count(), 1);
-    assert!(results[5].contains("query"), "{results:?}");
-    assert!(results[6].contains("tenant"), "{results:?}");
+    // Calls that cannot run are answered at once.
+    assert!(results[2].contains("query"), "{results:?}");
+    assert!(results[3].contains("tenant"), "{results:?}");
+    assert_eq!(results[4], r#"{"key":"seat","value":"She wants a window seat on flights."}"#);
+    assert_eq!(results[5], "There is no fact about this.");
+    assert_eq!(results[6].lines().count(), 1);
     life.end().await;
 }
 
@@ -271,7 +272,8 @@ answers:
 "#;
     let life = Life::begin(folder.path(), "profile: fast\n", script).await;
     for from in 0..10 {
-        let facts = (0..100).map(|n| fact(&format!("k{}", from * 100 + n), "v")).collect();
+        let facts: Vec<NewMemory> =
+            (0..100).map(|n| fact(&format!("k{}", from * 100 + n), "v")).collect();
         let full = SaveMemories::new("clerk", facts);
         life.abide.call(full).await.expect("there is room");
     }
@@ -297,7 +299,8 @@ async fn the_budget_of_the_memory_block_is_never_exceeded() {
     let script = "answers: [{ calls: [{ name: search_memories, arguments: { query: k0 } }] }, \
                   { text: Hello. }]";
     let life = Life::begin(folder.path(), definition, script).await;
-    let facts = (0..90).map(|n| fact(&format!("k{n}"), &"ü".repeat(10 + n * 5))).collect();
+    let facts: Vec<NewMemory> =
+        (0..90).map(|n| fact(&format!("k{n}"), &"ü".repeat(10 + n * 5))).collect();
     life.abide.call(SaveMemories::new("clerk", facts)).await.expect("they are saved");
     life.run("s1", &[], "Hello").await;
     let system = life.system();
