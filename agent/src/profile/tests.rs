@@ -187,9 +187,28 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
         let definition = AgentDefinition::from_yaml(&text).unwrap();
         assert_eq!(json!(definition.settings().memory.scope), expected);
     }
-    check("profile: { memory: { scope: planet } }", expect![[r#""#]]);
-    check("profile: { memory: { scope: [] } }", expect![[r#""#]]);
-    check("profile: { memory: { namespace: \"a@b\" } }", expect![[r#""#]]);
-    check("profile: { watchdog: { repeats: 1 } }", expect![[r#""#]]);
-    check("profile: { watchdog: { repeats: 9 } }", expect![[r#""#]]);
+    check(
+        "profile: { memory: { scope: planet } }",
+        expect!["expected session, scope or a list of keys of the scope at line 2, column 29"],
+    );
+    check(
+        "profile: { memory: { scope: [] } }",
+        expect!["profile.memory.scope is an empty list: name keys of the scope"],
+    );
+    check(
+        "profile: { memory: { namespace: \"a@b\" } }",
+        expect![[
+            r#"profile.memory.namespace "a@b" is no name: letters, digits, . _ - and /, at most 100"#
+        ]],
+    );
+    check(
+        "profile: { watchdog: { repeats: 1 } }",
+        expect!["profile.watchdog.repeats is 1, at least 2"],
+    );
+    check(
+        "profile: { watchdog: { repeats: 9 } }",
+        expect![
+            "profile.watchdog.stop_after_repeats 6 is not above repeats 9: the model is warned first"
+        ],
+    );
 }
