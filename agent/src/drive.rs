@@ -195,11 +195,8 @@ impl Driver {
 
     /// Waits until a call of the session changes.
     async fn wait_for_calls(&mut self) -> Step {
-        let mut changes = self
-            .abide
-            .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
-            .param("sid", &self.run.session_id)
-            .await?;
+        let mut changes =
+            self.abide.subscribe(OPEN_CALLS).param("sid", &self.run.session_id).await?;
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
@@ -258,6 +255,10 @@ impl Driver {
         Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
 }
+
+/// The calls of a session that have not ended. Those that have are never read again: there may be thousands.
+const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
+     AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
 /// Why the session is suspended, if it is.
 fn rests(session: &Session) -> Option<&'static str> {

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_tool::{HAND_BACK, TASK};
+use crate::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
 use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
-use crate::{delegate, handoff};
+use crate::{delegate, handoff, tool_response};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -47,6 +47,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             let tool = driver.composition.tool(name);
             tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
         }
+        GET_TOOL_RESPONSE => tool_response::admit(driver, &asked.arguments)?,
         plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
@@ -68,10 +69,12 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
-    // Changes of the plan and of the active agent run sequentially, in the order of the calls.
-    let (in_order, others): (Vec<_>, Vec<_>) = ready
-        .into_iter()
-        .partition(|call| call.tool_name == plan::TOOL || handoff::changes_agent(driver, call));
+    // Changes of the plan and of the active agent run sequentially, in the order of the calls, and so does what is
+    // counted.
+    let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
+        [plan::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+            || handoff::changes_agent(driver, call)
+    });
     for call in in_order {
         run(driver, session, call, &stop).await?;
     }
@@ -110,6 +113,10 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     };
     if claimed.tool_name == plan::TOOL {
         return plan(driver, &claimed).await;
+    }
+    if claimed.tool_name == GET_TOOL_RESPONSE {
+        let outcome = tool_response::run(driver, &claimed).await?;
+        return report(driver, &claimed, outcome).await;
     }
     if handoff::changes_agent(driver, &claimed) {
         return match handoff::run(driver, &claimed).await? {
@@ -308,7 +315,7 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     if delegate::starts_run(driver, claimed) || handoff::changes_agent(driver, claimed) {
         return Effect::Idempotent;
     }
-    if claimed.tool_name == plan::TOOL {
+    if [plan::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
         return Effect::ReadOnly;
     }
     let tool = driver.shared.tools.get(&claimed.tool_name);

@@ -86,6 +86,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         HeartbeatRun,
         HeartbeatToolCall,
         RecordRun,
+        RecordSummary,
         RegisterAgent,
         RegisterTool,
         RejectHandoff,
@@ -108,6 +109,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         WaitRun,
         WithholdAnswer,
         WriteEntries,
+        WritePlan,
     ];
     let modules = crate::reducers::modules();
     let callable: BTreeSet<&str> =

@@ -66,6 +66,8 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "abort_run",
             "start_child_run",
             "withhold_answer",
+            "record_summary",
+            "write_plan",
         ],
     ),
     (
