@@ -36,9 +36,10 @@ pub struct AsHandoff {
 }
 
 /// Names that belong to the runtime.
-pub(crate) const RESERVED: [&str; 8] = [
+pub(crate) const RESERVED: [&str; 9] = [
     TASK,
-    "manage_todo_list",
+    MANAGE_TODO_LIST,
+    GET_TOOL_RESPONSE,
     "program_call",
     HAND_BACK,
     RESPONSE,
@@ -46,6 +47,12 @@ pub(crate) const RESERVED: [&str; 8] = [
     SEARCH_MEMORIES,
     FORGET_MEMORY,
 ];
+
+/// The tool that keeps the plan.
+pub(crate) const MANAGE_TODO_LIST: &str = "manage_todo_list";
+
+/// The tool that fetches an archived result.
+pub(crate) const GET_TOOL_RESPONSE: &str = "get_tool_response";
 
 /// The tool that delegates to an agent by its name.
 pub(crate) const TASK: &str = "task";

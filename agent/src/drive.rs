@@ -62,7 +62,9 @@ impl Driver {
                     structured::check_repairs(self)?;
                     restart::of_answer(self).await?;
                     let is_read = memory::read(self).await?;
-                    if watchdog::act(self).await? == WatchdogStep::LookAgain || is_read {
+                    let step = watchdog::act(self).await?;
+                    self.health.wants_compaction = step == WatchdogStep::Compact;
+                    if step == WatchdogStep::LookAgain || is_read {
                         continue;
                     }
                     model_call::ask(self).await?;
@@ -200,11 +202,8 @@ impl Driver {
 
     /// Waits until a call of the session changes.
     async fn wait_for_calls(&mut self) -> Step {
-        let mut changes = self
-            .abide
-            .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
-            .param("sid", &self.run.session_id)
-            .await?;
+        let mut changes =
+            self.abide.subscribe(OPEN_CALLS).param("sid", &self.run.session_id).await?;
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
@@ -263,6 +262,10 @@ impl Driver {
         Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
 }
+
+/// The calls of a session that have not ended. Those that have are never read again: there may be thousands.
+const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
+     AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
 /// Why the session is suspended, if it is.
 fn rests(session: &Session) -> Option<&'static str> {

@@ -11,4 +11,6 @@ pub(crate) struct HealthState {
     pub(crate) last: Option<RunHealth>,
     /// The answer after which the context was last compacted by the watchdog.
     pub(crate) compacted: Option<i64>,
+    /// Whether the watchdog wants a compaction before the model is asked again.
+    pub(crate) wants_compaction: bool,
 }

@@ -18,13 +18,14 @@ use crate::agent_tool::{AgentTool, RESPONSE};
 use crate::driver::Driver;
 use crate::held::HeldAnswer;
 use crate::model_choice::{self, spent};
+use crate::request_size::{self, RequestSize};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{self, AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
-use crate::watchdog::RequestSize;
+use crate::watchdog::MeasuredRequest;
 use crate::{
-    budget, delegate, handoff, memory, memory_tools, next_step, plan, stopped, structured,
-    tool_calls, verdict, watchdog,
+    budget, compaction, delegate, handoff, memory, memory_tools, next_step, plan, stopped,
+    structured, tool_calls, tool_response, verdict, watchdog,
 };
 
 /// The instruction that the model receives when it must not call more tools.
@@ -32,21 +33,27 @@ const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what yo
 
 /// Sends the request and records the answer.
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
+    let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
+    let allowed = usize::try_from(left).unwrap_or(0);
+    let candidates = model_choice::of_agent(driver)?;
+    let output = candidates.structured_output;
+    let mut request = request(driver, allowed > 0, output);
+    let size = RequestSize::of(driver, &candidates.model);
+    if compaction::advance(driver, &request, size).await? {
+        return Ok(());
+    }
     if let Some(message) = refused_request(driver).await? {
         let said = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
         let call = driver.message("assistant", message.as_str(), &said).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
     }
-    let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
-    let allowed = usize::try_from(left).unwrap_or(0);
-    let candidates = model_choice::of_agent(driver)?;
-    let output = candidates.structured_output;
-    let request = request(driver, allowed > 0, output);
+    request_size::fit(driver, &mut request, size)?;
+    let estimated = size.estimate.request(&request);
     budget::reserve(driver, &request, candidates.price).await?;
-    let size =
-        RequestSize { messages: request.messages.len(), tokens: budget::input_tokens(&request) };
+    let measured = MeasuredRequest::of(driver, &request, estimated);
     let answered = listen(driver, candidates.chain.stream(request)).await?;
-    put_on_record(driver, answered, AnswerFrame { allowed, output, size }).await
+    let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
+    put_on_record(driver, answered).await
 }
 
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
@@ -76,7 +83,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
-    let mut messages = transcript::messages(&driver.entries);
+    let mut messages = conversation(driver);
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let (mut system, mut response_schema) =
         (definition.instructions.clone(), definition.response_format.clone());
@@ -99,8 +106,24 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
         temperature: config.temperature,
         max_tokens: config.max_tokens,
         response_schema,
+        omitted_answers: driver
+            .context
+            .as_ref()
+            .map_or(0, |context| usize::try_from(context.answers()).unwrap_or(0)),
         ..ModelRequest::default()
     }
+}
+
+/// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
+fn conversation(driver: &Driver) -> Vec<ModelMessage> {
+    let Some(context) = &driver.context else { return transcript::messages(&driver.entries) };
+    let folded = context.folded_id();
+    let first = driver.entries.iter().position(|entry| entry.id > folded);
+    let (kept, rest) = driver.entries.split_at(first.unwrap_or(driver.entries.len()));
+    let mut messages = transcript::messages(kept);
+    messages.extend(context.message());
+    messages.extend(transcript::reduced_messages(rest, context.through_id()));
+    messages
 }
 
 /// The tools that the model sees, including the blocked ones.
@@ -115,16 +138,21 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
         .chain(driver.composition.tools.iter().map(AgentTool::spec))
         .chain(handoff::spec(driver))
         .chain(plan::spec(driver.definition.keeps_plan()))
+        .chain(tool_response::spec(driver))
         .chain(memory_tools::specs(driver))
         .collect()
 }
 
-/// What is known about an answer before it arrives.
-struct AnswerFrame {
-    /// How many tool calls it may request.
+/// An answer, and what its request was.
+struct AnsweredRequest {
+    answered: UnsavedResponse,
+    /// How many tool calls the limit allows.
     allowed: usize,
     output: StructuredOutput,
-    size: RequestSize,
+    /// The estimated tokens of the request.
+    estimated: u64,
+    /// What the watchdog measures of the request.
+    measured: MeasuredRequest,
 }
 
 /// An answer, with the chunks that are not recorded yet.
@@ -251,12 +279,9 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
 }
 
 /// Records an answer in one batch: the message, its usage and its tool calls.
-async fn put_on_record(
-    driver: &mut Driver,
-    unsaved: UnsavedResponse,
-    AnswerFrame { allowed, output, size }: AnswerFrame,
-) -> Step {
-    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = unsaved;
+async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
+    let AnsweredRequest { answered, allowed, output, estimated, measured } = request;
+    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = answered;
     let schema = structured::by_tool(driver, output);
     let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
@@ -287,12 +312,14 @@ async fn put_on_record(
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
-    let health = watchdog::observe(driver, size, answer.usage.input_tokens, &calls).map(Call::of);
+    let health =
+        watchdog::observe(driver, measured, answer.usage.input_tokens, &calls).map(Call::of);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
     requests.extend(withheld);
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
+    let reported = spent.input_tokens;
     let said = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
@@ -302,6 +329,8 @@ async fn put_on_record(
         provider: answer.provider,
         model: answer.model,
         past_limit: past_limit(driver, allowed),
+        input_tokens: reported.unwrap_or(0),
+        estimated_tokens: reported.and_then(|_| i64::try_from(estimated).ok()).unwrap_or(0),
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };

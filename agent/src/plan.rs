@@ -14,10 +14,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::agent_tool::MANAGE_TODO_LIST;
 use crate::run_lease::run_event;
 
 /// The name of the tool.
-pub(crate) const TOOL: &str = "manage_todo_list";
+pub(crate) const TOOL: &str = MANAGE_TODO_LIST;
 
 /// The part of the instructions about plans.
 pub(crate) const RULES: &str = "\

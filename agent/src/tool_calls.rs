@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_tool::{HAND_BACK, TASK};
+use crate::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
 use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
-use crate::{delegate, handoff, memory_tools};
+use crate::{delegate, handoff, memory_tools, tool_response};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -48,6 +48,7 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
         }
         name if memory_tools::is_one(driver, name) => memory_tools::admit(name, &asked.arguments)?,
+        GET_TOOL_RESPONSE => tool_response::admit(driver, &asked.arguments)?,
         plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
@@ -69,11 +70,12 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
     let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
-    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls.
+    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
+    // what is counted.
     let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
-        let name = call.tool_name.as_str();
-        let of_memory = memory_tools::changes(driver, call);
-        name == plan::TOOL || of_memory || handoff::changes_agent(driver, call)
+        [plan::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+            || memory_tools::changes(driver, call)
+            || handoff::changes_agent(driver, call)
     });
     for call in in_order {
         run(driver, session, call, &stop).await?;
@@ -119,6 +121,10 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
             Some(failed) => report(driver, &claimed, failed).await,
             None => Ok(()),
         };
+    }
+    if claimed.tool_name == GET_TOOL_RESPONSE {
+        let outcome = tool_response::run(driver, &claimed).await?;
+        return report(driver, &claimed, outcome).await;
     }
     if handoff::changes_agent(driver, &claimed) {
         return match handoff::run(driver, &claimed).await? {
@@ -320,7 +326,7 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     if delegate::starts_run(driver, claimed) || handoff::changes_agent(driver, claimed) {
         return Effect::Idempotent;
     }
-    if claimed.tool_name == plan::TOOL {
+    if [plan::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
         return Effect::ReadOnly;
     }
     if memory_tools::is_one(driver, &claimed.tool_name) {

@@ -7,12 +7,13 @@
 
 use abide_client::arguments::RecordHealth;
 use abide_client::{AgentState, Call, Error, HealthAction, NewHealth, RunHealth};
+use abide_models::{ModelMessage, ModelRequest};
 use serde_json::Value;
 
 use crate::driver::Driver;
 use crate::profile_settings::WatchdogSettings;
 use crate::step::{Failure, Step, StepError};
-use crate::transcript::{AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
+use crate::transcript::{self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
 
 /// Answers after a compaction without another one for the same reason.
 const PAUSE: i64 = 5;
@@ -66,7 +67,8 @@ pub(crate) fn judge(
     ];
     let signals: Vec<String> =
         signs.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()).collect();
-    let unhealthy = match signals.is_empty() {
+    // The model cannot change what has been summarised, so that sign alone is no reason to warn it.
+    let unhealthy = match signals.iter().all(|name| name == "context_rot") {
         true => 0,
         false => before.map_or(0, |before| before.unhealthy) + 1,
     };
@@ -106,18 +108,35 @@ pub(crate) fn judge(
 
 /// What is measured of a request before it is sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestSize {
+pub(crate) struct MeasuredRequest {
     /// Messages.
-    pub(crate) messages: usize,
+    messages: usize,
     /// Tokens, as an estimate.
-    pub(crate) tokens: i64,
+    tokens: u64,
+    /// What of the conversation has been reduced, as far as the model sees it.
+    reductions: Reductions,
+}
+
+impl MeasuredRequest {
+    /// Measures a request, of this size in tokens.
+    pub(crate) fn of(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
+        let is_marker = |message: &&ModelMessage| matches!(message, ModelMessage::Tool { content, .. } if transcript::is_marker(content));
+        let markers = request.messages.iter().filter(is_marker).count();
+        let markers = i64::try_from(markers).unwrap_or(i64::MAX);
+        // The summaries of a session are merged into one.
+        let has_summary = driver.context.as_ref().is_some_and(|context| context.number() > 0);
+        let summaries = i64::from(has_summary);
+        // Each marker stands for an archived result.
+        let reductions = Reductions { summaries, archived: markers, markers };
+        MeasuredRequest { messages: request.messages.len(), tokens, reductions }
+    }
 }
 
 /// The call that records the measurements of an answer to a request of this size, if the run is watched. `tokens` is
 /// what the provider reports.
 pub(crate) fn observe(
     driver: &Driver,
-    request: RequestSize,
+    request: MeasuredRequest,
     tokens: Option<u64>,
     calls: &[RequestedCall],
 ) -> Option<RecordHealth> {
@@ -132,13 +151,14 @@ pub(crate) fn observe(
     let is_result = |entry: &&AgentState| entry.role == "tool" && entry.kind == "message";
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     let reported = tokens.and_then(|tokens| i64::try_from(tokens).ok());
+    let estimated = i64::try_from(request.tokens).unwrap_or(i64::MAX);
     let observation = Observation {
         iteration: driver.run.iterations + 1,
-        tokens: reported.unwrap_or(request.tokens).clamp(0, i64::from(u32::MAX)),
+        tokens: reported.unwrap_or(estimated).clamp(0, i64::from(u32::MAX)),
         messages: count(request.messages),
         new_messages: count(new.len()) + 1,
         tool_messages: count(new.iter().filter(|entry| is_result(entry)).count()),
-        reductions: reductions(driver),
+        reductions: request.reductions,
         repeats: repeats(&driver.run.id, &driver.entries, calls),
     };
     let before = driver.health.last.as_ref();
@@ -151,11 +171,6 @@ pub(crate) fn observe(
 
 fn is_answer(entry: &AgentState) -> bool {
     entry.role == "assistant" && entry.kind == "message"
-}
-
-/// What of the conversation has been reduced.
-fn reductions(_driver: &Driver) -> Reductions {
-    Reductions::default()
 }
 
 /// How many consecutive answers of a run, up to one with these calls, have requested the same calls; except for the

@@ -89,6 +89,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         HeartbeatToolCall,
         RecordHealth,
         RecordRun,
+        RecordSummary,
         RegisterAgent,
         RegisterTool,
         RejectHandoff,
@@ -112,6 +113,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         WaitRun,
         WithholdAnswer,
         WriteEntries,
+        WritePlan,
     ];
     let modules = crate::reducers::modules();
     let callable: BTreeSet<&str> =

@@ -17,8 +17,10 @@ pub mod handoff;
 pub mod health;
 pub mod memory;
 pub mod message;
+pub mod plan;
 pub mod run;
 pub mod session;
+pub mod summary;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
@@ -50,8 +52,10 @@ pub use handoff::{HandoffRequest, HandoffStatus};
 pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
 pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
+pub use plan::{PlanStep, PlanStepStatus, PlanVersion, SessionPlan};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
+pub use summary::{ArchivedResult, ContextSummary};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
@@ -84,5 +88,7 @@ pub fn modules() -> Vec<Module> {
         withheld::module(),
         memory::module(),
         health::module(),
+        summary::module(),
+        plan::module(),
     ]
 }

@@ -102,6 +102,16 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "run_id": "r1", "fencing_token": run}),
         ),
         ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
+        (
+            "record_summary",
+            json!({"id": "r1", "fencing_token": run, "summary": {"number": 1, "through_id": 1,
+            "folded_id": 1, "goal_id": 1, "goal_folded_id": 1, "summary": "forged", "kept": [],
+            "answers": 0, "handoffs": [], "origin": "model", "tokens_before": 1}}),
+        ),
+        (
+            "write_plan",
+            json!({"id": "r1", "fencing_token": run, "expected_version": 0, "steps": []}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -184,6 +194,8 @@ fn non_holders_cannot_end_leases() {
                 "record_health",
                 "save_memories",
                 "forget_memories",
+                "record_summary",
+                "write_plan",
                 "write_entries",
                 "delete_entries",
             ]

@@ -70,6 +70,8 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "forget_memories",
             "embed_memories",
             "record_health",
+            "record_summary",
+            "write_plan",
         ],
     ),
     (
