@@ -513,3 +513,41 @@ async fn a_tool_with_the_name_of_a_memory_tool_is_reported() {
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Empty {}
+
+/// Facts of a summary are saved after a compaction, those of high confidence.
+#[tokio::test]
+async fn facts_of_a_summary_are_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let definition = "profile:
+  base: balanced
+  context: { window_tokens: 6000, max_token: 3000, context_token_limit: 1000, summary_token_limit: 200, chunk_tokens: 2000 }
+  watchdog: { enabled: false }
+";
+    let answer = format!(
+        "{{ text: \"{}\", calls: [{{ name: search_memories, arguments: {{ query: x }} }}] }}",
+        "word ".repeat(150)
+    );
+    let summary = json!({"stable_facts": [
+        {"key": "goal", "value": "Ann ships on Friday.", "confidence": 0.9},
+        {"key": "guess", "value": "She likes tea.", "confidence": 0.2}],
+        "raw_summary": "They talked."});
+    let script = format!(
+        "summary: '{summary}'\nanswers: [{}, {{ text: Done. }}]",
+        vec![answer; 18].join(", ")
+    );
+    let life = Life::begin(folder.path(), definition, &script).await;
+    let run = life.run("s1", &[], "Let us plan.").await;
+    assert_eq!(run.status, RunStatus::Done, "{run:?}");
+    assert!(life.rows("SELECT number FROM context_summaries").await.len() > 1);
+    let facts = life.rows("SELECT key, value, confidence FROM memories").await;
+    assert_eq!(facts, [[json!("goal"), json!("Ann ships on Friday."), json!(0.9)]]);
+    // The facts of the turn were read once, although older messages were left out.
+    let reads = "SELECT id FROM agent_state WHERE kind = 'memory'";
+    assert_eq!(life.rows(reads).await.len(), 1);
+    // The next session reads the fact.
+    life.run("s2", &[], "Hello").await;
+    let read = "SELECT content LIKE '%ships on Friday%' FROM agent_state \
+                WHERE kind = 'memory' AND session_id = 's2'";
+    assert_eq!(life.rows(read).await, [[json!(1)]]);
+    life.end().await;
+}

@@ -131,3 +131,41 @@ async fn an_agent_without_a_profile_is_not_watched() {
     assert_eq!(rows(&fixture).await.len(), 0);
     fixture.close().await;
 }
+
+/// The watchdog compacts long before the trigger, and `auto_compaction: false` does not.
+#[tokio::test]
+async fn over_tooling_compacts_before_the_trigger() {
+    let answers: Vec<String> = (0..22)
+        .map(|n| {
+            let text = "word ".repeat(60);
+            format!(
+                "{{ text: \"{text}\", calls: [{{ name: look, arguments: {{ order: N{n} }} }}] }}"
+            )
+        })
+        .collect();
+    let script = format!(
+        "summary: '{{\"raw_summary\": \"They looked.\"}}'\nanswers: [{}, {{ text: Done. }}]",
+        answers.join(", ")
+    );
+    for auto in [true, false] {
+        let definition = format!(
+            "tools: [look]\nlimits: {{ tool_calls: 100 }}\nprofile:\n  base: balanced\n  \
+             memory: {{ enabled: false }}\n  context: {{ window_tokens: 8000, max_token: 4000, \
+             context_token_limit: 800, summary_token_limit: 150, chunk_tokens: 2000 }}\n  \
+             watchdog: {{ over_tooling: 0.5, warn_after: 0, auto_compaction: {auto} }}\n"
+        );
+        let fixture = RuntimeFixture::of(&definition, &script).await;
+        fixture.begin("Go.").await;
+        let (_, end) = fixture.told("r1", 0).await;
+        assert_eq!(end.kind.to_string(), "done", "{:?}", end.data);
+        let sql = "SELECT tokens_before FROM context_summaries";
+        let before: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        assert_eq!(!before.is_empty(), auto, "{before:?}");
+        assert!(before.iter().all(|(tokens,)| *tokens < 4_000), "{before:?}");
+        if auto {
+            // Twice the summary, and the markers, are the rot.
+            assert!(rows(&fixture).await.iter().any(|row| row.context_rot > 0.0));
+        }
+        fixture.close().await;
+    }
+}
