@@ -1,6 +1,16 @@
 //! What a driver knows about the health of its run.
 
-use abide_client::RunHealth;
+use abide_client::{HealthAction, RunHealth};
+
+impl HealthState {
+    /// Notes measurements that have been recorded.
+    pub(crate) fn note(&mut self, health: RunHealth) {
+        if health.action == HealthAction::Compact {
+            self.compacted = Some(health.iteration);
+        }
+        self.last = Some(health);
+    }
+}
 
 /// The measurements of a run so far.
 #[derive(Debug, Default)]

@@ -312,8 +312,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
-    let health =
-        watchdog::observe(driver, measured, answer.usage.input_tokens, &calls).map(Call::of);
+    let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
     requests.extend(withheld);
@@ -335,17 +334,22 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         ..AssistantEntry::default()
     };
     let message = Call::of(driver.message("assistant", answer.text, &said));
-    let answered: Vec<Call> = std::iter::once(message).chain(health).collect();
+    let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
+    let answered: Vec<Call> = std::iter::once(message).chain(measured).collect();
     let all = answered.iter().cloned().chain(requests).collect();
     match driver.record(&events, Some(&spent), all).await {
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tool_calls::is_for_the_model) =>
         {
-            driver.record(&events, Some(&spent), answered).await
+            driver.record(&events, Some(&spent), answered).await?;
         }
-        recorded => recorded,
+        recorded => recorded?,
     }
+    if let Some(health) = health {
+        driver.health.note(health);
+    }
+    Ok(())
 }
 
 /// Adds the events of an answer's calls, and returns the reducer calls that request them. `wrong` is the error of a

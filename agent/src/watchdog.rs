@@ -6,9 +6,11 @@
 //! only after it was below it; and no compaction follows another one within a few answers.
 
 use abide_client::arguments::RecordHealth;
-use abide_client::{AgentState, Call, Error, HealthAction, NewHealth, RunHealth};
+use abide_client::{
+    AgentState, Call, Error, HealthAction, Json, Micros, NewHealth, RunHealth, Seq,
+};
 use abide_models::{ModelMessage, ModelRequest};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::driver::Driver;
 use crate::profile_settings::WatchdogSettings;
@@ -132,14 +134,14 @@ impl MeasuredRequest {
     }
 }
 
-/// The call that records the measurements of an answer to a request of this size, if the run is watched. `tokens` is
-/// what the provider reports.
+/// The measurements of an answer to a request of this size, if the run is watched. `tokens` is what the provider
+/// reports.
 pub(crate) fn observe(
     driver: &Driver,
     request: MeasuredRequest,
     tokens: Option<u64>,
     calls: &[RequestedCall],
-) -> Option<RecordHealth> {
+) -> Option<RunHealth> {
     let settings = driver.definition.settings().watchdog;
     if !settings.enabled {
         return None;
@@ -163,10 +165,45 @@ pub(crate) fn observe(
     };
     let before = driver.health.last.as_ref();
     let (health, action) = judge(&settings, &observation, before, driver.health.compacted);
+    let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = health;
+    Some(RunHealth {
+        run_id: driver.run.id.clone(),
+        iteration: observation.iteration,
+        session_id: driver.run.session_id.clone(),
+        tokens,
+        token_drift,
+        messages,
+        new_messages,
+        tool_messages,
+        over_tooling: health.over_tooling,
+        context_rot: health.context_rot,
+        repeats: health.repeats,
+        signals: Json::from(json!(health.signals)),
+        unhealthy: health.unhealthy,
+        action,
+        // The database sets them.
+        created_at: Micros(0),
+        seq: Seq(0),
+    })
+}
+
+/// The call that records measurements.
+pub(crate) fn record(driver: &Driver, health: &RunHealth) -> RecordHealth {
+    let new = NewHealth {
+        tokens: health.tokens,
+        token_drift: health.token_drift,
+        messages: health.messages,
+        new_messages: health.new_messages,
+        tool_messages: health.tool_messages,
+        over_tooling: health.over_tooling,
+        context_rot: health.context_rot,
+        repeats: health.repeats,
+        signals: signals(health),
+        unhealthy: health.unhealthy,
+    };
     let lease = &driver.run_lease;
-    let record =
-        RecordHealth::new(&lease.run_id, lease.fencing_token, observation.iteration, health);
-    Some(record.action(action))
+    RecordHealth::new(&lease.run_id, lease.fencing_token, health.iteration, new)
+        .action(health.action)
 }
 
 fn is_answer(entry: &AgentState) -> bool {
