@@ -183,6 +183,7 @@ async fn the_database_enforces_the_rules_of_plans() {
         ok
         ok
         ok
-        ok"#]].assert_eq(&told.join("\n"));
+        ok"#]]
+    .assert_eq(&told.join("\n"));
     abide.close().await;
 }
