@@ -102,9 +102,10 @@ impl Driver {
             Some((_, said)) if !said.calls.is_empty() => {
                 let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
+                // With `+` the ids are looked up. Otherwise all calls of the session would be read.
                 let sql = "SELECT * FROM tool_calls \
                      WHERE call_id IN (SELECT value FROM json_each(:ids)) \
-                     AND session_id = :sid";
+                     AND +session_id = :sid";
                 let query = abide.sql(sql).param("ids", ids);
                 query.param("sid", &self.run.session_id).fetch().await?
             }

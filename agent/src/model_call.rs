@@ -38,6 +38,10 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let candidates = model_choice::of_agent(driver)?;
     let output = candidates.structured_output;
     let mut request = request(driver, allowed > 0, output);
+    if driver.definition.keeps_plan() {
+        let plan = plan::current(&driver.abide, &driver.run.session_id).await?;
+        add_block(&mut request, plan.block());
+    }
     let size = RequestSize::of(driver, &candidates.model);
     if compaction::advance(driver, &request, size).await? {
         return Ok(());
@@ -114,6 +118,12 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
     }
 }
 
+/// Adds a block to the instructions of a request.
+fn add_block(request: &mut ModelRequest, block: Option<String>) {
+    let parts = request.system.take().into_iter().chain(block);
+    request.system = Some(parts.collect::<Vec<_>>().join("\n\n")).filter(|it| !it.is_empty());
+}
+
 /// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
 fn conversation(driver: &Driver) -> Vec<ModelMessage> {
     let Some(context) = &driver.context else { return transcript::messages(&driver.entries) };
@@ -121,8 +131,14 @@ fn conversation(driver: &Driver) -> Vec<ModelMessage> {
     let first = driver.entries.iter().position(|entry| entry.id > folded);
     let (kept, rest) = driver.entries.split_at(first.unwrap_or(driver.entries.len()));
     let mut messages = transcript::messages(kept);
-    messages.extend(context.message());
+    let kept = messages.len();
     messages.extend(transcript::reduced_messages(rest, context.through_id()));
+    if let Some(summary) = context.message() {
+        // The task comes first, also while it is not left out yet.
+        let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
+        let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
+        messages.insert(if kept > 0 { kept } else { task() }, summary);
+    }
     messages
 }
 

@@ -2,7 +2,7 @@
 
 use abide_client::arguments::{
     AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, FailToolCall,
-    HeartbeatToolCall, RequestToolCall,
+    HeartbeatToolCall, RequestToolCall, WritePlan,
 };
 use abide_client::{Abide, Call, Code, Error, Session, ToolCall, ToolCallStatus};
 use abide_json_integers as integers;
@@ -140,13 +140,23 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
 
 /// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events } = plan::run(&driver.abide, claimed).await?;
+    let PlanUpdate { outcome, events, write } = plan::run(&driver.abide, claimed).await?;
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
-    match driver.record(&events, None, vec![done.into()]).await {
-        // The next step reads the call's current state.
+    let lease = &driver.run_lease;
+    let write = write.map(|(version, steps)| {
+        WritePlan::new(&lease.run_id, lease.fencing_token, version, steps).into()
+    });
+    let calls = write.into_iter().chain([done.into()]).collect();
+    match driver.record(&events, None, calls).await {
+        // The database refuses the plan, or the call has ended meanwhile.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
+        {
+            report(driver, claimed, ToolOutcome::failed(Failure::Tool, error.to_string())).await
+        }
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
     }

@@ -13,6 +13,7 @@ use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
+use crate::compaction::derived;
 use crate::fixture::{LEASE, define, ledger, providers, runtime_of, transcript};
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
@@ -34,7 +35,7 @@ struct Scenario {
 /// For scenarios with several transactions between the claim of a call and its end.
 const LONGER_LEASE: Duration = Duration::from_millis(500);
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -109,6 +110,17 @@ const SCENARIOS: [Scenario; 5] = [
         pays: 1,
         lease: LONGER_LEASE,
     },
+    Scenario {
+        name: "compacts",
+        agents: &[(
+            "clerk",
+            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, max_token: 350, \
+             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_turns: 1 } }\n",
+        )],
+        scripts: &[("script", COMPACTED)],
+        pays: 0,
+        lease: LONGER_LEASE,
+    },
 ];
 
 /// A model that saves and changes facts, and repeats itself until it is warned.
@@ -120,6 +132,17 @@ answers:
   - calls: [{ name: look, arguments: { order: A } }]
   - calls: [{ name: save_memory, arguments: { key: b, value: Two. } }, { name: forget_memory, arguments: { key: a } }]
   - text: It is paid.
+"#;
+
+/// Results of more than 200 characters, so that they are archived.
+const COMPACTED: &str = r#"
+summary: '{"stable_facts": [{"key": "state", "value": "looked", "confidence": 0.9}], "raw_summary": "Looked."}'
+answers:
+  - calls: [{ name: look, arguments: { order: "A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A" } }]
+  - calls: [{ name: look, arguments: { order: "B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B" } }]
+  - calls: [{ name: look, arguments: { order: "C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C" } }]
+  - calls: [{ name: look, arguments: { order: "D" } }]
+  - text: No.
 "#;
 
 const SCRIPT: &str = r#"
@@ -253,7 +276,7 @@ fn outcome(folder: &Path) -> (String, Vec<String>) {
     let told = read(folder, async |abide| {
         let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
         let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
-        state + &transcript(abide).await
+        format!("{}\n{state}{}", derived(abide).await, transcript(abide).await)
     });
     (told, ledger(&folder.join("ledger")))
 }
@@ -291,6 +314,22 @@ fn at_every_step_of_a_delegation() {
 #[test]
 fn at_every_step_of_a_handoff() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[2], None);
+    assert!(killed > 10, "killed only {killed} times");
+}
+
+/// After a restart compaction gives the same rows: summaries, archived results and what is left out.
+#[test]
+fn at_every_step_of_a_compaction() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(spawn(folder.path(), &SCENARIOS[5], None).success());
+    let summaries = read(folder.path(), async |abide| {
+        let sql = "SELECT seq, through_id < goal_id FROM context_summaries ORDER BY number";
+        let found: Vec<(i64, i64)> = abide.sql(sql).fetch().await.expect("they are read");
+        found
+    });
+    assert!(summaries.len() > 2, "{summaries:?}");
+    assert!(summaries.iter().any(|(_, continues)| *continues == 1), "one has several parts");
+    let (killed, _) = kill_at_every_step(&SCENARIOS[5], Some(summaries[0].0 - 2));
     assert!(killed > 10, "killed only {killed} times");
 }
 

@@ -1,5 +1,6 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod compaction;
 mod composition;
 mod contract;
 mod delegation;
@@ -21,5 +22,6 @@ mod rows;
 mod shapes;
 mod stops;
 mod tenants;
+mod walker;
 mod watchdog;
 mod withheld;
