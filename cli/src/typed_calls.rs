@@ -85,6 +85,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         HeartbeatHandoff,
         HeartbeatRun,
         HeartbeatToolCall,
+        OpenSession,
         RecordRun,
         RegisterAgent,
         RegisterTool,

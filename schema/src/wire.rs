@@ -308,6 +308,10 @@ pub enum ServerMessage {
         /// other events with the same seqs, and another timeline.
         #[serde(default)]
         timeline: String,
+        /// What begins the stored form of each id that the caller of this connection chooses, see
+        /// [`Caller::namespace`](crate::reducer::Caller::namespace). Empty for a caller without a scope.
+        #[serde(default)]
+        namespace: String,
     },
     /// A subscription's result, in one or several parts.
     Snapshot {

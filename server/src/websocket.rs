@@ -86,6 +86,7 @@ async fn converse(
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
     let account = app.engine.buffers().account(&session.caller);
+    let hello = frames::hello(&app.engine, &session.caller);
     let writer = Writer {
         connection: app.engine.connect(&session.caller),
         sender: SocketSender::new(sink, to_send, &moved, account.clone()),
@@ -105,7 +106,6 @@ async fn converse(
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
         moved: &moved,
     };
-    let hello = frames::hello(app.engine.durable_seq(), app.engine.timeline());
     let mut writer = pin!(writer.run(hello));
     let end = tokio::select! {
         end = reader.run(&mut stream) => end,

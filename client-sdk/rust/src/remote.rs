@@ -83,6 +83,11 @@ impl Remote {
         self.shared.reconnects.load(Ordering::Relaxed)
     }
 
+    /// The namespace of the caller, as the last connection stated it.
+    pub(crate) fn namespace(&self) -> Option<String> {
+        self.shared.namespace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Whether there is a connection.
     pub(crate) fn connected(&self) -> watch::Receiver<bool> {
         self.shared.connected.subscribe()

@@ -1037,6 +1037,18 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
+  /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
+  open_session: {
+    args: {
+      agent: string;
+      id?: string | null | undefined;
+      metadata?: Record<string, unknown> | null | undefined;
+      parent_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["sessions"];
+  };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
     args: {

@@ -61,6 +61,7 @@ fn the_arguments_of_each_reducer() {
         &script,
         expect![[r#"
             refused bad_arguments: create_session: there is no argument nonsense (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: open_session: there is no argument nonsense (hint: open_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: suspend_session: there is no argument nonsense (hint: suspend_session takes session_id, reason?)
             refused bad_arguments: resume_session: there is no argument nonsense (hint: resume_session takes session_id, reason?)
             refused bad_arguments: complete_session: there is no argument nonsense (hint: complete_session takes session_id, result?)

@@ -65,6 +65,8 @@ class Connection:
         self._ended: AbideError | None = None
         self.subscriptions = Subscriptions(self._send_message)
         self.reconnects = 0
+        self.namespace: str | None = None
+        """The namespace of the caller, from the first message of the last connection."""
         self.changed = asyncio.Event()
         """Set, and replaced, whenever `connected` changes."""
 
@@ -263,6 +265,7 @@ class Connection:
             elif op == "rerun":
                 self.subscriptions.rerun(frame)
             elif op == "hello":
+                self.namespace = member(frame, "namespace", str) if "namespace" in frame else ""
                 self.subscriptions.connected(frame.get("timeline"))
             elif op == "error":
                 self._refused(frame)

@@ -232,10 +232,18 @@ impl Actor {
             Op::Result | Op::Rows => self.answer(frame),
             Op::Explanation => self.explained(&frame, text),
             Op::Error => self.refused(&frame),
-            Op::Hello => self.subscriptions.hello(&frame),
+            Op::Hello => self.hello(&frame),
             Op::Pong | Op::Unknown => {}
         }
         Ok(())
+    }
+
+    /// The first message of a connection.
+    fn hello(&mut self, frame: &Frame) {
+        let namespace = frame.namespace.clone().unwrap_or_default();
+        let mut shared = self.shared.namespace.lock().unwrap_or_else(PoisonError::into_inner);
+        *shared = Some(namespace);
+        self.subscriptions.hello(frame);
     }
 
     fn answer(&mut self, mut frame: Frame) {

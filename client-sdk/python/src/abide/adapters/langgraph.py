@@ -343,7 +343,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 return keys
 
     async def _thread_ids(self) -> builtins.list[str]:
-        await self._collections.stored_id("")
         ids: builtins.list[str] = []
         while True:
             params = {"kind": _KIND, "after": ids[-1] if ids else ""}
