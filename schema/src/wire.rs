@@ -108,6 +108,12 @@ pub enum ClientMessage {
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
     },
+    /// Cancels a `sql` or an `explain` of this connection: it gets no answer, unless that was sent already. Cancels nothing
+    /// else.
+    Cancel {
+        /// The query.
+        id: String,
+    },
     /// Acknowledges everything up to a seq.
     Ack {
         /// The acknowledged seq.

@@ -8,6 +8,7 @@
 
 mod message;
 mod reader;
+mod running;
 mod writer;
 
 use std::pin::pin;
@@ -34,6 +35,7 @@ use crate::{frames, limits};
 
 pub use message::read;
 use reader::{Reader, SessionEnd};
+use running::RunningQueries;
 use writer::{Command, OutgoingMessage, SocketSender, Writer};
 
 /// Upgrades a request to a WebSocket.
@@ -104,6 +106,7 @@ async fn converse(
         answers,
         commands,
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+        running: RunningQueries::default(),
         moved: &moved,
     };
     let mut writer = pin!(writer.run(hello));

@@ -142,6 +142,23 @@ async def test_a_request_waits_for_the_server_until_its_deadline(server: Server,
     assert not (await client.call("create_session", {"agent": "a"}, request_id="r1")).duplicate
 
 
+async def test_a_query_that_is_given_up_frees_its_reader(client: Abide) -> None:
+    """It ran to the limit of ten seconds, and the other queries of the caller waited for it."""
+    endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    cancelled = asyncio.create_task(client.sql(endless))
+    # The queries of a caller begin in order, and two of them run at a time.
+    with pytest.raises(TimedOut):
+        await client.sql(endless, deadline=0.2)
+    await asyncio.wait_for(client.sql("SELECT 1"), 4)
+    other = asyncio.create_task(client.sql(endless))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(client.sql("SELECT 2"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    other.cancel()
+    await asyncio.wait_for(asyncio.gather(waiting, client.sql("SELECT 3")), 4)
+
+
 async def test_no_server(server: Server) -> None:
     server.kill()
     with pytest.raises(ConnectionFailed) as failed:

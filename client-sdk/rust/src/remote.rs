@@ -115,7 +115,8 @@ impl Remote {
         let (reply, answer) = oneshot::channel();
         let mut forget = CancelOnDrop { id, commands: &self.commands, armed: true };
         // If the actor has ended, the reply is dropped with the command.
-        let _ = self.commands.send(Command::Ask { id, text, reply });
+        let is_query = ask.is_query();
+        let _ = self.commands.send(Command::Ask { id, text, is_query, reply });
         let attempt = answer.await;
         forget.armed = false;
         attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.close_reason()), uncertain: false })

@@ -133,6 +133,11 @@ class Connection:
                 self._send(request.text)
             try:
                 return await request.answer
+            except (asyncio.CancelledError, TimedOut):
+                # A query that was sent does not have to run to its end.
+                if self._socket is not None and message["op"] in ("sql", "explain"):
+                    self._send(b'{"op":"cancel","id":"%s"}' % name.encode())
+                raise
             except Overloaded as why:
                 is_uncertain |= request.is_uncertain
                 again = loop.time() + max(backoff.next(), (why.retry_after_ms or 0) / 1000)
