@@ -176,17 +176,7 @@ impl Reader<'_> {
                 self.command(Command::Subscribe(subscribe)).await
             }
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
-            ClientMessage::Explain { id, sql, params } => {
-                let asked = id.clone();
-                let explain = async move {
-                    let explained = engine.explain(&caller, &sql, &params).await;
-                    let named = Some(id.clone());
-                    let frame = |explanation| frames::explanation(named, explanation);
-                    reply(&id, explained.map(frame))
-                };
-                let explain = self.cancellable(&asked, async move { (explain.await, None) });
-                self.start_counted(limits::QUERY_WEIGHT, 0, asked, explain).await
-            }
+            ClientMessage::Explain { id, sql, params } => self.explain(id, sql, params).await,
             ClientMessage::Cancel { id } => {
                 self.running.cancel(&id);
                 Ok(())
@@ -195,6 +185,24 @@ impl Reader<'_> {
             // A resume names its seq; the server keeps no acknowledgements.
             ClientMessage::Ack { .. } => Ok(()),
         }
+    }
+
+    /// Starts an explanation of a live query.
+    async fn explain(
+        &self,
+        id: String,
+        sql: String,
+        params: Map<String, JsonValue>,
+    ) -> Result<(), WriterGone> {
+        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
+        let named = id.clone();
+        let explain = async move {
+            let explained = engine.explain(&caller, &sql, &params).await;
+            let frame = |explanation| frames::explanation(Some(id.clone()), explanation);
+            (reply(&id, explained.map(frame)), None)
+        };
+        let explain = self.cancellable(&named, explain);
+        self.start_counted(limits::QUERY_WEIGHT, 0, named, explain).await
     }
 
     /// Starts a query. Its result counts against the caller's buffers until it is sent.
