@@ -8,9 +8,10 @@ import math
 from dataclasses import dataclass
 
 import pytest
+from proxy import Proxy
 from server import Server
 
-from abide import Abide, BadRequest, Closed, Conflict, ConnectionFailed, NotFound, TimedOut
+from abide import Abide, BadRequest, Closed, Conflict, ConnectionFailed, NotFound, TimedOut, connection
 
 MESSAGES = "SELECT id, role, content FROM agent_state WHERE session_id = :s ORDER BY id"
 
@@ -131,6 +132,27 @@ async def test_a_kill_of_the_server_loses_and_repeats_nothing(server: Server, cl
         assert [row.content for row in sub.rows] == seen
         assert sub.mismatches == 0
     assert client.reconnects == 2
+
+
+async def test_a_connection_that_went_silent_is_made_again(server: Server, client: Abide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a computer that slept: the connection is open, but nothing passes any more."""
+    monkeypatch.setattr(connection, "_PING_AFTER", 0.2)
+    monkeypatch.setattr(connection, "_LOST_AFTER", 0.4)
+    await client.call.create_session(agent="support", id="s1")
+    proxy = Proxy()
+    proxy.target = server.port
+    await proxy.start()
+    async with Abide.connect(f"http://127.0.0.1:{proxy.port}") as one, one.subscribe(MESSAGES, {"s": "s1"}) as sub:
+        await anext(sub)
+        proxy.silence()
+        waiting = asyncio.create_task(one.call.append_message(session_id="s1", role="user", content="second"))
+        await client.call.append_message(session_id="s1", role="user", content="first")
+        await asyncio.wait_for(waiting, 20)
+        while len(sub.rows) < 2:
+            await asyncio.wait_for(anext(sub), 20)
+        assert [row.content for row in sub.rows] == ["first", "second"]
+        assert (one.reconnects, sub.mismatches) == (1, 0)
+    await proxy.close()
 
 
 async def test_a_request_waits_for_the_server_until_its_deadline(server: Server, client: Abide) -> None:

@@ -220,7 +220,7 @@ class Abide:
 
     @property
     def namespace(self) -> str | None:
-        """What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a scope.
+        """What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty without a scope.
 
         Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server: it is known
         after any answer.
