@@ -88,6 +88,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         HeartbeatRun,
         HeartbeatToolCall,
         RecordHealth,
+        OpenSession,
         RecordRun,
         RecordSummary,
         RegisterAgent,

@@ -24,7 +24,7 @@ pub use crate::run::end::{AbortRun, FinishRun};
 pub use crate::run::reserve::ReserveUsage;
 pub use crate::run::start::StartRun;
 pub use crate::run::wait::WaitRun;
-pub use crate::session::create::CreateSession;
+pub use crate::session::create::{CreateSession, OpenSession};
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };

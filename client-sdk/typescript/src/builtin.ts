@@ -938,9 +938,12 @@ export interface BuiltinReducers {
   /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays if it is fenced, because it holds the token, and if it has entries that the caller cannot see. */
   delete_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       prefix: string | null;
+      run_id?: string | null | undefined;
     };
     result: {
       /** Entries that this call deleted. */
@@ -1036,6 +1039,18 @@ export interface BuiltinReducers {
       lease_ms?: number | bigint | null | undefined;
     };
     result: BuiltinTables["tool_calls"];
+  };
+  /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
+  open_session: {
+    args: {
+      agent: string;
+      id?: string | null | undefined;
+      metadata?: Record<string, unknown> | null | undefined;
+      parent_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["sessions"];
   };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
@@ -1441,9 +1456,11 @@ export interface BuiltinReducers {
   /** Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns the stored id of the collection. */
   write_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       deletes?: (string)[] | null | undefined;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       kind?: string | null | undefined;
       puts?: ({
         /** Its bytes: `{"$blob": "<base64>"}`. */
@@ -1457,6 +1474,7 @@ export interface BuiltinReducers {
         /** Its key. */
         key: string;
       })[] | null | undefined;
+      run_id?: string | null | undefined;
       scope?: Record<string, unknown> | null | undefined;
     };
     result: {

@@ -38,6 +38,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
         "agent",
         &[
             "create_session",
+            "open_session",
             "append_message",
             "write_entries",
             "delete_entries",
