@@ -44,21 +44,21 @@ struct Group {
     answers: bool,
 }
 
-/// Covers the next part if the request is too large or a compaction is in progress. Returns whether it did; then the
+/// Covers the next part if the request of this number of tokens is too large, or a compaction is in progress. Returns whether it did; then the
 /// request has to be made again.
 pub(crate) async fn advance(
     driver: &mut Driver,
     request: &ModelRequest,
     size: RequestSize,
+    tokens: u64,
 ) -> Step<bool> {
     let settings = driver.definition.settings().context;
     let Some(context) = driver.context.clone().filter(|_| settings.compaction) else {
         return Ok(false);
     };
-    let tokens = size.tokens(request);
     let goal = match context.pending() {
         Some(goal) => Some(goal),
-        None if tokens > settings.max_token => plan(driver, &context, request, size),
+        None if tokens > settings.max_token => plan(driver, &context, request, size, tokens),
         None => None,
     };
     let Some(goal) = goal else { return Ok(false) };
@@ -74,6 +74,7 @@ fn plan(
     context: &SummarizedContext,
     request: &ModelRequest,
     size: RequestSize,
+    tokens: u64,
 ) -> Option<(i64, i64)> {
     let settings = driver.definition.settings().context;
     let (through, folded) = (context.through_id(), context.folded_id());
@@ -97,7 +98,7 @@ fn plan(
         .sum();
     // Otherwise a large latest turn would pay for a summary of a few words in every turn.
     let tolerance = size.estimated(settings.max_token) * 15 / 100;
-    let fits = size.tokens(request) <= settings.window_tokens;
+    let fits = tokens <= settings.window_tokens;
     if fits && gain < tolerance {
         return None;
     }
@@ -383,3 +384,6 @@ fn kept(driver: &Driver, covered: &[&AgentState]) -> Vec<i64> {
     };
     covered.iter().filter(is_kept).map(|entry| entry.id).collect()
 }
+
+#[cfg(test)]
+mod tests;

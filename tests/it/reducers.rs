@@ -13,6 +13,7 @@ mod retries;
 mod runs;
 mod scopes;
 mod sessions;
+mod summaries;
 mod timers;
 mod tool_calls;
 mod tools;
