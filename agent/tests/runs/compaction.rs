@@ -199,7 +199,7 @@ async fn a_local_fallback_summary_if_the_model_fails() {
         assert!(!rows.is_empty() && rows.iter().all(|row| row.origin == "fallback"), "{how:?}");
         assert_eq!(walker.requests(RequestPurpose::Summary).len(), rows.len(), "{how:?}");
         let raw = rows[0].summary.value()["raw_summary"].clone();
-        assert!(raw.as_str().is_some_and(|raw| raw.contains("result of read r1~1.1")), "{raw}");
+        assert!(raw.as_str().is_some_and(|raw| raw.contains("result of read r1~2.1")), "{raw}");
         fixture.close().await;
     }
 }
