@@ -18,15 +18,25 @@ use crate::definition_error::{misspelled, plain};
 #[serde(
     default,
     deny_unknown_fields,
-    expecting = "a configuration: a map with models, sandbox, builtin_tools, http_tools, programs and mcp_servers"
+    expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
+                 http_tools, programs and mcp_servers"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
     sandbox: Option<SandboxConfig>,
     builtin_tools: BuiltinToolsConfig,
+    tool_security: ToolSecurityConfig,
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     mcp_servers: Vec<McpServerConfig>,
+}
+
+/// What no agent may do, whatever its definition says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
+struct ToolSecurityConfig {
+    /// Tools whose calls are denied, by name or prefix (`files_*`).
+    blocked_tools: Vec<String>,
 }
 
 /// Models, tools and definitions, ready for use.
@@ -140,6 +150,7 @@ impl AgentProject {
         for server in config.mcp_servers {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
+        tools.block(config.tool_security.blocked_tools)?;
         let backend = sandbox.as_ref().map(Sandbox::backend);
         let catalog = Catalog::new(folder, tools.clone()).sandbox(backend);
         Ok(AgentProject { models, tools, catalog, servers, sandbox })

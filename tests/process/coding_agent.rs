@@ -151,8 +151,14 @@ answers:
     let waits = project.agent("default");
     assert_eq!(waits.code, Some(5), "{waits:?}");
     assert!(waits.stderr.contains("unknown execute"), "{waits:?}");
-    let settle = ["call", "settle_tool_call", "call_id=fix~1.1", "outcome=failed", "error=killed",
-        "evidence={}"];
+    let settle = [
+        "call",
+        "settle_tool_call",
+        "call_id=fix~1.1",
+        "outcome=failed",
+        "error=killed",
+        "evidence={}",
+    ];
     let settled = project.run(&settle);
     assert_eq!(settled.code, Some(0), "{settled:?}");
     let done = project.agent("default").good();
@@ -167,7 +173,8 @@ fn a_definition_that_needs_another_sandbox_is_refused() {
     let check = project.run(&["agent", "check"]);
     assert_eq!(check.code, Some(1), "{check:?}");
     expect![[""]].assert_eq(&check.stdout);
-    let server = project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
+    let server =
+        project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     assert_eq!(greeting["agents"]["sandbox"], "local", "{greeting}");
     let address = greeting["listening"].as_str().unwrap().to_owned();

@@ -69,7 +69,8 @@ async fn a_tool_never_receives_the_context_of_another_tenant() {
 /// A definition that was registered by a runtime with another configuration does not run without its sandbox.
 #[tokio::test]
 async fn a_run_without_its_sandbox_fails() {
-    let fixture = crate::fixture::RuntimeFixture::of("tools: []\n", "answers: [{ text: Hi. }]").await;
+    let fixture =
+        crate::fixture::RuntimeFixture::of("tools: []\n", "answers: [{ text: Hi. }]").await;
     let definition = json!({"sandbox": "docker"}).as_object().expect("it is an object").clone();
     let register = abide_client::arguments::RegisterAgent::new("boxed", definition);
     fixture.abide.call(register).await.expect("it is registered");

@@ -61,7 +61,7 @@ impl AgentRegistry for CatalogRegistry {
     fn capabilities(&self) -> Value {
         json!({
             "tools": self.tools.names(),
-            "middleware": ["guardrail"],
+            "middleware": ["guardrail", "tool_security"],
             "sandbox": self.sandbox.map(BackendName::as_str),
             "sandbox_backends": self.backends.wait(),
         })

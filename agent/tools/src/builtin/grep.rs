@@ -134,9 +134,9 @@ impl Search {
             self.matches += 1;
             let from = at.saturating_sub(self.around).max(shown_until);
             let until = (at + self.around + 1).min(all.len());
-            for line in from..until {
+            for (line, text) in all.iter().enumerate().take(until).skip(from) {
                 let mark = if line == at { ':' } else { '-' };
-                let text = String::from_utf8_lossy(all[line]);
+                let text = String::from_utf8_lossy(text);
                 let text = &text[..text.floor_char_boundary(LINE_BYTES)];
                 self.lines.push(format!("{name}{mark}{}{mark}{text}", line + 1));
             }

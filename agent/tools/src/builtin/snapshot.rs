@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, statat};
+use rustix::fs::{AtFlags, Stat, statat};
 use serde_json::Value;
 
 use super::touched::{Touch, touched};
@@ -17,6 +17,19 @@ const DEPTH: usize = 64;
 
 /// Maximum number of files in a list.
 const LISTED: usize = 1_000;
+
+fn state_of(stat: &Stat) -> State {
+    // The types of these fields differ between systems.
+    #[expect(clippy::useless_conversion, reason = "on some systems the fields are narrower")]
+    let (size, inode) = (i64::from(stat.st_size), u64::from(stat.st_ino));
+    let nanos = |nanos| i64::try_from(nanos).unwrap_or(0);
+    (
+        size,
+        inode,
+        (stat.st_mtime, nanos(stat.st_mtime_nsec)),
+        (stat.st_ctime, nanos(stat.st_ctime_nsec)),
+    )
+}
 
 /// Size, inode, and times of the last change of content and status in nanoseconds. A program cannot set the last one.
 type State = (i64, u64, (i64, i64), (i64, i64));
@@ -49,14 +62,7 @@ impl Snapshot {
                         open.extend(child.map(|child| (child, below)));
                     }
                 } else if let Ok(stat) = statat(&folder, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
-                    let time =
-                        |seconds, nanos| (i64::from(seconds), i64::try_from(nanos).unwrap_or(0));
-                    let state = (
-                        i64::from(stat.st_size),
-                        u64::from(stat.st_ino),
-                        time(stat.st_mtime, stat.st_mtime_nsec),
-                        time(stat.st_ctime, stat.st_ctime_nsec),
-                    );
+                    let state = state_of(&stat);
                     snapshot.files.insert(below, state);
                 }
             }

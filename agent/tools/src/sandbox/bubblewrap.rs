@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::config::{BackendName, Network};
 use super::local::system_paths;
-use super::{IsolatedCommand, SandboxBackend, SandboxJob};
 
 /// The folder of temporary files within the sandbox.
 const TEMPORARY: &str = "/tmp";

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::bubblewrap::text;
 use super::config::{BackendName, Network, SandboxConfig, SandboxError};
-use super::{IsolatedCommand, SandboxBackend, SandboxJob};
 use crate::environment::Environment;
 
 /// The folder of temporary files within the container.

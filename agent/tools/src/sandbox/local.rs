@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
 use super::config::BackendName;
-use super::{IsolatedCommand, SandboxBackend, SandboxJob};
 
 /// Paths that programs need: the system, its configuration, and information about the machine.
 const SYSTEM: [&str; 13] = [

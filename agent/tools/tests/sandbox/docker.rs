@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use abide_tools::{
     BuiltinToolsConfig, Environment, Invocation, Sandbox, SandboxConfig, ToolContext, Tools,
@@ -50,17 +51,7 @@ async fn a_container_gets_the_workspace_the_limits_and_no_network() {
     let outcome = execute.run(Invocation::new("call-1", call, ToolContext::default())).await;
     assert_eq!(outcome.text, "in the container");
 
-    let calls = fs::read_to_string(path.join("calls")).expect("the calls are recorded");
-    let real = path.canonicalize().expect("it exists");
-    let name = calls.split("--name=").nth(1).and_then(|it| it.split(' ').next());
-    let name = name.expect("a container has a name");
-    let user =
-        calls.split("--user=").nth(1).and_then(|it| it.split(' ').next()).expect("it has a user");
-    let text = calls
-        .replace(&real.display().to_string(), "HOME")
-        .replace(name, "NAME")
-        .replace(user, "USER")
-        .replace(" --", "\n  --");
+    let text = recorded(path);
     expect![[r#"
         version
           --format {{.Server.Version}}
@@ -96,6 +87,21 @@ async fn a_container_gets_the_workspace_the_limits_and_no_network() {
           --force NAME
     "#]]
     .assert_eq(&text);
+}
+
+/// The recorded calls, one option per line, without what differs between runs.
+fn recorded(path: &Path) -> String {
+    let calls = fs::read_to_string(path.join("calls")).expect("the calls are recorded");
+    let real = path.canonicalize().expect("it exists");
+    let name = calls.split("--name=").nth(1).and_then(|it| it.split(' ').next());
+    let name = name.expect("a container has a name");
+    let user =
+        calls.split("--user=").nth(1).and_then(|it| it.split(' ').next()).expect("it has a user");
+    calls
+        .replace(&real.display().to_string(), "HOME")
+        .replace(name, "NAME")
+        .replace(user, "USER")
+        .replace(" --", "\n  --")
 }
 
 #[test]

@@ -32,29 +32,31 @@ fn prepared() -> Home {
     home
 }
 
+/// Paths that a model may write.
+const PATHS: [&str; 15] = [
+    "../secret",
+    "inside/../../secret",
+    "/etc/passwd",
+    "link",
+    "absolute",
+    "up/secret",
+    "in/file",
+    "dangling",
+    "loop",
+    "root/etc/passwd",
+    "/proc/self/root/etc/passwd",
+    ".abide/abide.yaml",
+    "inside/../.abide/abide.yaml",
+    "hidden/abide.yaml",
+    "a\0b",
+];
+
 #[tokio::test]
 async fn file_tools_do_not_leave_the_workspace() {
     let home = prepared();
     let absolute = home.path("secret").display().to_string();
     let mut lines = Vec::new();
-    for path in [
-        "../secret",
-        "inside/../../secret",
-        absolute.as_str(),
-        "/etc/passwd",
-        "link",
-        "absolute",
-        "up/secret",
-        "in/file",
-        "dangling",
-        "loop",
-        "root/etc/passwd",
-        "/proc/self/root/etc/passwd",
-        ".abide/abide.yaml",
-        "inside/../.abide/abide.yaml",
-        "hidden/abide.yaml",
-        "a\0b",
-    ] {
+    for path in PATHS.into_iter().chain([absolute.as_str()]) {
         for (tool, arguments) in [
             ("read_file", json!({"path": path})),
             ("write_file", json!({"path": path, "content": "changed"})),

@@ -291,8 +291,8 @@ fn registries() -> Router {
         .route(
             "/pypi/{name}/json",
             get(|| async {
-                json!({"info": {"version": "2.0", "license": null, "license_expression": "BSD-3-Clause",
-                    "summary": "From PyPI", "description": "Long text",
+                json!({"info": {"version": "2.0", "license": null,
+                    "license_expression": "BSD-3-Clause", "summary": "From PyPI", "description": "Long text",
                     "project_urls": {"Source": "https://s.example"}},
                     "releases": {"1.0": [], "2.0": []}})
                 .to_string()
