@@ -391,7 +391,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
         a value is text, or {env: NAME, prefix: text}
         invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
-        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
+        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `context_key`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
 }
 
 #[test]

@@ -76,7 +76,7 @@ async fn a_container_gets_the_workspace_the_limits_and_no_network() {
           --mount=type=bind,source=HOME/work,target=HOME/work
           --mount=type=bind,source=/opt/toolchain,target=/opt/toolchain,readonly
           --tmpfs=HOME/work/.abide
-          --workdir=HOME/work/.
+          --workdir=HOME/work
           --env=ABIDE_CONTEXT
           --env=HOME=/tmp
           --env=LANG

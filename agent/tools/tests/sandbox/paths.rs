@@ -83,8 +83,6 @@ async fn file_tools_do_not_leave_the_workspace() {
         ../secret: write_file: .. leaves the workspace: use a path below it
         inside/../../secret: read_file: inside/../../secret leaves the workspace: use a path below it
         inside/../../secret: write_file: inside/../.. leaves the workspace: use a path below it
-        HOME/secret: read_file: HOME/secret is outside of the workspace: use a path relative to it
-        HOME/secret: write_file: HOME/secret is outside of the workspace: use a path relative to it
         /etc/passwd: read_file: /etc/passwd is outside of the workspace: use a path relative to it
         /etc/passwd: write_file: /etc/passwd is outside of the workspace: use a path relative to it
         link: read_file: link leaves the workspace: use a path below it
@@ -110,7 +108,9 @@ async fn file_tools_do_not_leave_the_workspace() {
         hidden/abide.yaml: read_file: .abide/abide.yaml belongs to the configuration of the agents and is not accessible
         hidden/abide.yaml: write_file: .abide belongs to the configuration of the agents and is not accessible
         a\0b: read_file: the path contains a zero byte
-        a\0b: write_file: the path contains a zero byte"#]].assert_eq(&lines.join("\n"));
+        a\0b: write_file: the path contains a zero byte
+        HOME/secret: read_file: HOME/secret is outside of the workspace: use a path relative to it
+        HOME/secret: write_file: HOME/secret is outside of the workspace: use a path relative to it"#]].assert_eq(&lines.join("\n"));
 }
 
 /// A hard link shares the file. The tools give the name a new file, so the other name keeps its content.
