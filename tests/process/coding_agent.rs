@@ -88,7 +88,22 @@ impl Project {
 fn the_default_agent_fixes_a_project_in_a_sandbox() {
     let project = Project::new(FIXES);
     let done = project.agent("default").good();
-    expect![[""]].assert_eq(&done);
+    expect![[r#"
+        → grep {"pattern":"expr"}
+        ← add.sh:1:expr $1 - $2
+        → read_file {"path":"add.sh"}
+        ← 1\texpr $1 - $2
+        → execute {"command":"sh test.sh"}
+        ← exit code 1
+        → edit_file {"new":"$1 + $2","old":"$1 - $2","path":"add.sh"}
+        ← edited add.sh: 1 replacement(s), the first at line 1
+        → execute {"command":"sh test.sh"}
+        ← passed
+        → write_file {"content":"It adds.\n","path":"notes/done.md"}
+        ← created notes/done.md (9 bytes)
+        It is fixed.
+    "#]]
+    .assert_eq(&done);
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
     assert_eq!(
         project.touched(),
@@ -109,10 +124,13 @@ fn readonly_has_the_tools_that_change_nothing_and_hitl_test_asks_at_once() {
     let asked = project.agent("hitl_test");
     assert_eq!(asked.code, Some(5), "{asked:?}");
     assert!(asked.stderr.contains("awaiting_approval grep"), "{asked:?}");
-    let sql = "SELECT name, json_extract(definition, '$.tools') FROM agents WHERE native = 1 \
-               ORDER BY name";
+    let sql = "SELECT agent, definition ->> '$.tools' FROM agent_revisions ORDER BY agent";
     let rows = names(&project.rows(sql));
-    expect![[""]].assert_eq(&rows);
+    expect![[r#"
+        ["default","[\"*\"]"]
+        ["hitl_test","[\"*\"]"]
+        ["readonly","[\"glob\",\"grep\",\"ls\",\"read_file\"]"]"#]]
+    .assert_eq(&rows);
     // A model that asks for a tool that the agent does not have.
     let writes = "answers: [{ calls: [{ name: write_file, arguments: { path: a, content: b } }] }, \
                   { text: I cannot. }]";
@@ -172,7 +190,10 @@ fn a_definition_that_needs_another_sandbox_is_refused() {
     fs::write(project.path(".abide/agents/boxed.yaml"), boxed).unwrap();
     let check = project.run(&["agent", "check"]);
     assert_eq!(check.code, Some(1), "{check:?}");
-    expect![[""]].assert_eq(&check.stdout);
+    expect![[r#"
+        .abide/agents/boxed.yaml:2: sandbox docker is not configured; this runtime has the sandbox local   [sandbox_unavailable]
+          hint: configure it in abide.yaml, or remove sandbox from the definition
+    "#]].assert_eq(&check.stdout);
     let server =
         project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
