@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::CliConfig;
-use abide_tools::{Parameters, Selection, Tools};
+use abide_tools::{BackendName, Parameters, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -87,6 +87,9 @@ pub struct AgentDefinition {
     pub planning: Option<bool>,
     /// Limits of one run.
     pub limits: Limits,
+    /// The sandbox that the agent needs. It is refused where another one, or none, is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<BackendName>,
     /// A foreign program that runs instead of a model and tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cli: Option<CliConfig>,
@@ -446,6 +449,18 @@ impl AgentDefinition {
         }
         self.subagents.iter().try_for_each(|subagent| match subagent {
             Subagent::Inline(inline) => inline.check_guardrails(functions),
+            Subagent::Named(_) => Ok(()),
+        })
+    }
+
+    /// Checks that the definition and its inline subagents get the sandbox that they need.
+    pub(crate) fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
+        if let Some(wanted) = self.sandbox.filter(|wanted| Some(*wanted) != there) {
+            let there = there.map(BackendName::as_str);
+            return Err(DefinitionError::Sandbox { wanted: wanted.as_str(), there });
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_sandbox(there),
             Subagent::Named(_) => Ok(()),
         })
     }

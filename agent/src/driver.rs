@@ -314,6 +314,12 @@ impl Driver {
             agent: self.definition.name.clone(),
             scope,
             run_id: Some(self.run.id.clone()),
+            // A session is one thread of messages.
+            thread_id: Some(session.id.clone()),
+            metadata: match session.metadata.value() {
+                Value::Object(metadata) => metadata,
+                _ => Map::new(),
+            },
         }
     }
 }

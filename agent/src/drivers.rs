@@ -188,6 +188,11 @@ async fn drive(
         );
         return end(&shared.abide, failed).await;
     }
+    // The definition may have been registered by a runtime with another configuration.
+    if let Err(refused) = definition.check_sandbox(shared.sandbox) {
+        let failed = run_lease.failed(refused.code(), refused.to_string());
+        return end(&shared.abide, failed).await;
+    }
     let composition = match Composition::load(&shared.abide, &definition).await? {
         Ok(composition) => composition,
         Err(Failure { code, message }) => {

@@ -86,7 +86,10 @@ mod trusted_programs;
 mod verdict;
 mod watchdog;
 
-pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
+pub use abide_tools::{
+    BackendName, Environment, Launcher, McpServer, McpStatus, Tools, available_backends,
+    sandbox_exec,
+};
 pub use agent_tool::{AsHandoff, AsTool};
 pub use catalog::{Catalog, Problem};
 pub use contract::{

@@ -57,6 +57,7 @@ impl Runtime {
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
+            sandbox: catalog.sandbox_name(),
         });
         let (problems, _) = watch::channel(Vec::new());
         Runtime { shared, catalog, registered: Mutex::default(), problems }

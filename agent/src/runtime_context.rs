@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
-use abide_tools::{Environment, Tools};
+use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
 use crate::guardrail::GuardrailFunctions;
@@ -26,6 +26,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) environment: Environment,
     /// The guardrails in Rust.
     pub(crate) guardrails: GuardrailFunctions,
+    /// The sandbox of the tools.
+    pub(crate) sandbox: Option<BackendName>,
 }
 
 impl RuntimeContext {

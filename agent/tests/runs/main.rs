@@ -2,6 +2,7 @@
 
 mod compaction;
 mod composition;
+mod context;
 mod contract;
 mod delegation;
 mod errors;
