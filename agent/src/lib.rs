@@ -92,9 +92,9 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
+pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{
-    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings, Preset,
     WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, ProjectError};
