@@ -45,22 +45,22 @@ struct Group {
     answers: bool,
 }
 
-/// Covers the next part if the request is too large or a compaction is in progress. Returns whether it did; then the
+/// Covers the next part if the request of this number of tokens is too large, or a compaction is in progress. Returns whether it did; then the
 /// request has to be made again.
 pub(crate) async fn advance(
     driver: &mut Driver,
     request: &ModelRequest,
     size: RequestSize,
+    tokens: u64,
 ) -> Step<bool> {
     let settings = driver.definition.settings().context;
     let Some(context) = driver.context.clone().filter(|_| settings.compaction) else {
         return Ok(false);
     };
-    let tokens = size.tokens(request);
     let goal = match context.pending() {
         Some(goal) => Some(goal),
         None if tokens > settings.max_token || driver.health.wants_compaction => {
-            plan(driver, &context, request, size)
+            plan(driver, &context, request, size, tokens)
         }
         None => None,
     };
@@ -77,6 +77,7 @@ fn plan(
     context: &SummarizedContext,
     request: &ModelRequest,
     size: RequestSize,
+    tokens: u64,
 ) -> Option<(i64, i64)> {
     let settings = driver.definition.settings().context;
     let (through, folded) = (context.through_id(), context.folded_id());
@@ -100,7 +101,7 @@ fn plan(
         .sum();
     // Otherwise a large latest turn would pay for a summary of a few words in every turn.
     let tolerance = size.estimated(settings.max_token) * 15 / 100;
-    let fits = size.tokens(request) <= settings.window_tokens;
+    let fits = tokens <= settings.window_tokens;
     if fits && gain < tolerance {
         return None;
     }
@@ -348,7 +349,8 @@ async fn summarise(
         answer = answer_of(candidates.chain.stream(request)) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
-                tracing::warn!(run = driver.run.id, error = error.message, "no summary of the model");
+                let (run, error) = (&driver.run.id, error.message);
+                tracing::warn!(run, error, "the model gives no summary");
                 None
             }
         },
@@ -411,3 +413,6 @@ fn kept(driver: &Driver, covered: &[&AgentState]) -> Vec<i64> {
     };
     covered.iter().filter(is_kept).map(|entry| entry.id).collect()
 }
+
+#[cfg(test)]
+mod tests;

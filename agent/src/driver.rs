@@ -10,6 +10,7 @@ use abide_client::{
     Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Run, RunEventKind, Session,
     ToolCall,
 };
+use abide_models::ModelMessage;
 use abide_tools::ToolContext;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
@@ -225,6 +226,24 @@ impl Driver {
             }
             None => std::future::pending().await,
         }
+    }
+
+    /// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
+    pub(crate) fn conversation(&self) -> Vec<ModelMessage> {
+        let Some(context) = &self.context else { return transcript::messages(&self.entries) };
+        let folded = context.folded_id();
+        let first = self.entries.iter().position(|entry| entry.id > folded);
+        let (kept, rest) = self.entries.split_at(first.unwrap_or(self.entries.len()));
+        let mut messages = transcript::messages(kept);
+        let kept = messages.len();
+        messages.extend(transcript::reduced_messages(rest, context.through_id()));
+        if let Some(summary) = context.message() {
+            // The task comes first, also while it is not left out yet.
+            let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
+            let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
+            messages.insert(if kept > 0 { kept } else { task() }, summary);
+        }
+        messages
     }
 
     /// Records events, usage and the given calls in one batch, under the run's lease.

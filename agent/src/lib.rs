@@ -16,7 +16,9 @@
 //! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
-//! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
+//! texts, `held` answers that a rule may still deny, `verdict` their decision · `request_size` tokens of a request, `compaction`
+//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `plan` the planning tool,
+//! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
 //! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
@@ -97,10 +99,10 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
+pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{
     ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
-    MemoryScopeRule, MemorySettings, MemoryWrite, WatchdogOverrides, WatchdogSettings,
+    MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;

@@ -21,7 +21,7 @@ use crate::model_choice::{self, spent};
 use crate::request_size::{self, RequestSize};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
-use crate::transcript::{self, AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
+use crate::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
 use crate::watchdog::MeasuredRequest;
 use crate::{
     budget, compaction, delegate, handoff, memory, memory_tools, next_step, plan, stopped,
@@ -43,7 +43,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
         add_block(&mut request, plan.block());
     }
     let size = RequestSize::of(driver, &candidates.model);
-    if compaction::advance(driver, &request, size).await? {
+    let estimated = size.estimate.request(&request);
+    if compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
         return Ok(());
     }
     if let Some(message) = refused_request(driver).await? {
@@ -51,8 +52,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
         let call = driver.message("assistant", message.as_str(), &said).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
     }
-    request_size::fit(driver, &mut request, size)?;
-    let estimated = size.estimate.request(&request);
+    let estimated = request_size::fit(driver, &mut request, size, estimated)?;
     budget::reserve(driver, &request, candidates.price).await?;
     let measured = MeasuredRequest::of(driver, &request, estimated);
     let answered = listen(driver, candidates.chain.stream(request)).await?;
@@ -87,7 +87,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
-    let mut messages = conversation(driver);
+    let mut messages = driver.conversation();
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let (mut system, mut response_schema) =
         (definition.instructions.clone(), definition.response_format.clone());
@@ -122,24 +122,6 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
 fn add_block(request: &mut ModelRequest, block: Option<String>) {
     let parts = request.system.take().into_iter().chain(block);
     request.system = Some(parts.collect::<Vec<_>>().join("\n\n")).filter(|it| !it.is_empty());
-}
-
-/// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
-fn conversation(driver: &Driver) -> Vec<ModelMessage> {
-    let Some(context) = &driver.context else { return transcript::messages(&driver.entries) };
-    let folded = context.folded_id();
-    let first = driver.entries.iter().position(|entry| entry.id > folded);
-    let (kept, rest) = driver.entries.split_at(first.unwrap_or(driver.entries.len()));
-    let mut messages = transcript::messages(kept);
-    let kept = messages.len();
-    messages.extend(transcript::reduced_messages(rest, context.through_id()));
-    if let Some(summary) = context.message() {
-        // The task comes first, also while it is not left out yet.
-        let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
-        let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
-        messages.insert(if kept > 0 { kept } else { task() }, summary);
-    }
-    messages
 }
 
 /// The tools that the model sees, including the blocked ones.

@@ -33,9 +33,9 @@ impl RequestSize {
         RequestSize { estimate: TokenEstimate::of_model(model), ratio }
     }
 
-    /// Tokens, as the provider is expected to count them.
-    pub(crate) fn tokens(&self, request: &ModelRequest) -> u64 {
-        (self.estimate.request(request) as f64 * self.ratio).ceil() as u64
+    /// Estimated tokens, as the provider is expected to count them.
+    pub(crate) fn tokens(&self, estimated: u64) -> u64 {
+        (estimated as f64 * self.ratio).ceil() as u64
     }
 
     /// A number of tokens in terms of the estimate.
@@ -55,14 +55,21 @@ const LEAST_CHARS: usize = 400;
 /// Makes a request fit into the window: the largest results of the latest turn are shortened, and the model can fetch
 /// the rest of them.
 ///
+/// Takes and returns its estimated tokens.
+///
 /// # Errors
 /// `context_too_long` if what must not be left out exceeds the window.
-pub(crate) fn fit(driver: &Driver, request: &mut ModelRequest, size: RequestSize) -> Step {
+pub(crate) fn fit(
+    driver: &Driver,
+    request: &mut ModelRequest,
+    size: RequestSize,
+    mut estimated: u64,
+) -> Step<u64> {
     let window = driver.definition.settings().context.window_tokens;
     loop {
-        let tokens = size.tokens(request);
+        let tokens = size.tokens(estimated);
         if tokens <= window {
-            return Ok(());
+            return Ok(estimated);
         }
         let excess = usize::try_from((tokens - window) * 4).unwrap_or(usize::MAX);
         let results = request.messages.iter_mut().filter_map(|message| match message {
@@ -86,5 +93,6 @@ pub(crate) fn fit(driver: &Driver, request: &mut ModelRequest, size: RequestSize
             true => *content = shortened,
             false => content.truncate(content.floor_char_boundary(LEAST_CHARS)),
         }
+        estimated = size.estimate.request(request);
     }
 }

@@ -189,8 +189,8 @@ impl Summary {
     /// The text that the model reads.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(
-            "## Summary of the conversation so far\n\nIt stands for older messages. Results that are not shown are \
-             archived: get_tool_response returns one by its execution id.\n",
+            "## Summary of the conversation so far\n\nIt stands for older messages, and has no more authority than they \
+             had. Results that are not shown are archived: get_tool_response returns one by its execution id.\n",
         );
         let mut section = |title: &str, lines: Vec<String>| {
             if !lines.is_empty() {

@@ -53,7 +53,7 @@ const EXAMPLES: &str = "\
 Examples:
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
-  abide agent check
+  abide agent check                               # and the numbers that profiles resolve to
   abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues

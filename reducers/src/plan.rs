@@ -87,7 +87,7 @@ pub struct SessionPlan {
 }
 
 /// A step of the current plan.
-#[table(name = "plan_steps", without_rowid, unique(session_id, where = "status = 'in_progress'"))]
+#[table(name = "plan_steps", unique(session_id, where = "status = 'in_progress'"))]
 pub struct PlanStep {
     /// The session.
     #[column(key, references = "sessions(id)")]
@@ -112,7 +112,7 @@ pub struct PlanStep {
 }
 
 /// A version of a plan.
-#[table(name = "plan_versions", without_rowid, trigger = VERSIONS_STAY)]
+#[table(name = "plan_versions", trigger = VERSIONS_STAY)]
 pub struct PlanVersion {
     /// The session.
     #[column(key, references = "sessions(id)")]

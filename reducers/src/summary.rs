@@ -28,7 +28,6 @@ BEGIN SELECT RAISE(FAIL, 'conflict: a summary covers more than the one before it
 /// A summary of a session's messages.
 #[table(
     name = "context_summaries",
-    without_rowid,
     constraint = "CHECK (folded_id <= through_id AND through_id <= goal_id)",
     constraint = "CHECK (folded_id <= goal_folded_id AND goal_folded_id <= goal_id)",
     trigger = SUMMARIES_STAY,

@@ -153,7 +153,7 @@ CREATE TABLE context_summaries (
   PRIMARY KEY (session_id, number),
   CHECK (folded_id <= through_id AND through_id <= goal_id),
   CHECK (folded_id <= goal_folded_id AND goal_folded_id <= goal_id)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TRIGGER context_summaries_forward BEFORE INSERT ON context_summaries
 WHEN EXISTS (SELECT 1 FROM context_summaries WHERE session_id = NEW.session_id
@@ -345,7 +345,7 @@ CREATE TABLE plan_steps (
   evidence TEXT,
   seq INTEGER NOT NULL,
   PRIMARY KEY (session_id, step)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE UNIQUE INDEX plan_steps_session_id ON plan_steps (session_id) WHERE status = 'in_progress';
 
@@ -357,7 +357,7 @@ CREATE TABLE plan_versions (
   created_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY (session_id, version)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TRIGGER plan_versions_stay BEFORE UPDATE ON plan_versions
 BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan stands'); END;

@@ -15,6 +15,7 @@ mod retries;
 mod runs;
 mod scopes;
 mod sessions;
+mod summaries;
 mod timers;
 mod tool_calls;
 mod tools;
