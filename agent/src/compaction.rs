@@ -349,7 +349,8 @@ async fn summarise(
         answer = answer_of(candidates.chain.stream(request)) => match answer {
             Ok(answer) => Some(answer),
             Err(error) => {
-                tracing::warn!(run = driver.run.id, error = error.message, "no summary of the model");
+                let (run, error) = (&driver.run.id, error.message);
+                tracing::warn!(run, error, "the model gives no summary");
                 None
             }
         },

@@ -102,10 +102,10 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
+pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{
     ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
-    MemoryScopeRule, MemorySettings, MemoryWrite, WatchdogOverrides, WatchdogSettings,
+    MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;

@@ -11,23 +11,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::profile_settings::{
-    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings, Preset,
     WatchdogOverrides, WatchdogSettings,
 };
-
-/// A named set of settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Preset {
-    /// Short tasks with few calls, in a small context.
-    Fast,
-    /// Everyday work.
-    Balanced,
-    /// Long work with many calls, with a plan.
-    Deep,
-    /// Very long work in a large context, with a plan.
-    Research,
-}
 
 /// The field `profile` of a definition: the name of a preset, or a custom profile on top of one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -101,20 +87,6 @@ impl Profile {
 }
 
 impl Preset {
-    /// All presets, from the smallest to the largest.
-    pub const ALL: [Preset; 4] = [Preset::Fast, Preset::Balanced, Preset::Deep, Preset::Research];
-
-    /// Its name in a definition.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Preset::Fast => "fast",
-            Preset::Balanced => "balanced",
-            Preset::Deep => "deep",
-            Preset::Research => "research",
-        }
-    }
-
     /// Its settings. `docs/agents.md` explains the numbers.
     #[must_use]
     pub fn settings(self) -> ProfileSettings {

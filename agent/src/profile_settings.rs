@@ -2,7 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::profile::Preset;
+/// A named set of settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Short tasks with few calls, in a small context.
+    Fast,
+    /// Everyday work.
+    Balanced,
+    /// Long work with many calls, with a plan.
+    Deep,
+    /// Very long work in a large context, with a plan.
+    Research,
+}
+
+impl Preset {
+    /// All presets, from the smallest to the largest.
+    pub const ALL: [Preset; 4] = [Preset::Fast, Preset::Balanced, Preset::Deep, Preset::Research];
+
+    /// Its name in a definition.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Fast => "fast",
+            Preset::Balanced => "balanced",
+            Preset::Deep => "deep",
+            Preset::Research => "research",
+        }
+    }
+}
 
 /// Limits of a run. `limits` of the definition replaces them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ pub enum HealthAction {
 }
 
 /// The measurements of one answer of a run.
-#[table(name = "run_health", without_rowid, index(session_id))]
+#[table(name = "run_health", index(session_id))]
 pub struct RunHealth {
     /// The run.
     #[column(key, references = "runs(id)")]

@@ -491,7 +491,7 @@ CREATE TABLE run_health (
   created_at INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   PRIMARY KEY (run_id, iteration)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX run_health_session_id ON run_health (session_id);
 

@@ -3,27 +3,40 @@
 use std::path::Path;
 
 use expect_test::{Expect, expect};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::definition::AgentDefinition;
+use crate::profile_settings::Preset;
 
 /// The resolved settings of a definition, or the error.
 fn check(definition: &str, settings: Expect) {
     let resolved = AgentDefinition::from_yaml(&format!("name: clerk\n{definition}"))
         .and_then(|it| it.resolved(Path::new("none"), None));
     settings.assert_eq(&match resolved {
-        Ok(resolved) => json!(resolved.settings()).to_string(),
+        Ok(resolved) => lines(&json!(resolved.settings())),
         Err(error) => error.to_string(),
     });
+}
+
+/// One line for each part.
+fn lines(settings: &Value) -> String {
+    let parts = settings.as_object().expect("it is an object").iter();
+    let lines: Vec<String> = parts.map(|(part, value)| format!("{part} {value}")).collect();
+    lines.join("\n") + "\n"
 }
 
 #[test]
 fn fast() {
     check(
         "profile: fast",
-        expect![[
-            r#"{"context":{"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_turns":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000},"limits":{"parallel_tools":3,"tool_calls":8},"memory":{"budget_tokens":500,"enabled":true,"namespace":"","read":"recent_only","scope":"scope","write":"auto_important"},"planning":false,"profile":"fast","watchdog":{"auto_compaction":true,"context_rot":0.65,"enabled":true,"over_tooling":0.7,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":3200,"warn_after":6}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_turns":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
+            limits {"parallel_tools":3,"tool_calls":8}
+            memory {"budget_tokens":500,"enabled":true,"namespace":"","read":"recent_only","scope":"scope","write":"auto_important"}
+            planning false
+            profile "fast"
+            watchdog {"auto_compaction":true,"context_rot":0.65,"enabled":true,"over_tooling":0.7,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":3200,"warn_after":6}
+        "#]],
     );
 }
 
@@ -31,9 +44,14 @@ fn fast() {
 fn balanced() {
     check(
         "profile: balanced",
-        expect![[
-            r#"{"context":{"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000},"limits":{"parallel_tools":5,"tool_calls":20},"memory":{"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":false,"profile":"balanced","watchdog":{"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            limits {"parallel_tools":5,"tool_calls":20}
+            memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning false
+            profile "balanced"
+            watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
+        "#]],
     );
 }
 
@@ -41,9 +59,14 @@ fn balanced() {
 fn deep() {
     check(
         "profile: deep",
-        expect![[
-            r#"{"context":{"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000},"limits":{"parallel_tools":8,"tool_calls":40},"memory":{"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":true,"profile":"deep","watchdog":{"auto_compaction":true,"context_rot":0.5,"enabled":true,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            limits {"parallel_tools":8,"tool_calls":40}
+            memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning true
+            profile "deep"
+            watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":true,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}
+        "#]],
     );
 }
 
@@ -51,9 +74,14 @@ fn deep() {
 fn research() {
     check(
         "profile: research",
-        expect![[
-            r#"{"context":{"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_turns":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000},"limits":{"parallel_tools":10,"tool_calls":80},"memory":{"budget_tokens":6000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":true,"profile":"research","watchdog":{"auto_compaction":true,"context_rot":0.45,"enabled":true,"over_tooling":0.5,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":18600,"warn_after":16}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_turns":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
+            limits {"parallel_tools":10,"tool_calls":80}
+            memory {"budget_tokens":6000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning true
+            profile "research"
+            watchdog {"auto_compaction":true,"context_rot":0.45,"enabled":true,"over_tooling":0.5,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":18600,"warn_after":16}
+        "#]],
     );
 }
 
@@ -61,9 +89,14 @@ fn research() {
 fn without_a_profile() {
     check(
         "",
-        expect![[
-            r#"{"context":{"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000},"limits":{"parallel_tools":5,"tool_calls":50},"memory":{"budget_tokens":1500,"enabled":false,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":false,"profile":"none","watchdog":{"auto_compaction":true,"context_rot":0.55,"enabled":false,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
+            limits {"parallel_tools":5,"tool_calls":50}
+            memory {"budget_tokens":1500,"enabled":false,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning false
+            profile "none"
+            watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":false,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
+        "#]],
     );
 }
 
@@ -74,9 +107,14 @@ fn custom_on_a_named_preset() {
                       watchdog: { enabled: false }\nlimits: { tool_calls: 7 }\nplanning: false\n";
     check(
         definition,
-        expect![[
-            r#"{"context":{"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000},"limits":{"parallel_tools":8,"tool_calls":7},"memory":{"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":false,"profile":"custom (deep)","watchdog":{"auto_compaction":true,"context_rot":0.5,"enabled":false,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            limits {"parallel_tools":8,"tool_calls":7}
+            memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning false
+            profile "custom (deep)"
+            watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":false,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}
+        "#]],
     );
 }
 
@@ -84,9 +122,14 @@ fn custom_on_a_named_preset() {
 fn custom_without_a_base_is_balanced() {
     check(
         "profile: custom",
-        expect![[
-            r#"{"context":{"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000},"limits":{"parallel_tools":5,"tool_calls":20},"memory":{"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"},"planning":false,"profile":"custom (balanced)","watchdog":{"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}}"#
-        ]],
+        expect![[r#"
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            limits {"parallel_tools":5,"tool_calls":20}
+            memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            planning false
+            profile "custom (balanced)"
+            watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
+        "#]],
     );
 }
 
@@ -153,7 +196,7 @@ fn given_settings_are_replaced() {
     let fast = AgentDefinition::from_yaml("name: clerk\nprofile: fast\n").expect("it is valid");
     let fast = fast.resolved(Path::new("none"), None).expect("it is valid");
     let deep = serde_json::to_string(&AgentDefinition {
-        profile: Some(super::Profile::Preset(super::Preset::Deep)),
+        profile: Some(super::Profile::Preset(Preset::Deep)),
         ..fast
     });
     let deep = AgentDefinition::from_yaml(&deep.expect("it is JSON")).expect("it is valid");

@@ -4,7 +4,7 @@ use abide_client::{AgentState, Json, Micros, Seq};
 use serde_json::json;
 
 use super::*;
-use crate::profile::Preset;
+use crate::profile_settings::Preset;
 
 fn balanced() -> WatchdogSettings {
     Preset::Balanced.settings().watchdog

@@ -324,7 +324,8 @@ async fn get_tool_response_by_id_part_and_range() {
     add_read(&options.tools, 2_500);
     let fixture = options.open().await;
     // A call of another session is not found, also by a caller without a scope.
-    let other = json!({"session_id": "s2", "call_id": "foreign", "tool_name": "read", "arguments": {"page": 1}});
+    let other = json!({"session_id": "s2", "call_id": "foreign", "tool_name": "read",
+        "arguments": {"page": 1}});
     fixture
         .abide
         .call_by_name("create_session", json!({"agent": "clerk", "id": "s2"}))
@@ -391,12 +392,12 @@ async fn two_runs_give_the_same_rows() {
 
 /// The derived rows, without times.
 pub(crate) async fn derived(abide: &Abide) -> String {
-    let sql = "SELECT group_concat(number || ' ' || through_id || ' ' || folded_id || ' ' || goal_id || ' ' || \
-               goal_folded_id || ' ' || summary || kept || answers || handoffs || origin, char(10)) \
-               FROM context_summaries";
+    let sql = "SELECT group_concat(number || ' ' || through_id || ' ' || folded_id || ' ' || \
+               goal_id || ' ' || goal_folded_id || ' ' || summary || kept || answers || \
+               handoffs || origin, char(10)) FROM context_summaries";
     let rows: Vec<(Option<String>,)> = abide.sql(sql).fetch().await.expect("they are read");
-    let sql = "SELECT group_concat(entry_id || ' ' || call_id || ' ' || number || ' ' || characters, char(10)) \
-               FROM archived_results";
+    let sql = "SELECT group_concat(entry_id || ' ' || call_id || ' ' || number || ' ' || \
+               characters, char(10)) FROM archived_results";
     let archived: Vec<(Option<String>,)> = abide.sql(sql).fetch().await.expect("they are read");
     format!(
         "{}\n{}",

@@ -129,7 +129,8 @@ async fn the_plan_block_is_part_of_the_prompt() {
     let prompts: Vec<String> =
         watched.requests().into_iter().map(|request| request.system.unwrap_or_default()).collect();
     assert!(!prompts[0].contains("Current plan"), "{}", prompts[0]);
-    let block = "## Current plan, version 2\n\n1. [completed] look – done when: It was seen. – evidence: seen\n\
+    let block = "## Current plan, version 2\n\n\
+                 1. [completed] look – done when: It was seen. – evidence: seen\n\
                  2. [in-progress] note – owner: helper\n3. [not-started] pay";
     assert!(prompts[3].ends_with(block), "{}", prompts[3]);
     fixture.close().await;

@@ -1,4 +1,4 @@
-//! A model that works for a given number of turns, and misbehaves on purpose if told to. Its next answer depends only
+//! A model that works for a given number of turns, and misbehaves on purpose if configured so. Its next answer depends only
 //! on the request: the call that follows the last one that it sees. It records what each request looked like.
 
 use std::sync::{Arc, Mutex, PoisonError};

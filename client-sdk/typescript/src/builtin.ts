@@ -649,6 +649,88 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
+  /** A fact that an agent remembers. */
+  memories: {
+    /** Its number. */
+    id: number;
+    /** The space: `support@tenant=acme/` is the namespace `support` within the scope `{"tenant": "acme"}`. The id of a session follows if the facts belong to one session. */
+    space: string;
+    /** The namespace: the name of the agent, or a name that several agents share. */
+    namespace: string;
+    /** The session that it belongs to; null if all sessions of the scope share it. */
+    session_id: string | null;
+    /** The scope that it belongs to. JSON text. */
+    scope: string;
+    /** What it is about. A space has one fact with a key. */
+    key: string;
+    /** What is known. */
+    value: string;
+    /** How certain it is, from 0 to 1. */
+    confidence: number;
+    /** The event of the log in which it was learned. */
+    source_seq: number;
+    /** When it was first learned. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** The vector of a fact, for search by meaning. */
+  memory_vectors: {
+    /** The fact. */
+    memory_id: number;
+    /** The model that made it. Vectors of different models cannot be compared. */
+    model: string;
+    /** The numbers: 32-bit floats, little-endian. */
+    vector: Uint8Array;
+    /** The event that stored it. */
+    seq: number;
+  };
+  /** The measurements of one answer of a run. */
+  run_health: {
+    /** The run. */
+    run_id: string;
+    /** The number of the answer in the run, from 1. */
+    iteration: number;
+    /** The session of the run. */
+    session_id: string;
+    /** Tokens of the request. */
+    tokens: number;
+    /** Tokens more than in the request before; 0 if there are fewer. */
+    token_drift: number;
+    /** Messages of the conversation that the model read. */
+    messages: number;
+    /** Messages that the conversation has gained since the answer before, with this answer. */
+    new_messages: number;
+    /** Tool results among them. */
+    tool_messages: number;
+    /** `tool_messages` divided by `new_messages`. */
+    over_tooling: number;
+    /** Twice the summaries, plus the archived results, plus the markers that replace results, per message. */
+    context_rot: number;
+    /** How many consecutive answers, up to this one, have requested the same calls; 0 without calls. */
+    repeats: number;
+    /** The thresholds that are reached: a JSON array of `token_drift`, `over_tooling`, `context_rot`, `repeats`. JSON text. */
+    signals: string;
+    /** How many consecutive answers, up to this one, have reached a threshold. */
+    unhealthy: number;
+    /** What the watchdog does about it. */
+    action: "none" | "compact" | "warn" | "stop";
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
+  /** How often the watchdog has acted, in all runs. */
+  watchdog_actions: {
+    /** The action. */
+    action: string;
+    /** How often. */
+    count: number;
+    /** The event of the last change. */
+    seq: number;
+  };
   /** A summary of a session's messages. */
   context_summaries: {
     /** The session. */
@@ -1080,6 +1162,24 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["policies"];
   };
+  /** Stores vectors of facts, for search by meaning. The vector of a fact that has changed or does not exist any more is dropped. */
+  embed_memories: {
+    args: {
+      model: string;
+      vectors: ({
+        /** The fact. */
+        memory_id: number | bigint;
+        /** The `seq` of the fact whose text the vector represents. If the fact has changed, the vector is dropped. */
+        seq: number | bigint;
+        /** 32-bit floats, little-endian: `{"$blob": "<base64>"}`. */
+        vector: unknown;
+      })[];
+    };
+    result: {
+      /** Vectors that were stored. */
+      stored: number;
+    };
+  };
   /** Enables a disabled identity again. */
   enable_identity: {
     args: {
@@ -1123,6 +1223,21 @@ export interface BuiltinReducers {
       output?: Record<string, unknown> | null | undefined;
     };
     result: BuiltinTables["runs"];
+  };
+  /** Deletes facts of a space: those with these keys, or all. Keys that do not exist are ignored. One call deletes at most 100 facts. The log keeps the calls that saved them. */
+  forget_memories: {
+    args: {
+      fencing_token?: number | bigint | null | undefined;
+      keys?: (string)[] | null | undefined;
+      run_id?: string | null | undefined;
+      space: string;
+    };
+    result: {
+      /** Facts that this call deleted. */
+      forgotten: number;
+      /** Whether facts are left: call it again. */
+      more: boolean;
+    };
   };
   /** Extends the lease on a claimed handoff. */
   heartbeat_handoff: {
@@ -1466,6 +1581,34 @@ export interface BuiltinReducers {
       id: string;
     };
     result: BuiltinTables["tokens"];
+  };
+  /** Saves facts, all or nothing. They belong to the scope of the caller, or, with `session_id`, to one session. A fact replaces the one with the same key. A space has at most 1,000 facts. */
+  save_memories: {
+    args: {
+      facts: ({
+        /** How certain it is, from 0 to 1; 1 if omitted. */
+        confidence?: number | null | undefined;
+        /** What it is about. */
+        key: string;
+        /** The event of the log in which it was learned; this call if omitted. */
+        source_seq?: number | bigint | null | undefined;
+        /** What is known. */
+        value: string;
+      })[];
+      fencing_token?: number | bigint | null | undefined;
+      namespace: string;
+      run_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      session_id?: string | null | undefined;
+    };
+    result: {
+      /** Facts that are new or have changed. */
+      saved: number;
+      /** The space of the facts. */
+      space: string;
+      /** Facts that were known. */
+      unchanged: number;
+    };
   };
   /** Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing. */
   set_policy: {

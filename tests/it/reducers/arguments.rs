@@ -112,6 +112,10 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?, call_id?, run_id?, handoff_id?)
             refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?, call_id?, run_id?, handoff_id?)
             refused bad_arguments: withhold_answer: there is no argument nonsense (hint: withhold_answer takes id, fencing_token, iteration, original)
+            refused bad_arguments: save_memories: there is no argument nonsense (hint: save_memories takes namespace, facts, scope?, session_id?, run_id?, fencing_token?)
+            refused bad_arguments: forget_memories: there is no argument nonsense (hint: forget_memories takes space, keys?, run_id?, fencing_token?)
+            refused bad_arguments: embed_memories: there is no argument nonsense (hint: embed_memories takes model, vectors)
+            refused bad_arguments: record_health: there is no argument nonsense (hint: record_health takes id, fencing_token, iteration, health, action?)
             refused bad_arguments: record_summary: there is no argument nonsense (hint: record_summary takes id, fencing_token, summary, archived?)
             refused bad_arguments: write_plan: there is no argument nonsense (hint: write_plan takes id, fencing_token, expected_version, steps)
         "#]],
