@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentConfig, AgentDefinition, Catalog, Limits, Runtime, Settings, until_turn_ends,
+    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Limits, Profile,
+    Runtime, Settings, until_turn_ends,
 };
 use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, StartRun};
 use abide_client::{Abide, AgentState, Json};
@@ -312,6 +313,15 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
             ..AgentConfig::default()
         },
         limits: Limits { tool_calls: Some(10_000), ..Limits::default() },
+        // The replay compares whole requests.
+        profile: Some(Profile::Custom(Box::new(CustomProfile {
+            context: ContextOverrides {
+                compaction: Some(false),
+                window_tokens: Some(1_000_000_000),
+                ..ContextOverrides::default()
+            },
+            ..CustomProfile::default()
+        }))),
         instructions: conversation.system.clone(),
         ..AgentDefinition::default()
     };

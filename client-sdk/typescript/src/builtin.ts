@@ -649,6 +649,117 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
+  /** A summary of a session's messages. */
+  context_summaries: {
+    /** The session. */
+    session_id: string;
+    /** Its number in the session: 1, 2, 3 … */
+    number: number;
+    /** The run that made it. */
+    run_id: string;
+    /** It covers all messages up to this `agent_state.id`. The model sees markers in place of their results. */
+    through_id: number;
+    /** The model does not see messages up to this id, except those in `kept`. */
+    folded_id: number;
+    /** The compaction that it belongs to is complete when a summary covers the messages up to this id. */
+    goal_id: number;
+    /** `folded_id` of the last summary of that compaction. */
+    goal_folded_id: number;
+    /** The summary: `{stable_facts: [{key, value, confidence}], active_goals, open_questions, discarded_obsolete, raw_summary}`. JSON text. */
+    summary: string;
+    /** Ids of messages up to `folded_id` that the model always sees: system messages and the first user message. JSON text. */
+    kept: string;
+    /** The number of the model's answers up to `folded_id`. */
+    answers: number;
+    /** The handoffs in effect at `folded_id`: an array. JSON text. */
+    handoffs: string;
+    /** How it was made: `model`, or `fallback` if the model gave no usable summary. */
+    origin: string;
+    /** What the integrity check repaired: `{lost, revived}`; null if nothing. JSON text. */
+    repaired: string | null;
+    /** The size of the request in tokens before the compaction. */
+    tokens_before: number;
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
+  /** A result that the model sees as a marker. The original stays in `tool_calls` and `agent_state`. */
+  archived_results: {
+    /** The message with the result. */
+    entry_id: number;
+    /** The session. */
+    session_id: string;
+    /** The execution id in the marker: the id of the call. */
+    call_id: string;
+    /** The model provider's id of the call. */
+    provider_call_id: string | null;
+    /** The tool. */
+    tool_name: string;
+    /** The number of the summary that covers it. */
+    number: number;
+    /** The size of the result in characters. */
+    characters: number;
+    /** When it was archived. */
+    created_at: number;
+    /** The event that archived it. */
+    seq: number;
+  };
+  /** The plan of a session. */
+  plans: {
+    /** The session. */
+    session_id: string;
+    /** The number of changes so far. */
+    version: number;
+    /** The number of its steps. */
+    steps: number;
+    /** The number of completed steps. The adherence is `completed / steps`, and 1 without steps. */
+    completed: number;
+    /** The run that last changed it. */
+    run_id: string;
+    /** When it was first written. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A step of the current plan. */
+  plan_steps: {
+    /** The session. */
+    session_id: string;
+    /** Its number in the plan: 1, 2, 3 … */
+    step: number;
+    /** The task. */
+    title: string;
+    /** Its status. */
+    status: string;
+    /** More details. */
+    description: string | null;
+    /** The agent that works on it. */
+    owner: string | null;
+    /** When it counts as done. */
+    exit_criteria: string | null;
+    /** What shows that it is done. */
+    evidence: string | null;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A version of a plan. */
+  plan_versions: {
+    /** The session. */
+    session_id: string;
+    /** The version, from 1. */
+    version: number;
+    /** The run that wrote it. */
+    run_id: string;
+    /** All steps: an array of objects with the columns of `plan_steps`. JSON text. */
+    steps: string;
+    /** When it was written. */
+    created_at: number;
+    /** The event that wrote it. */
+    seq: number;
+  };
   /** The append-only log: one row for every call with an effect, chained by hash. */
   events: {
     /** Its position: 1, 2, 3 … without gaps. */
@@ -938,9 +1049,12 @@ export interface BuiltinReducers {
   /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays if it is fenced, because it holds the token, and if it has entries that the caller cannot see. */
   delete_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       prefix: string | null;
+      run_id?: string | null | undefined;
     };
     result: {
       /** Entries that this call deleted. */
@@ -1037,6 +1151,18 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
+  /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
+  open_session: {
+    args: {
+      agent: string;
+      id?: string | null | undefined;
+      metadata?: Record<string, unknown> | null | undefined;
+      parent_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["sessions"];
+  };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
     args: {
@@ -1063,6 +1189,52 @@ export interface BuiltinReducers {
       } | null | undefined;
     };
     result: BuiltinTables["runs"];
+  };
+  /** Records a summary of a session's messages, and the results that the model sees as markers from now on. It must cover more than the last one. */
+  record_summary: {
+    args: {
+      archived?: ({
+        /** The id of the call. */
+        call_id: string;
+        /** The size of the result in characters. */
+        characters: number | bigint;
+        /** The message with the result. */
+        entry_id: number | bigint;
+        /** The model provider's id of the call. */
+        provider_call_id?: string | null | undefined;
+        /** The tool. */
+        tool_name: string;
+      })[] | null | undefined;
+      fencing_token: number | bigint;
+      id: string;
+      summary: {
+        /** The number of the model's answers up to `folded_id`. */
+        answers: number | bigint;
+        /** The model does not see messages up to this id. */
+        folded_id: number | bigint;
+        /** What the compaction folds in the end. */
+        goal_folded_id: number | bigint;
+        /** Where the compaction ends. */
+        goal_id: number | bigint;
+        /** The handoffs in effect at `folded_id`. */
+        handoffs: (unknown)[];
+        /** Ids of messages that the model always sees. */
+        kept: (number | bigint)[];
+        /** Its number in the session: one more than the last. */
+        number: number | bigint;
+        /** `model` or `fallback`. */
+        origin: string;
+        /** What the integrity check repaired. */
+        repaired?: unknown | undefined;
+        /** The summary. */
+        summary: unknown;
+        /** It covers all messages up to this id. */
+        through_id: number | bigint;
+        /** The size of the request in tokens before the compaction. */
+        tokens_before: number | bigint;
+      };
+    };
+    result: BuiltinTables["context_summaries"];
   };
   /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. */
   register_agent: {
@@ -1441,9 +1613,11 @@ export interface BuiltinReducers {
   /** Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns the stored id of the collection. */
   write_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       deletes?: (string)[] | null | undefined;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       kind?: string | null | undefined;
       puts?: ({
         /** Its bytes: `{"$blob": "<base64>"}`. */
@@ -1457,6 +1631,7 @@ export interface BuiltinReducers {
         /** Its key. */
         key: string;
       })[] | null | undefined;
+      run_id?: string | null | undefined;
       scope?: Record<string, unknown> | null | undefined;
     };
     result: {
@@ -1467,6 +1642,29 @@ export interface BuiltinReducers {
       /** Entries that were written. */
       written: number;
     };
+  };
+  /** Writes the next version of the plan of a run's session: all steps, in order. Refused with `conflict` if the plan has another version than expected, and with `bad_transition` if not exactly one step is in progress while steps are left and work has begun. */
+  write_plan: {
+    args: {
+      expected_version: number | bigint;
+      fencing_token: number | bigint;
+      id: string;
+      steps: ({
+        /** More details. */
+        description?: string | null | undefined;
+        /** What shows that it is done. */
+        evidence?: string | null | undefined;
+        /** When it counts as done. */
+        exit_criteria?: string | null | undefined;
+        /** The agent that works on it. */
+        owner?: string | null | undefined;
+        /** Its status. */
+        status: "not_started" | "in_progress" | "completed" | "blocked";
+        /** The task. */
+        title: string;
+      })[];
+    };
+    result: BuiltinTables["plans"];
   };
 }
 

@@ -38,6 +38,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
         "agent",
         &[
             "create_session",
+            "open_session",
             "append_message",
             "write_entries",
             "delete_entries",
@@ -66,6 +67,12 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "abort_run",
             "start_child_run",
             "withhold_answer",
+            "save_memories",
+            "forget_memories",
+            "embed_memories",
+            "record_health",
+            "record_summary",
+            "write_plan",
         ],
     ),
     (

@@ -61,6 +61,7 @@ fn the_arguments_of_each_reducer() {
         &script,
         expect![[r#"
             refused bad_arguments: create_session: there is no argument nonsense (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: open_session: there is no argument nonsense (hint: open_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: suspend_session: there is no argument nonsense (hint: suspend_session takes session_id, reason?)
             refused bad_arguments: resume_session: there is no argument nonsense (hint: resume_session takes session_id, reason?)
             refused bad_arguments: complete_session: there is no argument nonsense (hint: complete_session takes session_id, result?)
@@ -108,9 +109,11 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: enable_identity: there is no argument nonsense (hint: enable_identity takes id)
             refused bad_arguments: create_token: there is no argument nonsense (hint: create_token takes id, identity_id, hash, last_four, label?, expires_in_ms?)
             refused bad_arguments: revoke_token: there is no argument nonsense (hint: revoke_token takes id)
-            refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?)
-            refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?)
+            refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?, call_id?, run_id?, handoff_id?)
+            refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?, call_id?, run_id?, handoff_id?)
             refused bad_arguments: withhold_answer: there is no argument nonsense (hint: withhold_answer takes id, fencing_token, iteration, original)
+            refused bad_arguments: record_summary: there is no argument nonsense (hint: record_summary takes id, fencing_token, summary, archived?)
+            refused bad_arguments: write_plan: there is no argument nonsense (hint: write_plan takes id, fencing_token, expected_version, steps)
         "#]],
     );
 }
