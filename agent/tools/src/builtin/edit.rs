@@ -22,8 +22,8 @@ pub(super) struct WriteFile {
 }
 
 pub(super) fn write_file(sandbox: &Sandbox) -> Function {
-    let description = "Creates a file of the workspace, or replaces its whole content. Use edit_file to change a \
-                       part of a file.";
+    let description = "Creates a file of the workspace, or replaces its whole content. Use \
+                       edit_file to change a part of a file.";
     file_tool(sandbox, "write_file", description, Effect::Idempotent, write)
 }
 
@@ -53,8 +53,9 @@ pub(super) struct EditFile {
 }
 
 pub(super) fn edit_file(sandbox: &Sandbox) -> Function {
-    let description = "Replaces an exact text in a file of the workspace. Read the file first. If the text occurs \
-                       more than once, include more of the lines around it, or set all.";
+    let description = "Replaces an exact text in a file of the workspace. Read the file first. \
+                       If the text occurs more than once, include more of the lines around it, \
+                       or set all.";
     file_tool(sandbox, "edit_file", description, Effect::AtMostOnce, edit)
 }
 

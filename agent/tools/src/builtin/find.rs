@@ -25,8 +25,8 @@ pub(super) struct Glob {
 }
 
 pub(super) fn glob(sandbox: &Sandbox) -> Function {
-    let description = "Finds files of the workspace by name. The folders .git, node_modules and target are \
-                       searched only if path names them.";
+    let description = "Finds files of the workspace by name. The folders .git, node_modules and \
+                       target are searched only if path names them.";
     file_tool(sandbox, "glob", description, Effect::ReadOnly, run)
 }
 

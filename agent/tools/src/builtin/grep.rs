@@ -41,9 +41,9 @@ pub(super) struct Grep {
 }
 
 pub(super) fn grep(sandbox: &Sandbox) -> Function {
-    let description = "Searches the text files of the workspace for a regular expression. Each result is \
-                       path:line:text. The folders .git, node_modules and target are searched only if path names \
-                       them.";
+    let description = "Searches the text files of the workspace for a regular expression. Each \
+                       result is path:line:text. The folders .git, node_modules and target are \
+                       searched only if path names them.";
     file_tool(sandbox, "grep", description, Effect::ReadOnly, run)
 }
 

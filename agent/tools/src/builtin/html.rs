@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn a_page_becomes_text_and_links() {
-        let page = "<!doctype html><html><head><title> The &amp; page </title><style>p { a > b }</style>\
+        let page = "<!doctype html><html><head><title> The &amp; page </title>\
+            <style>p { a > b }</style>\
             <script>if (a < b) alert('</p>')</script></head><body><h1>Head</h1><p>One\n two <b>three</b>.\
             <p>A <a href='next.html?a=1&amp;b=2'>next <i>page</i></a> and <a href=javascript:x>none</a>\
             <ul><li>first<li>second &lt;x&gt; &#8364;</ul><pre>  a\n  b</pre><img alt=\"A cat\" src=x>\

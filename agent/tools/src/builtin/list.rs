@@ -72,8 +72,8 @@ pub(super) struct Ls {
 }
 
 pub(super) fn ls(sandbox: &Sandbox) -> Function {
-    let description = "Lists a folder of the workspace: one name per line, folders end with /, symbolic links with \
-                       @. Use glob to find files in subfolders.";
+    let description = "Lists a folder of the workspace: one name per line, folders end with /, \
+                       symbolic links with @. Use glob to find files in subfolders.";
     file_tool(sandbox, "ls", description, Effect::ReadOnly, run)
 }
 

@@ -32,8 +32,9 @@ pub(super) struct ReadFile {
 }
 
 pub(super) fn read_file(sandbox: &Sandbox) -> Function {
-    let description = "Reads a text file of the workspace. Each line is prefixed with its number and a tab; the \
-                       prefix is not a part of the file. Read a large file in ranges with from_line and lines.";
+    let description = "Reads a text file of the workspace. Each line is prefixed with its \
+                       number and a tab; the prefix is not a part of the file. Read a large \
+                       file in ranges with from_line and lines.";
     file_tool(sandbox, "read_file", description, Effect::ReadOnly, run)
 }
 

@@ -13,7 +13,9 @@ use serde_json::json;
 use crate::{Home, backends};
 
 /// Leaves processes behind in three ways: in the background, in a new session, and as an orphan of it.
-const LEAVES: &str = "(exec sleep 1000) 3>alive & setsid sh -c '(setsid sleep 1000 &) ; sleep 1000' 3>alive & \
+const LEAVES: &str = "(exec sleep 1000) 3>alive & setsid sh -c '(setsid sleep 1000 &) ; \
+                      sleep 1000' \
+                      3>alive & \
                       exec 3>alive; echo begin >&3; ";
 
 fn pipe(home: &Home) -> std::path::PathBuf {
