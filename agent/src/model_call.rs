@@ -334,20 +334,30 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let message = Call::of(driver.message("assistant", answer.text, &said));
     let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
     let answered: Vec<Call> = std::iter::once(message).chain(measured).collect();
-    let all = answered.iter().cloned().chain(requests).collect();
-    match driver.record(&events, Some(&spent), all).await {
-        // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
-        Err(StepError::Refused(error))
-            if error.code().is_some_and(tool_calls::is_for_the_model) =>
-        {
-            driver.record(&events, Some(&spent), answered).await?;
-        }
-        recorded => recorded?,
-    }
+    record_answer(driver, (&events, &spent), answered, requests).await?;
     if let Some(health) = health {
         driver.health.note(health);
     }
     Ok(())
+}
+
+/// Records an answer and requests its calls.
+async fn record_answer(
+    driver: &Driver,
+    (events, spent): (&[NewRunEvent], &ModelUsage),
+    answered: Vec<Call>,
+    requests: Vec<Call>,
+) -> Step {
+    let all = answered.iter().cloned().chain(requests).collect();
+    match driver.record(events, Some(spent), all).await {
+        // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(tool_calls::is_for_the_model) =>
+        {
+            driver.record(events, Some(spent), answered).await
+        }
+        recorded => recorded,
+    }
 }
 
 /// Adds the events of an answer's calls, and returns the reducer calls that request them. `wrong` is the error of a

@@ -263,8 +263,7 @@ impl MemorySettings {
         if !self.namespace.chars().all(fits) || self.namespace.len() > 100 {
             let name = &self.namespace;
             return Err(format!(
-                "profile.memory.namespace {name:?} is no name: letters, digits, . _ - and /, at \
-                 most 100"
+                "profile.memory.namespace {name:?}: letters, digits, . _ - and /, at most 100"
             ));
         }
         match &self.scope {

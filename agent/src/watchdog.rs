@@ -122,7 +122,10 @@ pub(crate) struct MeasuredRequest {
 impl MeasuredRequest {
     /// Measures a request, of this size in tokens.
     pub(crate) fn of(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
-        let is_marker = |message: &&ModelMessage| matches!(message, ModelMessage::Tool { content, .. } if transcript::is_marker(content));
+        let is_marker = |message: &&ModelMessage| match message {
+            ModelMessage::Tool { content, .. } => transcript::is_marker(content),
+            _ => false,
+        };
         let markers = request.messages.iter().filter(is_marker).count();
         let markers = i64::try_from(markers).unwrap_or(i64::MAX);
         // The summaries of a session are merged into one.

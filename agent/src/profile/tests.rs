@@ -240,9 +240,7 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
     );
     check(
         "profile: { memory: { namespace: \"a@b\" } }",
-        expect![[
-            r#"profile.memory.namespace "a@b" is no name: letters, digits, . _ - and /, at most 100"#
-        ]],
+        expect![[r#"profile.memory.namespace "a@b": letters, digits, . _ - and /, at most 100"#]],
     );
     check(
         "profile: { watchdog: { repeats: 1 } }",

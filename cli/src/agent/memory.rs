@@ -39,7 +39,7 @@ struct Forget {
     space: String,
 
     /// The keys of the facts
-    #[arg(required_unless_present = "all")]
+    #[arg(value_name = "KEY", required_unless_present = "all")]
     keys: Vec<String>,
 
     /// Delete all facts of the space

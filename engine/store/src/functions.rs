@@ -238,6 +238,51 @@ impl FunctionContext {
         matched.map(Some).ok_or_else(interrupted)
     }
 
+    /// `fts_match(text, query)`: whether a text matches a query of FTS5.
+    fn fts_match(&self, context: &Context<'_>) -> Result<Option<bool>> {
+        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+            return Ok(None);
+        };
+        if query.trim_start().starts_with('*') {
+            // FTS5 would return facts about the index.
+            return Err(failed("fts5: syntax error near \"*\""));
+        }
+        if query.trim().is_empty() {
+            return Ok(Some(false));
+        }
+        self.charge(search::work(&text, search::terms(&query)))?;
+        self.index.matches(&text, &query).map(Some)
+    }
+
+    /// `fts_rank(text, query)`: the share of the words of a query that a text contains, from 0 to 1.
+    fn fts_rank(&self, context: &Context<'_>) -> Result<Option<f64>> {
+        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+            return Ok(None);
+        };
+        let words = search::words(&query);
+        self.charge(search::work(&text, words.len()))?;
+        self.index.rank(&text, &words).map(Some)
+    }
+
+    /// The query of a search, if it is not too long.
+    fn query(&self, context: &Context<'_>) -> Result<Option<String>> {
+        let query = self.text(context, 1)?;
+        if query.as_ref().is_some_and(|query| query.len() > limits::PATTERN_BYTES) {
+            return Err(failed("the query of fts_match or fts_rank is too long"));
+        }
+        Ok(query.map(|query| String::from_utf8_lossy(&query).into_owned()))
+    }
+
+    /// `vector_similarity(a, b)`: the cosine of two vectors, from -1 to 1. NULL if they cannot be compared.
+    fn vector_similarity(&self, context: &Context<'_>) -> Result<Option<f64>> {
+        let (ValueRef::Blob(one), ValueRef::Blob(other)) = (context.get_raw(0), context.get_raw(1))
+        else {
+            return Ok(None);
+        };
+        self.charge(one.len() + other.len())?;
+        Ok(search::similarity(one, other))
+    }
+
     fn trim(&self, context: &Context<'_>, (left, right): (bool, bool)) -> Result<Option<Text>> {
         let Some(text) = self.text(context, 0)? else { return Ok(None) };
         let Some(set) = self.text(context, 1)? else { return Ok(None) };

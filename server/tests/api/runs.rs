@@ -316,7 +316,7 @@ async fn run_routes_work_without_hidden_columns() {
 #[tokio::test]
 async fn the_metrics_count_what_the_watchdog_does() {
     let server = with_clerk().await;
-    let run = start(&server, &json!({"input": "x"})).await.json()["id"].clone();
+    let run = start(&server, &json!({"input": "x"})).await.json()["run"]["id"].clone();
     let id = run.as_str().expect("a text");
     let fencing = claim(&server, id).await;
     for (iteration, action) in ["warn", "none", "warn", "stop"].into_iter().enumerate() {

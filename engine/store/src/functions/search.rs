@@ -12,11 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abide_schema::limits;
-use rusqlite::functions::Context;
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Result};
-
-use super::{FunctionContext, failed};
 
 const INDEX: &str = "CREATE VIRTUAL TABLE texts USING fts5(
   text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')";
@@ -33,6 +29,22 @@ const CALL_WORK: usize = 256;
 
 /// Work for a byte of an indexed text, in bytes.
 const BYTE_WORK: usize = 4;
+
+/// The work of looking up some terms in a text, in bytes.
+pub(super) fn work(text: &[u8], terms: usize) -> usize {
+    CALL_WORK + text.len().saturating_mul(BYTE_WORK + terms)
+}
+
+/// The number of terms of a query, or more.
+pub(super) fn terms(query: &str) -> usize {
+    query.split(|c: char| !c.is_alphanumeric()).count()
+}
+
+/// The distinct words of a query.
+pub(super) fn words(query: &str) -> BTreeSet<String> {
+    let words = query.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.take(WORDS).map(str::to_lowercase).collect()
+}
 
 /// The index of one text, opened on first use.
 #[derive(Clone, Default)]
@@ -51,6 +63,35 @@ struct Loaded {
 }
 
 impl TextIndex {
+    /// Whether a text matches a query of FTS5.
+    pub(super) fn matches(&self, text: &[u8], query: &str) -> Result<bool> {
+        self.with(text, |index| index.matches(query))
+    }
+
+    /// The share of these words that a text contains, from 0 to 1.
+    pub(super) fn rank(&self, text: &[u8], words: &BTreeSet<String>) -> Result<f64> {
+        if words.is_empty() {
+            return Ok(0.0);
+        }
+        self.with(text, |index| {
+            let mut found = 0_u32;
+            for word in words {
+                found += u32::from(index.matches(&format!("\"{word}\""))?);
+            }
+            Ok(f64::from(found) / words.len() as f64)
+        })
+    }
+
+    fn with<T>(&self, text: &[u8], look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
+        let mut index = self.lock();
+        let index = match &mut *index {
+            Some(index) => index,
+            none => none.insert(Loaded::open()?),
+        };
+        index.load(text)?;
+        look(index)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Loaded>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,87 +127,20 @@ impl Loaded {
     }
 }
 
-impl FunctionContext {
-    /// `fts_match(text, query)`: whether a text matches a query of FTS5.
-    pub(super) fn fts_match(&self, context: &Context<'_>) -> Result<Option<bool>> {
-        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
-            return Ok(None);
-        };
-        if query.trim_start().starts_with('*') {
-            // FTS5 would return facts about the index.
-            return Err(failed("fts5: syntax error near \"*\""));
-        }
-        if query.trim().is_empty() {
-            return Ok(Some(false));
-        }
-        let terms = query.split(|c: char| !c.is_alphanumeric()).count();
-        self.charge(CALL_WORK + text.len().saturating_mul(BYTE_WORK + terms))?;
-        self.with_index(&text, |index| index.matches(&query)).map(Some)
+/// The cosine of two vectors of 32-bit floats, little-endian, from -1 to 1. `None` if they cannot be compared.
+pub(super) fn similarity(one: &[u8], other: &[u8]) -> Option<f64> {
+    if one.len() != other.len() || !one.len().is_multiple_of(4) {
+        return None;
     }
-
-    /// `fts_rank(text, query)`: the share of the words of a query that a text contains, from 0 to 1.
-    pub(super) fn fts_rank(&self, context: &Context<'_>) -> Result<Option<f64>> {
-        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
-            return Ok(None);
-        };
-        let words: BTreeSet<String> = query
-            .split(|c: char| !c.is_alphanumeric())
-            .filter(|word| !word.is_empty())
-            .take(WORDS)
-            .map(str::to_lowercase)
-            .collect();
-        if words.is_empty() {
-            return Ok(Some(0.0));
-        }
-        self.charge(CALL_WORK + text.len().saturating_mul(BYTE_WORK + words.len()))?;
-        self.with_index(&text, |index| {
-            let mut found = 0_u32;
-            for word in &words {
-                found += u32::from(index.matches(&format!("\"{word}\""))?);
-            }
-            Ok(Some(f64::from(found) / words.len() as f64))
-        })
+    let (mut product, mut squares) = (0.0, (0.0, 0.0));
+    for (a, b) in numbers(one).zip(numbers(other)) {
+        product += a * b;
+        squares.0 += a * a;
+        squares.1 += b * b;
     }
-
-    fn query(&self, context: &Context<'_>) -> Result<Option<String>> {
-        let query = self.text(context, 1)?;
-        if query.as_ref().is_some_and(|query| query.len() > limits::PATTERN_BYTES) {
-            return Err(failed("the query of fts_match or fts_rank is too long"));
-        }
-        Ok(query.map(|query| String::from_utf8_lossy(&query).into_owned()))
-    }
-
-    fn with_index<T>(&self, text: &[u8], look: impl FnOnce(&Loaded) -> Result<T>) -> Result<T> {
-        let mut index = self.index.lock();
-        let index = match &mut *index {
-            Some(index) => index,
-            none => none.insert(Loaded::open()?),
-        };
-        index.load(text)?;
-        look(index)
-    }
-
-    /// `vector_similarity(a, b)`: the cosine of two vectors of 32-bit floats, little-endian, from -1 to 1. NULL if they
-    /// cannot be compared.
-    pub(super) fn vector_similarity(&self, context: &Context<'_>) -> Result<Option<f64>> {
-        let (ValueRef::Blob(one), ValueRef::Blob(other)) = (context.get_raw(0), context.get_raw(1))
-        else {
-            return Ok(None);
-        };
-        if one.len() != other.len() || !one.len().is_multiple_of(4) {
-            return Ok(None);
-        }
-        self.charge(one.len() + other.len())?;
-        let (mut product, mut squares) = (0.0, (0.0, 0.0));
-        for (a, b) in numbers(one).zip(numbers(other)) {
-            product += a * b;
-            squares.0 += a * a;
-            squares.1 += b * b;
-        }
-        let length = (squares.0 * squares.1).sqrt();
-        // A result that is not a number is NULL in SQLite.
-        Ok((length > 0.0 && product.is_finite()).then(|| (product / length).clamp(-1.0, 1.0)))
-    }
+    let length: f64 = f64::sqrt(squares.0 * squares.1);
+    // A result that is not a number is NULL in SQLite.
+    (length > 0.0 && f64::is_finite(product)).then(|| (product / length).clamp(-1.0, 1.0))
 }
 
 fn numbers(vector: &[u8]) -> impl Iterator<Item = f64> {
