@@ -10,11 +10,13 @@ use std::time::Duration;
 use abide_client::arguments::{ClaimRun, FinishRun};
 use abide_client::{Abide, Code, Run};
 use futures_util::FutureExt as _;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::composition::Composition;
 use crate::driver::Driver;
+use crate::health_state::HealthState;
 use crate::revision::definition;
 use crate::run_lease::{RunLease, millis};
 use crate::runtime_context::RuntimeContext;
@@ -200,12 +202,16 @@ async fn drive(
         own: Arc::clone(&definition),
         definition,
         composition,
-        handoff: None,
+        handoffs: Vec::new(),
+        context: None,
+        has_cut_results: false,
         unlimited: AtomicBool::new(false),
         run,
         entries: Vec::new(),
         stop,
         has_asked: false,
+        memory: OnceCell::new(),
+        health: HealthState::default(),
     };
     driver.drive().await.map(drop)
 }

@@ -13,11 +13,12 @@
 //!                            └────────────────────────────┘
 //! ```
 //!
-//! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
+//! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
+//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
 //! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
@@ -29,6 +30,7 @@
 mod agent_tool;
 mod budget;
 mod catalog;
+mod compaction;
 mod composition;
 mod contract;
 mod cycles;
@@ -42,18 +44,26 @@ mod folder_check;
 mod folder_texts;
 mod guardrail;
 mod handoff;
+mod health_state;
 mod heartbeat;
 mod held;
+mod memory;
+mod memory_block;
+mod memory_place;
+mod memory_tools;
 mod model_call;
 mod model_choice;
 mod native;
 mod next_step;
 mod plan;
+mod profile;
+mod profile_settings;
 mod program;
 mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod request_size;
 mod restart;
 mod revision;
 mod run_lease;
@@ -65,10 +75,14 @@ mod step;
 mod stopped;
 mod structured;
 mod submitted;
+mod summarized_context;
+mod summary;
 mod tool_calls;
+mod tool_response;
 mod transcript;
 mod trusted_programs;
 mod verdict;
+mod watchdog;
 
 pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
 pub use agent_tool::{AsHandoff, AsTool};
@@ -83,6 +97,11 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use profile::{CustomProfile, Preset, Profile, ProfileSettings};
+pub use profile_settings::{
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
+    MemoryScopeRule, MemorySettings, MemoryWrite, WatchdogOverrides, WatchdogSettings,
+};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

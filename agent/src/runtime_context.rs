@@ -31,10 +31,16 @@ pub(crate) struct RuntimeContext {
 impl RuntimeContext {
     /// A client whose scope is that of a session.
     pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
+        let scope = self.scope_of(session_id).await?;
+        self.abide.acting_for(&scope).await
+    }
+
+    /// The scope of a session, as far as it restricts callers.
+    pub(crate) async fn scope_of(&self, session_id: &str) -> Result<Scope, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
         let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
         // A scope restricts a caller only by string values; other values are ignored.
-        let scope: Scope = match found.first().map(|(scope,)| scope.value()) {
+        Ok(match found.first().map(|(scope,)| scope.value()) {
             Some(Value::Object(scope)) => {
                 let texts = scope.into_iter().filter_map(|(key, value)| match value {
                     Value::String(text) => Some((key, text)),
@@ -43,7 +49,6 @@ impl RuntimeContext {
                 texts.collect()
             }
             _ => Scope::new(),
-        };
-        self.abide.acting_for(&scope).await
+        })
     }
 }

@@ -3,13 +3,14 @@
 
 mod hint;
 mod host;
+mod memory;
 mod registry;
 mod run;
 mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentProject, Problem};
+use abide_agent::{AgentDefinition, AgentProject, Problem};
 use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
@@ -44,6 +45,8 @@ enum AgentCommand {
     List,
     /// Report everything in the folder that cannot work
     Check,
+    /// List and delete the facts that agents remember
+    Memory(memory::Memory),
 }
 
 const EXAMPLES: &str = "\
@@ -51,6 +54,7 @@ Examples:
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
   abide agent check
+  abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
@@ -74,6 +78,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,
+        AgentCommand::Memory(memory) => memory::run(options, memory).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
     }
 }
@@ -132,7 +137,11 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
-        let agents = counted(catalog.read().0.len() as u64, "agent");
+        let (definitions, _) = catalog.read();
+        for definition in definitions.iter().filter(|it| it.profile.is_some()) {
+            show_settings(options, definition)?;
+        }
+        let agents = counted(definitions.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
             false => say(format!("{agents}, no errors")),
@@ -140,6 +149,23 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// Shows the numbers that the profile of an agent resolves to.
+fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
+    let settings = json!(definition.settings());
+    if options.json {
+        return say_json(&json!({"agent": definition.name, "settings": settings}));
+    }
+    let name = settings["profile"].as_str().unwrap_or_default();
+    say(one_line(&format!("{}: profile {name}", definition.name)))?;
+    for part in ["limits", "context", "memory", "watchdog"] {
+        let numbers = settings[part].as_object().into_iter().flatten();
+        let numbers: Vec<String> =
+            numbers.map(|(setting, value)| format!("{setting} {value}")).collect();
+        say(one_line(&format!("  {part:<9} {}", numbers.join(", "))))?;
+    }
+    say(format!("  planning  {}", settings["planning"]))
 }
 
 /// Shows a problem: file, line, reason, code and suggestion.

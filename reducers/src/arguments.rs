@@ -15,7 +15,10 @@ pub use crate::handoff::{
     ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
     ResolveHandoff,
 };
+pub use crate::health::RecordHealth;
+pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
 pub use crate::message::AppendMessage;
+pub use crate::plan::WritePlan;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
 pub use crate::run::reserve::ReserveUsage;
@@ -25,6 +28,7 @@ pub use crate::session::create::{CreateSession, OpenSession};
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };
+pub use crate::summary::RecordSummary;
 pub use crate::timer::{CancelTimer, SetTimer};
 pub use crate::tool::RegisterTool;
 pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};

@@ -14,9 +14,13 @@ pub mod cleanup;
 pub mod collection;
 pub mod delegation;
 pub mod handoff;
+pub mod health;
+pub mod memory;
 pub mod message;
+pub mod plan;
 pub mod run;
 pub mod session;
+pub mod summary;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
@@ -45,9 +49,13 @@ pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
 pub use handoff::{HandoffRequest, HandoffStatus};
+pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
+pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
+pub use plan::{PlanStep, PlanStepStatus, PlanVersion, SessionPlan};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
+pub use summary::{ArchivedResult, ContextSummary};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
@@ -78,5 +86,9 @@ pub fn modules() -> Vec<Module> {
         cleanup::module(),
         collection::module(),
         withheld::module(),
+        memory::module(),
+        health::module(),
+        summary::module(),
+        plan::module(),
     ]
 }

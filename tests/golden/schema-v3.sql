@@ -257,6 +257,32 @@ CREATE TABLE lost_leases (
 
 CREATE INDEX lost_leases_session_id ON lost_leases (session_id);
 
+CREATE TABLE memories (
+  id INTEGER PRIMARY KEY NOT NULL,
+  space TEXT NOT NULL,
+  namespace TEXT NOT NULL,
+  session_id TEXT,
+  scope TEXT NOT NULL,
+  key TEXT NOT NULL,
+  value TEXT NOT NULL,
+  confidence REAL NOT NULL,
+  source_seq INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX memories_space_key ON memories (space, key);
+
+CREATE INDEX memories_space_updated_at ON memories (space, updated_at);
+
+CREATE TABLE memory_vectors (
+  memory_id INTEGER PRIMARY KEY NOT NULL REFERENCES memories(id) DEFERRABLE INITIALLY DEFERRED,
+  model TEXT NOT NULL,
+  vector BLOB NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE meta (
   name TEXT PRIMARY KEY NOT NULL,
   value TEXT NOT NULL
@@ -340,6 +366,28 @@ CREATE INDEX run_events_session_id ON run_events (session_id);
 
 CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
 BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END;
+
+CREATE TABLE run_health (
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  iteration INTEGER NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  tokens INTEGER NOT NULL,
+  token_drift INTEGER NOT NULL,
+  messages INTEGER NOT NULL,
+  new_messages INTEGER NOT NULL,
+  tool_messages INTEGER NOT NULL,
+  over_tooling REAL NOT NULL,
+  context_rot REAL NOT NULL,
+  repeats INTEGER NOT NULL,
+  signals TEXT NOT NULL,
+  unhealthy INTEGER NOT NULL,
+  action TEXT NOT NULL CHECK (action = 'none' OR action = 'compact' OR action = 'warn' OR action = 'stop'),
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (run_id, iteration)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_health_session_id ON run_health (session_id);
 
 CREATE TABLE runs (
   id TEXT PRIMARY KEY NOT NULL,
@@ -574,6 +622,12 @@ CREATE TABLE waiting (
   since INTEGER NOT NULL,
   id TEXT NOT NULL,
   PRIMARY KEY (queue, part, since, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE watchdog_actions (
+  action TEXT PRIMARY KEY NOT NULL CHECK (action = 'none' OR action = 'compact' OR action = 'warn' OR action = 'stop'),
+  count INTEGER NOT NULL,
+  seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE withheld_answers (

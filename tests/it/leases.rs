@@ -89,6 +89,29 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "withhold_answer",
             json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
         ),
+        (
+            "record_health",
+            json!({"id": "r1", "fencing_token": run, "iteration": 1, "action": "stop",
+            "health": {"tokens": 1, "token_drift": 0, "messages": 1, "new_messages": 1,
+            "tool_messages": 0, "over_tooling": 0, "context_rot": 0, "repeats": 0,
+            "signals": [], "unhealthy": 0}}),
+        ),
+        (
+            "save_memories",
+            json!({"namespace": "support", "facts": [{"key": "k", "value": "forged"}],
+            "run_id": "r1", "fencing_token": run}),
+        ),
+        ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
+        (
+            "record_summary",
+            json!({"id": "r1", "fencing_token": run, "summary": {"number": 1, "through_id": 1,
+            "folded_id": 1, "goal_id": 1, "goal_folded_id": 1, "summary": "forged", "kept": [],
+            "answers": 0, "handoffs": [], "origin": "model", "tokens_before": 1}}),
+        ),
+        (
+            "write_plan",
+            json!({"id": "r1", "fencing_token": run, "expected_version": 0, "steps": []}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -168,6 +191,11 @@ fn non_holders_cannot_end_leases() {
                 "request_tool_call",
                 "reserve_usage",
                 "withhold_answer",
+                "record_health",
+                "save_memories",
+                "forget_memories",
+                "record_summary",
+                "write_plan",
                 "write_entries",
                 "delete_entries",
             ]

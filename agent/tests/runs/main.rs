@@ -1,5 +1,6 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod compaction;
 mod composition;
 mod contract;
 mod delegation;
@@ -10,6 +11,7 @@ mod inline;
 mod killed;
 mod limits;
 mod lives;
+mod memory;
 mod panics;
 mod plans;
 mod programs;
@@ -20,4 +22,6 @@ mod rows;
 mod shapes;
 mod stops;
 mod tenants;
+mod walker;
+mod watchdog;
 mod withheld;

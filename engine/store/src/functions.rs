@@ -9,8 +9,11 @@
 //!
 //! SQLite does not use an index range for a replaced LIKE or GLOB. (For LIKE it could only do so
 //! with a NOCASE index; the router of live queries has its own ranges.)
+//!
+//! `search` adds functions that SQLite does not have.
 
 mod glob;
+mod search;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,6 +40,8 @@ struct FunctionContext {
     interrupt: Interrupt,
     /// A connection with SQLite's own functions, opened on first use.
     own: Arc<OnceLock<Mutex<Connection>>>,
+    /// For `fts_match` and `fts_rank`.
+    index: search::TextIndex,
 }
 
 /// A text, not necessarily UTF-8.
@@ -52,7 +57,11 @@ impl ToSql for Text {
 /// could not be interrupted. `value_bytes` is the default limit of a value.
 pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result<Interrupt> {
     let interrupt = Interrupt::install(connection, value_bytes)?;
-    let work = FunctionContext { interrupt: interrupt.clone(), own: Arc::default() };
+    let work = FunctionContext {
+        interrupt: interrupt.clone(),
+        own: Arc::default(),
+        index: search::TextIndex::default(),
+    };
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
@@ -84,6 +93,9 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!("jsonb_patch", 2, flags, |work: &FunctionContext, context: &_| {
         work.patch("SELECT jsonb_patch(?1, ?2)", context)
     });
+    define!("fts_match", 2, flags, FunctionContext::fts_match);
+    define!("fts_rank", 2, flags, FunctionContext::fts_rank);
+    define!("vector_similarity", 2, flags, FunctionContext::vector_similarity);
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
     Ok(interrupt)

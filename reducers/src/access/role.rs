@@ -67,6 +67,12 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "abort_run",
             "start_child_run",
             "withhold_answer",
+            "save_memories",
+            "forget_memories",
+            "embed_memories",
+            "record_health",
+            "record_summary",
+            "write_plan",
         ],
     ),
     (
