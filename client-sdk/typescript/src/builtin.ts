@@ -1278,6 +1278,38 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["sessions"];
   };
+  /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
+  record_health: {
+    args: {
+      action?: "none" | "compact" | "warn" | "stop" | null | undefined;
+      fencing_token: number | bigint;
+      health: {
+        /** Summaries, archived results and markers per message. */
+        context_rot: number;
+        /** Messages of the conversation that the model read. */
+        messages: number | bigint;
+        /** Messages that the conversation has gained since the answer before, with this answer. */
+        new_messages: number | bigint;
+        /** The share of tool results. */
+        over_tooling: number;
+        /** Consecutive answers with the same calls. */
+        repeats: number | bigint;
+        /** The thresholds that are reached. */
+        signals: (string)[];
+        /** Tokens more than in the request before. */
+        token_drift: number | bigint;
+        /** Tokens of the request. */
+        tokens: number | bigint;
+        /** Tool results among them. */
+        tool_messages: number | bigint;
+        /** Consecutive answers that have reached a threshold. */
+        unhealthy: number | bigint;
+      };
+      id: string;
+      iteration: number | bigint;
+    };
+    result: BuiltinTables["run_health"];
+  };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
     args: {
