@@ -100,9 +100,10 @@ impl Summary {
         for fact in &mut summary.stable_facts {
             fact.confidence = fact.confidence.clamp(0.0, 1.0);
         }
-        let says_something = !summary.raw_summary.trim().is_empty()
-            || !(summary.stable_facts.is_empty() && summary.active_goals.is_empty());
-        says_something.then_some(summary)
+        let is_empty = summary.raw_summary.trim().is_empty()
+            && summary.stable_facts.is_empty()
+            && summary.active_goals.is_empty();
+        (!is_empty).then_some(summary)
     }
 
     /// A summary without a model: what is known stays, and the part is shortened to its beginnings.

@@ -27,62 +27,77 @@ fn lines(settings: &Value) -> String {
 
 #[test]
 fn fast() {
-    check("profile: fast", expect![[r#"
+    check(
+        "profile: fast",
+        expect![[r#"
         context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_turns":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
         limits {"parallel_tools":3,"tool_calls":8}
         memory {"budget_tokens":500,"enabled":true}
         planning false
         profile "fast"
         watchdog {"auto_compaction":true,"context_rot":0.65,"enabled":true,"over_tooling":0.7,"token_drift":3200}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn balanced() {
-    check("profile: balanced", expect![[r#"
+    check(
+        "profile: balanced",
+        expect![[r#"
         context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
         limits {"parallel_tools":5,"tool_calls":20}
         memory {"budget_tokens":1500,"enabled":true}
         planning false
         profile "balanced"
         watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"token_drift":7600}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn deep() {
-    check("profile: deep", expect![[r#"
+    check(
+        "profile: deep",
+        expect![[r#"
         context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
         limits {"parallel_tools":8,"tool_calls":40}
         memory {"budget_tokens":3000,"enabled":true}
         planning true
         profile "deep"
         watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":true,"over_tooling":0.55,"token_drift":11000}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn research() {
-    check("profile: research", expect![[r#"
+    check(
+        "profile: research",
+        expect![[r#"
         context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_turns":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
         limits {"parallel_tools":10,"tool_calls":80}
         memory {"budget_tokens":6000,"enabled":true}
         planning true
         profile "research"
         watchdog {"auto_compaction":true,"context_rot":0.45,"enabled":true,"over_tooling":0.5,"token_drift":18600}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn without_a_profile() {
-    check("", expect![[r#"
+    check(
+        "",
+        expect![[r#"
         context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
         limits {"parallel_tools":5,"tool_calls":50}
         memory {"budget_tokens":1500,"enabled":false}
         planning false
         profile "none"
         watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":false,"over_tooling":0.6,"token_drift":7600}
-    "#]]);
+    "#]],
+    );
 }
 
 /// The preset, then the custom profile, then the fields of the definition.
@@ -90,26 +105,32 @@ fn without_a_profile() {
 fn custom_on_a_named_preset() {
     let definition = "profile:\n  base: deep\n  context: { max_token: 100000 }\n  \
                       watchdog: { enabled: false }\nlimits: { tool_calls: 7 }\nplanning: false\n";
-    check(definition, expect![[r#"
+    check(
+        definition,
+        expect![[r#"
         context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
         limits {"parallel_tools":8,"tool_calls":7}
         memory {"budget_tokens":3000,"enabled":true}
         planning false
         profile "custom (deep)"
         watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":false,"over_tooling":0.55,"token_drift":11000}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn custom_without_a_base_is_balanced() {
-    check("profile: custom", expect![[r#"
+    check(
+        "profile: custom",
+        expect![[r#"
         context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
         limits {"parallel_tools":5,"tool_calls":20}
         memory {"budget_tokens":1500,"enabled":true}
         planning false
         profile "custom (balanced)"
         watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"token_drift":7600}
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
