@@ -215,7 +215,7 @@ async fn integrity_check_repairs_lost_facts_and_revived_items() {
     let summary = rows[1].summary.value();
     let keys: Vec<&str> = summary["stable_facts"]
         .as_array()
-        .unwrap()
+        .expect("it succeeds")
         .iter()
         .filter_map(|it| it["key"].as_str())
         .collect();
@@ -231,9 +231,9 @@ async fn spending_of_summaries_counts() {
     let Walked { fixture, walker, run } = walk(SMALL, walker, 500).await;
     let all = [RequestPurpose::Answer, RequestPurpose::Summary].map(|it| walker.requests(it));
     let input: u64 = all.iter().flatten().map(tokens).sum();
-    assert_eq!(run.input_tokens, i64::try_from(input).unwrap());
+    assert_eq!(run.input_tokens, i64::try_from(input).expect("it succeeds"));
     assert_eq!(run.iterations, 13);
-    let limited = format!("{SMALL}").replace("limits: {", "limits: { tokens: 9000,");
+    let limited = SMALL.replace("limits: {", "limits: { tokens: 9000,");
     fixture.close().await;
     let walker = Walker { reports: Some(1.0), ..Walker::new(50) };
     let Walked { fixture, run, .. } = walk(&limited, walker, 500).await;
@@ -330,8 +330,8 @@ async fn get_tool_response_by_id_part_and_range() {
         .abide
         .call_by_name("create_session", json!({"agent": "clerk", "id": "s2"}))
         .await
-        .unwrap();
-    fixture.abide.call_by_name("request_tool_call", other).await.unwrap();
+        .expect("it succeeds");
+    fixture.abide.call_by_name("request_tool_call", other).await.expect("it succeeds");
     let run = fixture.begin(TASK).await;
     let run = ended(&fixture, &run.id).await;
     assert_eq!(run.status, RunStatus::Done, "{:?}", run.error_message);

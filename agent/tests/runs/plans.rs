@@ -97,15 +97,16 @@ async fn exactly_one_step_is_in_progress_while_steps_are_left() {
         assert!(transcript.contains(refused), "{refused}\n{transcript}");
     }
     // The rows: the plan, its steps, and each version.
-    let plan: Vec<SessionPlan> = fixture.abide.sql("SELECT * FROM plans").fetch().await.unwrap();
+    let plan: Vec<SessionPlan> =
+        fixture.abide.sql("SELECT * FROM plans").fetch().await.expect("it succeeds");
     assert_eq!((plan[0].version, plan[0].steps, plan[0].completed), (2, 3, 1));
     let sql = "SELECT * FROM plan_steps ORDER BY step";
-    let steps: Vec<PlanStep> = fixture.abide.sql(sql).fetch().await.unwrap();
+    let steps: Vec<PlanStep> = fixture.abide.sql(sql).fetch().await.expect("it succeeds");
     let steps: Vec<(&str, &str)> =
         steps.iter().map(|step| (step.title.as_str(), step.status.as_str())).collect();
     assert_eq!(steps, [("look", "completed"), ("note", "in_progress"), ("pay", "not_started")]);
     let sql = "SELECT * FROM plan_versions ORDER BY version";
-    let versions: Vec<PlanVersion> = fixture.abide.sql(sql).fetch().await.unwrap();
+    let versions: Vec<PlanVersion> = fixture.abide.sql(sql).fetch().await.expect("it succeeds");
     assert_eq!(versions.len(), 2);
     assert_eq!(versions[1].steps.value()[0]["evidence"], "seen");
     // An event for each write and each read, with the adherence.
@@ -146,11 +147,14 @@ async fn the_database_enforces_the_rules_of_plans() {
     let call = async |name: &str, arguments: serde_json::Value| {
         abide.call_by_name(name, arguments).await.map_err(|error| error.to_string())
     };
-    call("register_agent", json!({"name": "clerk", "definition": {}})).await.unwrap();
-    call("create_session", json!({"agent": "clerk", "id": "s1"})).await.unwrap();
-    call("start_run", json!({"session_id": "s1", "id": "r1"})).await.unwrap();
-    call("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60000})).await.unwrap();
-    let token: Vec<(i64,)> = abide.sql("SELECT fencing_token FROM runs").fetch().await.unwrap();
+    call("register_agent", json!({"name": "clerk", "definition": {}})).await.expect("it succeeds");
+    call("create_session", json!({"agent": "clerk", "id": "s1"})).await.expect("it succeeds");
+    call("start_run", json!({"session_id": "s1", "id": "r1"})).await.expect("it succeeds");
+    call("claim_run", json!({"id": "r1", "driver": "d", "lease_ms": 60000}))
+        .await
+        .expect("it succeeds");
+    let token: Vec<(i64,)> =
+        abide.sql("SELECT fencing_token FROM runs").fetch().await.expect("it succeeds");
     let write = async |version: i64, statuses: &[&str]| {
         let steps = statuses.iter().map(|status| json!({"title": "x", "status": status}));
         let steps: Vec<serde_json::Value> = steps.collect();
