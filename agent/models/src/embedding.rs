@@ -83,7 +83,7 @@ mod tests {
     fn vectors_are_in_the_order_of_the_texts() {
         let answer = json!({"data": [{"index": 1, "embedding": [0, 1]},
             {"index": 0, "embedding": [0.5, -1]}], "usage": {"prompt_tokens": 7}});
-        let read = Embeddings::of_answer(&answer, 2).unwrap();
+        let read = Embeddings::of_answer(&answer, 2).expect("it is valid");
         assert_eq!(read.vectors, [vec![0.5, -1.0], vec![0.0, 1.0]]);
         assert_eq!(read.input_tokens, Some(7));
     }

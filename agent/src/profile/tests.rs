@@ -213,7 +213,7 @@ fn memory_write() {
         ("always", [true, true, true]),
     ] {
         let text = format!("name: clerk\nprofile: {{ memory: {{ write: {write} }} }}\n");
-        let definition = AgentDefinition::from_yaml(&text).unwrap();
+        let definition = AgentDefinition::from_yaml(&text).expect("it is valid");
         let rule = definition.settings().memory.write;
         assert_eq!([0.69, 0.7, 1.0].map(|confidence| rule.takes(confidence)), expected, "{write}");
     }
@@ -227,7 +227,7 @@ fn the_scope_of_a_memory_is_a_rule_or_a_list_of_keys() {
         ("[tenant, user]", json!(["tenant", "user"])),
     ] {
         let text = format!("name: clerk\nprofile: {{ memory: {{ scope: {scope} }} }}\n");
-        let definition = AgentDefinition::from_yaml(&text).unwrap();
+        let definition = AgentDefinition::from_yaml(&text).expect("it is valid");
         assert_eq!(json!(definition.settings().memory.scope), expected);
     }
     check(
