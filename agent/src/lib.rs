@@ -18,7 +18,7 @@
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
-//! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
+//! `budget` reservations, `pause` stages at which a run waits, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
@@ -48,6 +48,7 @@ mod model_call;
 mod model_choice;
 mod native;
 mod next_step;
+mod pause;
 mod plan;
 mod program;
 mod program_approvals;
@@ -83,6 +84,7 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use pause::{PausePoint, PauseRule};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

@@ -159,7 +159,7 @@ pub(crate) async fn run(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate,
 /// The session's current plan.
 async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Error> {
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
-               status = 'succeeded' ORDER BY seq DESC LIMIT 1";
+               status = 'succeeded' ORDER BY seq DESC, rowid DESC LIMIT 1";
     let query = abide.sql(sql).param("sid", session_id);
     let last: Vec<ToolCall> = query.param("tool", TOOL).fetch().await?;
     let result = last.first().and_then(|call| call.result.as_ref());

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::definition::AgentDefinition;
 use crate::drivers::Drivers;
+use crate::pause::{PauseCallback, PausePoint};
 use crate::run_lease::RunLease;
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
@@ -55,6 +56,7 @@ impl Runtime {
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
+            pause_callback: PauseCallback::default(),
         });
         let (problems, _) = watch::channel(Vec::new());
         Runtime { shared, catalog, registered: Mutex::default(), problems }
@@ -66,6 +68,19 @@ impl Runtime {
         let shared =
             Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
         shared.environment = environment;
+        self
+    }
+
+    /// Asks this function at each stage of each run whether the run pauses there; the text is the reason. It may be
+    /// asked several times at one stage. If it panics, the run pauses, too.
+    #[must_use]
+    pub fn pause_when(
+        mut self,
+        callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Runtime {
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.pause_callback = PauseCallback::of(callback);
         self
     }
 

@@ -16,6 +16,7 @@ pub use crate::handoff::{
     ResolveHandoff,
 };
 pub use crate::message::AppendMessage;
+pub use crate::pause::{PauseRun, RecordPause, ResumeRun};
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
 pub use crate::run::reserve::ReserveUsage;
@@ -25,6 +26,9 @@ pub use crate::session::create::CreateSession;
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };
+pub use crate::snapshot::export::ExportRun;
+pub use crate::snapshot::fork::ForkSession;
+pub use crate::snapshot::import::ImportRun;
 pub use crate::timer::{CancelTimer, SetTimer};
 pub use crate::tool::RegisterTool;
 pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};

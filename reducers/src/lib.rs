@@ -15,8 +15,10 @@ pub mod collection;
 pub mod delegation;
 pub mod handoff;
 pub mod message;
+pub mod pause;
 pub mod run;
 pub mod session;
+pub mod snapshot;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
@@ -46,8 +48,10 @@ pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
 pub use handoff::{HandoffRequest, HandoffStatus};
 pub use message::AgentState;
+pub use pause::{Pause, PauseStage, PauseStatus};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
+pub use snapshot::{RunImport, RunMove, RunSnapshot, SessionFork};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
@@ -78,5 +82,7 @@ pub fn modules() -> Vec<Module> {
         cleanup::module(),
         collection::module(),
         withheld::module(),
+        pause::module(),
+        snapshot::module(),
     ]
 }

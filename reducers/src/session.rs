@@ -30,7 +30,7 @@ pub(crate) mod scope;
 
 pub(crate) use ancestors::{is_closing, wanted};
 pub use create::create_session;
-pub(crate) use create::make_child;
+pub(crate) use create::{NewSession, insert, make_child};
 use end::{CANCELLED, end};
 pub(crate) use end::{mark_cancelled, stopped};
 use rows::not_from;

@@ -89,6 +89,10 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "withhold_answer",
             json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
         ),
+        (
+            "record_pause",
+            json!({"id": "r1", "fencing_token": run, "stage": "after_agent", "reason": "forged"}),
+        ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
         (
@@ -168,6 +172,7 @@ fn non_holders_cannot_end_leases() {
                 "request_tool_call",
                 "reserve_usage",
                 "withhold_answer",
+                "record_pause",
                 "write_entries",
                 "delete_entries",
             ]

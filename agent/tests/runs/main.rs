@@ -11,6 +11,7 @@ mod killed;
 mod limits;
 mod lives;
 mod panics;
+mod pauses;
 mod plans;
 mod programs;
 mod recorded;

@@ -95,9 +95,9 @@ pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
-    Identity, LostLease, Reservation, Role, Run, RunBudget, RunEvent, RunEventKind, RunStatus,
-    Session, SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus,
-    WithheldAnswer,
+    Identity, LostLease, Pause, PauseStage, PauseStatus, Reservation, Role, Run, RunBudget,
+    RunEvent, RunEventKind, RunImport, RunSnapshot, RunStatus, Session, SessionFork, SessionStatus,
+    Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;
