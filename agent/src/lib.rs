@@ -40,6 +40,9 @@ mod driver;
 mod drivers;
 mod folder_check;
 mod folder_texts;
+mod golden;
+mod golden_diff;
+mod golden_run;
 mod guardrail;
 mod handoff;
 mod heartbeat;
@@ -83,6 +86,8 @@ pub use definition::{
     Subagent,
 };
 pub use definition_error::DefinitionError;
+pub use golden::{GoldenConversation, GoldenError, GoldenMessage, GoldenOutcome, GoldenRun};
+pub use golden_diff::{GoldenChange, GoldenChangeKind};
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use pause::{PausePoint, PauseRule};
 pub use project::{AgentProject, ProjectError};

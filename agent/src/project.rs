@@ -93,6 +93,25 @@ impl AgentProject {
         folder: &Path,
         environment: &Environment,
     ) -> Result<AgentProject, ProjectError> {
+        AgentProject::opened(folder, environment, true).await
+    }
+
+    /// As [`AgentProject::open_in`], without MCP servers: for tests, which start no process.
+    ///
+    /// # Errors
+    /// [`ProjectError`].
+    pub async fn open_offline(
+        folder: &Path,
+        environment: &Environment,
+    ) -> Result<AgentProject, ProjectError> {
+        AgentProject::opened(folder, environment, false).await
+    }
+
+    async fn opened(
+        folder: &Path,
+        environment: &Environment,
+        with_servers: bool,
+    ) -> Result<AgentProject, ProjectError> {
         let config = read(&folder.join("abide.yaml"))?;
         let variable = |name: &str| environment.value(name).map(str::to_owned);
         let surroundings = Surroundings { environment: &variable, folder };
@@ -105,7 +124,7 @@ impl AgentProject {
             tools.add(SubprocessTool::new(program, environment)?)?;
         }
         let mut servers = Vec::new();
-        for server in config.mcp_servers {
+        for server in config.mcp_servers.into_iter().filter(|_| with_servers) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
         let catalog = Catalog::new(folder, tools.clone());

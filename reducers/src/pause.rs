@@ -203,7 +203,9 @@ pub fn resume_run(
         lease::hide(ctx, &mut run.fencing_token)?;
         return Ok(ReducerResult::Fresh(run));
     }
-    run::go_on_after_pause(ctx, run).map(ReducerResult::Fresh)
+    let mut run = run::go_on_after_pause(ctx, run)?;
+    lease::hide(ctx, &mut run.fencing_token)?;
+    Ok(ReducerResult::Fresh(run))
 }
 
 /// A pause of a run without its status: what the former one knows of the last stage.

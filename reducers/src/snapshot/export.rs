@@ -16,12 +16,12 @@ use crate::access::policy::Policy;
 use crate::agent::AgentRevision;
 use crate::budget::RunBudget;
 use crate::cleanup::{self, Task};
+use crate::delegation;
 use crate::message::AgentState;
 use crate::run::{self, Run, RunStatus};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool::Tool;
 use crate::tool_call::{self, ToolCall, ToolCallStatus};
-use crate::delegation;
 
 /// Exports a run that waits, for `import_run` in another file: its conversation, the outcomes of its tool calls, and the
 /// delegated runs that it waits for. The run ends here as `aborted` with the code `moved`; the same call again returns

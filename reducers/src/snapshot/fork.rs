@@ -69,9 +69,10 @@ pub fn fork_session(
         counts: (0, 0),
         bytes: 0,
         open: Vec::new(),
+        tail: Vec::new(),
     };
     each_message(ctx, &origin, at, |ctx, entry| fork.add(ctx, &origin, entry))?;
-    fork.tell_results(ctx)?;
+    fork.finish(ctx)?;
     let (messages, calls) = fork.counts;
     if messages > 0 {
         session::to_status(ctx, fork.session, session::SessionStatus::Active, |_| {})?;
@@ -102,6 +103,16 @@ struct Fork {
     bytes: usize,
     /// The calls of the last answer that no message has the result of.
     open: Vec<JsonValue>,
+    /// The messages since the last answer with calls, which are not written yet.
+    tail: Vec<NewMessage>,
+}
+
+#[derive(Clone)]
+struct NewMessage {
+    role: String,
+    kind: String,
+    content: Option<String>,
+    data: Option<JsonValue>,
 }
 
 impl Fork {
@@ -112,6 +123,7 @@ impl Fork {
         entry: AgentState,
     ) -> Result<(), Abort> {
         let AgentState { role, kind, content, data, .. } = entry;
+        let entry_bytes = data.as_ref().map_or(0, |data| data.as_str().len());
         let mut data = data.map(|data| data.value());
         if let Some(data) = &data {
             for call_id in call_ids(data) {
@@ -120,31 +132,29 @@ impl Fork {
                 }
             }
             match data["calls"].as_array().filter(|_| role == "assistant") {
-                Some(calls) => self.open.clone_from(calls),
+                Some(calls) => {
+                    self.open.clone_from(calls);
+                    self.append_tail(ctx)?;
+                }
                 None => self.open.retain(|call| call["call_id"] != data["call_id"]),
             }
         }
         if let Some(data) = &mut data {
             self.ids.apply(data);
         }
-        self.append(ctx, role, kind, content, data)
+        let bytes = content.as_ref().map_or(0, String::len);
+        self.count(bytes + entry_bytes)?;
+        self.tail.push(NewMessage { role, kind, content, data });
+        Ok(())
     }
 
-    fn append(
-        &mut self,
-        ctx: &mut Context<'_>,
-        role: String,
-        kind: String,
-        content: Option<String>,
-        data: Option<JsonValue>,
-    ) -> Result<(), Abort> {
-        let data = data.map(Json::from);
-        self.count(
-            content.as_ref().map_or(0, String::len)
-                + data.as_ref().map_or(0, |data| data.as_str().len()),
-        )?;
-        message::append(ctx, &self.session, role, kind, content, data)?;
-        self.counts.0 += 1;
+    /// Writes the messages since the last answer with calls.
+    fn append_tail(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
+        for said in std::mem::take(&mut self.tail) {
+            let NewMessage { role, kind, content, data } = said;
+            message::append(ctx, &self.session, role, kind, content, data.map(Json::from))?;
+            self.counts.0 += 1;
+        }
         Ok(())
     }
 
@@ -185,8 +195,10 @@ impl Fork {
         Ok(())
     }
 
-    /// Adds the outcomes that the runtime had not written as messages at the event.
-    fn tell_results(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
+    /// Writes the rest, with the outcomes that the runtime had not written as messages at the event. The results of an
+    /// answer come before other messages.
+    fn finish(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
+        let mut missing = Vec::new();
         for asked in std::mem::take(&mut self.open) {
             let id = asked["call_id"].as_str().unwrap_or_default();
             let Some(call) = self.copied.get(id) else { continue };
@@ -195,9 +207,15 @@ impl Fork {
                 "provider_call_id": asked["provider_call_id"], "is_error": is_error,
                 "exit_code": i32::from(is_error)});
             let (role, kind) = ("tool".to_owned(), "message".to_owned());
-            self.append(ctx, role, kind, Some(text), Some(data))?;
+            missing.push(NewMessage { role, kind, content: Some(text), data: Some(data) });
         }
-        Ok(())
+        if !missing.is_empty() {
+            let is_first = |said: &NewMessage| said.role == "tool" || said.role == "assistant";
+            let tail = std::mem::take(&mut self.tail);
+            let (first, others): (Vec<_>, Vec<_>) = tail.into_iter().partition(is_first);
+            self.tail = [first, missing, others].concat();
+        }
+        self.append_tail(ctx)
     }
 
     fn count(&mut self, bytes: usize) -> Result<(), Refusal> {

@@ -111,6 +111,12 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?)
             refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?)
             refused bad_arguments: withhold_answer: there is no argument nonsense (hint: withhold_answer takes id, fencing_token, iteration, original)
+            refused bad_arguments: pause_run: there is no argument nonsense (hint: pause_run takes id, stage?, reason?)
+            refused bad_arguments: record_pause: there is no argument nonsense (hint: record_pause takes id, fencing_token, stage, reason?)
+            refused bad_arguments: resume_run: there is no argument nonsense (hint: resume_run takes id)
+            refused bad_arguments: export_run: there is no argument nonsense (hint: export_run takes id, copy?)
+            refused bad_arguments: import_run: there is no argument nonsense (hint: import_run takes snapshot, id?, session_id?, any_definition?)
+            refused bad_arguments: fork_session: there is no argument nonsense (hint: fork_session takes session_id, at?, id?, title?)
         "#]],
     );
 }
