@@ -37,8 +37,8 @@ const VERDICT: &str = "verdict";
 const TIME: Duration = Duration::from_secs(60);
 
 impl GoldenRun {
-    /// Repeats the run in a new file in an empty folder. `tools` are the current declarations; `catalog` returns the
-    /// definitions, with the tools that it is given. Nothing is sent over the network, and no tool of `tools` runs.
+    /// Repeats the run in an empty file. `tools` are the current declarations; `catalog` returns the definitions, with
+    /// the tools that it is given. Nothing is sent over the network, and no tool of `tools` runs. `folder` is empty.
     ///
     /// # Errors
     /// [`GoldenError`].
@@ -46,6 +46,7 @@ impl GoldenRun {
         &self,
         tools: &Tools,
         catalog: impl Fn(Tools) -> Catalog,
+        abide: &Abide,
         folder: &Path,
     ) -> Result<GoldenRun, GoldenError> {
         let ours = Tools::new();
@@ -64,7 +65,6 @@ impl GoldenRun {
             let why = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
             return Err(GoldenError::Malformed(format!("there is no agent {first}{why}")));
         }
-        let abide = Abide::open(folder.join("golden.db"))?;
         let none = |_: &str| None;
         let surroundings = Surroundings { environment: &none, folder };
         let wrong = |why: String| GoldenError::Malformed(why);
@@ -78,15 +78,14 @@ impl GoldenRun {
         let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
         runtime.register().await?;
         let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
-        Catalog::register(&abide, &offline).await?;
+        Catalog::register(abide, &offline).await?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let driving = tokio::spawn(async move { runtime.run(stopped).await });
-        let repeated = self.perform(&abide).await;
+        let repeated = self.perform(abide).await;
         stop.cancel();
-        // Its errors are those of the closed file.
+        // If the runtime failed, the run has not ended as recorded.
         drop(driving.await);
-        abide.close().await;
         repeated
     }
 

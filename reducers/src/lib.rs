@@ -22,6 +22,7 @@ pub mod snapshot;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
+pub mod usage;
 pub mod withheld;
 
 mod check;
@@ -84,5 +85,6 @@ pub fn modules() -> Vec<Module> {
         withheld::module(),
         pause::module(),
         snapshot::module(),
+        usage::module(),
     ]
 }

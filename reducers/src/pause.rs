@@ -208,6 +208,23 @@ pub fn resume_run(
     Ok(ReducerResult::Fresh(run))
 }
 
+/// Sets the place that an imported run has passed.
+pub(crate) fn restore(
+    ctx: &mut Context<'_>,
+    run: &Run,
+    stage: PauseStage,
+    iteration: i64,
+) -> Result<(), Abort> {
+    let pause = Pause {
+        status: PauseStatus::Resumed,
+        stage: Some(stage),
+        iteration: Some(iteration),
+        resumed_at: Some(ctx.now),
+        ..of_run(ctx, run, None)
+    };
+    ctx.without_policies(|ctx| put(ctx, pause, false)).map(drop)
+}
+
 /// A pause of a run without its status: what the former one knows of the last stage.
 fn of_run(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
     Pause {

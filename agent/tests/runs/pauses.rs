@@ -12,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::{FixtureOptions, RuntimeFixture, ledger, providers, scripted, tools};
 
 /// Pauses at every stage.
-const EVERYWHERE: &str = "pause: [{ at: before_guardrails }, { at: after_agent }, \
+pub(crate) const EVERYWHERE: &str = "pause: [{ at: before_guardrails }, { at: after_agent }, \
     { at: after_tools }, { at: after_loop }]\n";
 
 /// A run with all that a turn can have.
-struct Scenario {
-    name: &'static str,
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
     agents: &'static [(&'static str, &'static str)],
     scripts: &'static [(&'static str, &'static str)],
     /// How often it pauses, if it pauses at every stage.
     pauses: usize,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+pub(crate) const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "answers",
         agents: &[("clerk", "config: { provider: script }\n")],
@@ -118,7 +118,7 @@ const SCENARIOS: [Scenario; 6] = [
 ];
 
 impl Scenario {
-    async fn open(&self, more: &str) -> RuntimeFixture {
+    pub(crate) async fn open(&self, more: &str) -> RuntimeFixture {
         let options = FixtureOptions::of("", "answers: []");
         for (name, text) in self.agents {
             options.define(&format!("{name}.yaml"), &format!("name: {name}\n{text}{more}"));
@@ -130,7 +130,7 @@ impl Scenario {
 }
 
 /// Approves every call and resumes every paused run, until the run has ended. Returns the number of pauses.
-async fn attend(abide: &Abide, run_id: &str) -> usize {
+pub(crate) async fn attend(abide: &Abide, run_id: &str) -> usize {
     let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
     let mut paused = abide.subscribe(sql).await.expect("the subscription starts");
     let sql = "SELECT id FROM approvals WHERE status = 'pending'";
@@ -167,7 +167,7 @@ async fn attend(abide: &Abide, run_id: &str) -> usize {
 }
 
 /// The rows that a run leaves, without times and numbers of events.
-async fn rows(abide: &Abide) -> Vec<String> {
+pub(crate) async fn rows(abide: &Abide) -> Vec<String> {
     let all = [
         "SELECT session_id, role, kind, content, data FROM agent_state ORDER BY session_id, id",
         "SELECT call_id, session_id, tool_name, tool_version, arguments, status, result, error \
@@ -209,7 +209,7 @@ async fn resuming_at_every_stage_equals_never_having_paused() {
 }
 
 /// Removes the time of a handoff from a row.
-fn strip_time(row: &mut String) {
+pub(crate) fn strip_time(row: &mut String) {
     let Some(at) = row.find("\\\"at\\\":") else { return };
     let end = row[at + 7..].find(|c: char| !c.is_ascii_digit()).unwrap_or_default();
     row.replace_range(at..at + 7 + end, "");

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use abide_agent::{AgentProject, Catalog, GoldenChange, GoldenError, GoldenRun};
+use abide_client::Abide;
 use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
@@ -104,7 +105,10 @@ async fn repeat(
     let golden = GoldenRun::from_file(path)?;
     let place = tempfile::tempdir().map_err(|why| GoldenError::Malformed(why.to_string()))?;
     let catalog = |tools| Catalog::new(folder, tools);
-    let now = golden.repeat(&project.tools, catalog, place.path()).await?;
+    let abide = Abide::open(place.path().join("golden.db"))?;
+    let repeated = golden.repeat(&project.tools, catalog, &abide, place.path()).await;
+    abide.close().await;
+    let now = repeated?;
     Ok((golden.changes(&now), now))
 }
 

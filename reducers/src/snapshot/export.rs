@@ -18,6 +18,7 @@ use crate::budget::RunBudget;
 use crate::cleanup::{self, Task};
 use crate::delegation;
 use crate::message::AgentState;
+use crate::pause::Pause;
 use crate::run::{self, Run, RunStatus};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool::Tool;
@@ -188,7 +189,10 @@ impl Export {
             self.add_call(ctx, call, status, &mut calls)?;
         }
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
-        self.runs.push(of_run(run, session, budget, messages, calls));
+        let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
+        let told = of_run(run, session, budget, (messages, calls));
+        let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
+        self.runs.push(SnapshotRun { stage, stage_iteration, ..told });
         Ok(())
     }
 
@@ -317,8 +321,7 @@ fn of_run(
     run: Run,
     session: Session,
     budget: Option<RunBudget>,
-    messages: Vec<SnapshotMessage>,
-    calls: Vec<SnapshotCall>,
+    (messages, calls): (Vec<SnapshotMessage>, Vec<SnapshotCall>),
 ) -> SnapshotRun {
     let object = |json: Json| match json.value() {
         JsonValue::Object(object) => object,
@@ -346,6 +349,8 @@ fn of_run(
         budget_cost_micros: budget.as_ref().map_or(own_cost, |budget| budget.cost_micros),
         deadline_at: run.deadline_at,
         began_at: run.created_at,
+        stage: None,
+        stage_iteration: None,
         messages,
         calls,
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
 
 use crate::check;
+use crate::pause::PauseStage;
 use crate::tool_call::ToolCallStatus;
 
 /// The value of `format`.
@@ -99,6 +100,12 @@ pub struct SnapshotRun {
     pub deadline_at: Option<Micros>,
     /// When it began.
     pub began_at: Micros,
+    /// The stage of its last pause, which it has passed when it continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<PauseStage>,
+    /// How many answers it had then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_iteration: Option<i64>,
     /// The messages of its session, in order.
     pub messages: Vec<SnapshotMessage>,
     /// The tool calls that its messages name and that have an outcome or started a run, in order.
@@ -234,6 +241,7 @@ impl SnapshotRun {
             ("iterations", Some(self.iterations)),
             ("tool_calls", Some(self.tool_calls)),
             ("usage_missing", Some(self.usage_missing)),
+            ("stage_iteration", self.stage_iteration),
         ] {
             check::within(name, number, &counts)?;
         }

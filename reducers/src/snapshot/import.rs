@@ -20,7 +20,7 @@ use crate::run::{self, Run, RunEventKind, RunStatus};
 use crate::session::{self, NewSession, Session, SessionStatus};
 use crate::tool::Tool;
 use crate::tool_call::ToolCall;
-use crate::{agent, budget, check, delegation, lease, message, waiting};
+use crate::{agent, budget, check, delegation, lease, message, pause, waiting};
 
 /// Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents
 /// of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with
@@ -259,6 +259,10 @@ impl Import<'_> {
             self.add_call(ctx, &session, call, &ids)?;
         }
         let run = self.add_run(ctx, told, id, &session, parent)?;
+        if let (Some(stage), Some(iteration)) = (told.stage, told.stage_iteration) {
+            // A forged place must not skip the pauses of later answers.
+            pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
+        }
         budget::restore(ctx, &run, told.budget_tokens, told.budget_cost_micros)?;
         self.runs.insert(told.id.clone(), (run.clone(), ids));
         Ok(run)
