@@ -331,10 +331,8 @@ async fn conversation(
 /// The tools of the session's calls, without those that stand for agents.
 async fn tools_of(abide: &Abide, run: &Run) -> Result<Vec<GoldenTool>, GoldenError> {
     let sql = "SELECT * FROM tools WHERE name IN \
-               (SELECT tool_name FROM tool_calls WHERE session_id = :sid \
-                EXCEPT SELECT c.tool_name FROM tool_calls AS c WHERE c.session_id = :sid \
-                AND (EXISTS (SELECT 1 FROM delegations AS d WHERE d.call_id = c.call_id) \
-                     OR c.result ->> '$.content.handoff' IS NOT NULL)) ORDER BY name";
+               (SELECT tool_name FROM tool_calls WHERE session_id = :sid) \
+               AND (annotations IS NULL OR annotations ->> '$.agent' IS NULL) ORDER BY name";
     let tools: Vec<abide_client::Tool> =
         abide.sql(sql).param("sid", &run.session_id).fetch().await?;
     let golden = tools.into_iter().map(|tool| GoldenTool {

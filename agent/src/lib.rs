@@ -18,7 +18,8 @@
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
-//! `budget` reservations, `pause` stages at which a run waits, `structured` answers · `program` foreign agents, `program_output` their output,
+//! `budget` reservations, `pause` stages at which a run waits, `golden` recordings, `golden_run` their repetition, `golden_diff` its
+//! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
@@ -70,6 +71,10 @@ mod stopped;
 mod structured;
 mod submitted;
 mod tool_calls;
+mod trace;
+mod trace_names;
+mod trace_sink;
+mod tracer;
 mod transcript;
 mod trusted_programs;
 mod verdict;
@@ -94,3 +99,5 @@ pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;
 pub use settings::Settings;
+pub use trace_sink::{TraceConfig, TraceSink};
+pub use tracer::Tracer;

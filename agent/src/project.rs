@@ -11,19 +11,22 @@ use serde::Deserialize;
 
 use crate::catalog::Catalog;
 use crate::definition_error::{misspelled, plain};
+use crate::trace_sink::TraceConfig;
+use crate::tracer::Tracer;
 
 /// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(
     default,
     deny_unknown_fields,
-    expecting = "a configuration: a map with models, http_tools, programs and mcp_servers"
+    expecting = "a configuration: a map with models, http_tools, programs, mcp_servers and traces"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     mcp_servers: Vec<McpServerConfig>,
+    traces: TraceConfig,
 }
 
 /// Models, tools and definitions, ready for use.
@@ -36,6 +39,8 @@ pub struct AgentProject {
     pub catalog: Catalog,
     /// MCP servers. Dropping one removes its tools.
     pub servers: Vec<McpServer>,
+    /// Sends traces, if `abide.yaml` has sinks.
+    pub tracer: Option<Tracer>,
 }
 
 /// Why a folder cannot be used.
@@ -59,6 +64,9 @@ pub enum ProjectError {
     /// A tool has a duplicate or an empty name.
     #[error(transparent)]
     Tools(#[from] ToolsError),
+    /// A sink of traces cannot be used.
+    #[error("{0}")]
+    Traces(String),
     /// A required MCP server cannot be reached.
     #[error(transparent)]
     Mcp(#[from] McpError),
@@ -110,7 +118,7 @@ impl AgentProject {
     async fn opened(
         folder: &Path,
         environment: &Environment,
-        with_servers: bool,
+        is_online: bool,
     ) -> Result<AgentProject, ProjectError> {
         let config = read(&folder.join("abide.yaml"))?;
         let variable = |name: &str| environment.value(name).map(str::to_owned);
@@ -124,11 +132,17 @@ impl AgentProject {
             tools.add(SubprocessTool::new(program, environment)?)?;
         }
         let mut servers = Vec::new();
-        for server in config.mcp_servers.into_iter().filter(|_| with_servers) {
+        for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
         let catalog = Catalog::new(folder, tools.clone());
-        Ok(AgentProject { models, tools, catalog, servers })
+        let tracer = match is_online {
+            true => {
+                Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
+            }
+            false => None,
+        };
+        Ok(AgentProject { models, tools, catalog, servers, tracer })
     }
 }
 

@@ -36,7 +36,8 @@ pub(crate) async fn spans(abide: &Abide, run_id: &str, log_data: bool) -> Result
     let began: Vec<(i64,)> = abide.sql(sql).param("id", &root_id).fetch().await?;
     let began = began.first().map_or(run.created_at.0, |(at,)| *at);
     // Two files can have runs with the same id.
-    let trace_id = format!("{:016x}{:016x}", hash(1, &[&root_id, &began.to_string()]), hash(2, &[&root_id]));
+    let trace_id =
+        format!("{:016x}{:016x}", hash(1, &[&root_id, &began.to_string()]), hash(2, &[&root_id]));
     let trace = Trace { trace_id, log_data };
     let mut spans = vec![trace.run(abide, &run, call_id).await?];
     spans.extend(trace.model_calls(abide, &run).await?);
@@ -171,11 +172,7 @@ impl Trace {
             until: call.updated_at.0,
             attributes,
             error: failed.then(|| call.status.as_str().to_owned()),
-            ..self.span(
-                names::EXECUTE_TOOL,
-                &call.call_id,
-                Some((names::INVOKE_AGENT, &run.id)),
-            )
+            ..self.span(names::EXECUTE_TOOL, &call.call_id, Some((names::INVOKE_AGENT, &run.id)))
         }
     }
 }

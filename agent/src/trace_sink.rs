@@ -90,8 +90,8 @@ impl TraceSink {
             headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         for (name, variable) in headers_env {
             let value = environment.value(variable);
-            let value =
-                value.ok_or_else(|| format!("traces: there is no environment variable {variable}"))?;
+            let value = value
+                .ok_or_else(|| format!("traces: there is no environment variable {variable}"))?;
             all.push((name.clone(), value.to_owned()));
         }
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -91,6 +91,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         PauseRun,
         RecordPause,
         RecordRun,
+        RecordTrace,
         RegisterAgent,
         RegisterTool,
         RejectHandoff,

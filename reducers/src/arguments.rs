@@ -35,4 +35,5 @@ pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};
 pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToolCall};
 pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
 pub use crate::tool_call::request::RequestToolCall;
+pub use crate::trace::RecordTrace;
 pub use crate::withheld::WithholdAnswer;

@@ -22,6 +22,7 @@ pub mod snapshot;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
+pub mod trace;
 pub mod usage;
 pub mod withheld;
 
@@ -56,6 +57,7 @@ pub use snapshot::{RunImport, RunMove, RunSnapshot, SessionFork};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
+pub use trace::{RunTrace, TraceStatus};
 pub use waiting::WaitingEntry;
 pub use withheld::WithheldAnswer;
 
@@ -86,5 +88,6 @@ pub fn modules() -> Vec<Module> {
         pause::module(),
         snapshot::module(),
         usage::module(),
+        trace::module(),
     ]
 }

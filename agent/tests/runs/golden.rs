@@ -60,21 +60,27 @@ async fn the_same_definitions_change_nothing() {
 #[tokio::test]
 async fn a_blocked_tool_changes_the_result() {
     let definition = "tools: [look, pay]\nblocked_tools: [pay]\n";
-    check(definition, expect![[r#"
+    check(
+        definition,
+        expect![[r#"
         tool_result result of pay (2.1)
           - pay A is done
           + error: calls of pay are blocked for this agent: continue without it
         approval call of pay (2.1)
           - needs an approval: approved
           + needs no approval
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn another_prompt_is_a_note_and_a_guardrail_replaces_an_answer() {
     let definition = "tools: [look, pay]\nsystem_prompt: Be kind.\nmiddleware:\n\
         - { name: guardrail, at: response, deny: paid, message: I cannot say. }\n";
-    check(definition, expect![[r#"
+    check(
+        definition,
+        expect![[r#"
         instructions instructions
           + Be kind.
         approval call of pay (2.1)
@@ -86,19 +92,25 @@ async fn another_prompt_is_a_note_and_a_guardrail_replaces_an_answer() {
         outcome outcome
           - done: Order A is paid.
           + done: I cannot say.
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_limit_ends_the_run_earlier() {
-    check("tools: [look, pay]\nlimits: { tool_calls: 1 }\n", expect![[r#"
+    check(
+        "tools: [look, pay]\nlimits: { tool_calls: 1 }\n",
+        expect![[r#"
         tool_result result of pay (2.1)
           - pay A is done
           + error: This call was skipped: the run has reached its tool call limit.
         approval call of pay (2.1)
           - needs an approval: approved
           + needs no approval
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 /// Each kind of run is repeated without a change, and its recording survives its text form.

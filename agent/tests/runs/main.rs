@@ -23,4 +23,5 @@ mod rows;
 mod shapes;
 mod stops;
 mod tenants;
+mod traces;
 mod withheld;

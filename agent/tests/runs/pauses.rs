@@ -66,7 +66,7 @@ pub(crate) const SCENARIOS: [Scenario; 6] = [
         scripts: &[(
             "script",
             "answers: [{ calls: [{ name: manage_todo_list, arguments: { operation: write, \
-             items: [{ id: 1, title: Look, status: in-progress }] } }] }, { text: the secret }]",
+             todos: [{ id: 1, title: Look, status: in-progress }] } }] }, { text: the secret }]",
         )],
         pauses: 6,
     },

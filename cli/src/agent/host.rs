@@ -105,12 +105,16 @@ impl AgentHost {
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers } = project;
+        let AgentProject { models, tools, catalog, servers, tracer } = project;
         let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
+        let runtime = match tracer {
+            Some(tracer) => runtime.traces(tracer),
+            None => runtime,
+        };
         runtime.register().await?;
         for problem in &loaded.errors {
             tracing::warn!("{problem}");
@@ -134,7 +138,7 @@ impl AgentHost {
 
 impl LoadedProject {
     async fn of(project: &AgentProject, options: &Options) -> LoadedProject {
-        let AgentProject { models, tools, catalog, servers } = project;
+        let AgentProject { models, tools, catalog, servers, .. } = project;
         let mut mcp_servers = Vec::new();
         for server in servers {
             mcp_servers.push(match server.status().await {

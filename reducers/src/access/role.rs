@@ -70,6 +70,7 @@ pub const BUILT_IN: [(&str, &[&str]); 6] = [
             "record_pause",
             "resume_run",
             "fork_session",
+            "record_trace",
         ],
     ),
     (

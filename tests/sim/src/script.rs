@@ -249,6 +249,8 @@ impl ScriptRun<'_> {
         let import = json!({"snapshot": copy, "id": "run3", "session_id": "s5"});
         self.call("app", "import_run", import)?;
         self.call("app", "abort_run", json!({"id": "run3"}))?;
+        let trace = json!({"id": "run3", "trace_id": "t", "spans": 1, "status": "complete"});
+        self.call("agent", "record_trace", trace)?;
         self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
         self.call("app", "resume_run", json!({"id": "run1"}))?;
         let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
