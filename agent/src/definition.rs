@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::agent_tool::{AgentTool, AsHandoff, AsTool, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::{Guardrail, GuardrailFunctions};
-use crate::pause::PauseRule;
+use crate::pause_rule::PauseRule;
 use crate::{folder_texts, plan};
 
 /// An agent. Every field except the name is optional.

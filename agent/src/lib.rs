@@ -18,7 +18,7 @@
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
-//! `budget` reservations, `pause` stages at which a run waits, `golden` recordings, `golden_run` their repetition, `golden_diff` its
+//! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `golden` recordings, `golden_run` their repetition, `golden_diff` its
 //! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
@@ -53,6 +53,7 @@ mod model_choice;
 mod native;
 mod next_step;
 mod pause;
+mod pause_rule;
 mod plan;
 mod program;
 mod program_approvals;
@@ -94,7 +95,7 @@ pub use definition_error::DefinitionError;
 pub use golden::{GoldenConversation, GoldenError, GoldenMessage, GoldenOutcome, GoldenRun};
 pub use golden_diff::{GoldenChange, GoldenChangeKind};
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
-pub use pause::{PausePoint, PauseRule};
+pub use pause_rule::{PausePoint, PauseRule};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

@@ -18,7 +18,7 @@ use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::drivers::Drivers;
-use crate::pause::{PauseCallback, PausePoint};
+use crate::pause_rule::{PauseCallback, PausePoint};
 use crate::run_lease::RunLease;
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;

@@ -9,7 +9,7 @@ use abide_tools::{Environment, Tools};
 use serde_json::Value;
 
 use crate::guardrail::GuardrailFunctions;
-use crate::pause::PauseCallback;
+use crate::pause_rule::PauseCallback;
 use crate::run_lease::RunLease;
 use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;

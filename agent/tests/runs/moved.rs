@@ -38,13 +38,15 @@ async fn until_paused(abide: &Abide, run_id: &str) -> bool {
     }
 }
 
-/// What a conversation and the calls of its run are, without what belongs to a file.
+/// The conversation and the calls of the run, without what belongs to a file. The sessions of delegated runs that have
+/// ended stay where they ended.
 async fn told(abide: &Abide) -> Vec<String> {
     let mut told = Vec::new();
     for sql in [
-        "SELECT session_id, role, kind, content, data FROM agent_state ORDER BY session_id, id",
+        "SELECT session_id, role, kind, content, data FROM agent_state \
+         WHERE session_id IN ('s1', 'r1') ORDER BY id",
         "SELECT call_id, session_id, tool_name, arguments, status, result, error FROM tool_calls \
-         ORDER BY call_id",
+         WHERE session_id IN ('s1', 'r1') ORDER BY call_id",
         "SELECT id, session_id, agent, status, iterations, tool_calls, input_tokens, \
          output_tokens, usage_missing, output, error_code FROM runs WHERE parent_id IS NULL",
     ] {

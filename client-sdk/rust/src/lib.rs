@@ -96,8 +96,9 @@ pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
     Identity, LostLease, Pause, PauseStage, PauseStatus, Reservation, Role, Run, RunBudget,
-    RunEvent, RunEventKind, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionStatus,
-    Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, TraceStatus, WithheldAnswer,
+    RunEvent, RunEventKind, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork,
+    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, TraceStatus,
+    WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

@@ -29,13 +29,7 @@ pub fn fork_session(
     /// The title of the new session; that of the other one if omitted.
     title: Option<String>,
 ) -> Result<SessionFork, Abort> {
-    let newest = ctx.seq.0 - 1;
-    let at = at.unwrap_or(newest);
-    if !(1..=newest).contains(&at) {
-        let detail = format!("at is {at}, not between 1 and {newest}, the newest event");
-        let hint = "at is a seq of the log:  abide events --session SESSION  lists them";
-        return Err(Refusal::new(Code::BadArguments, detail).hint(hint).into());
-    }
+    let at = checked(ctx, at)?;
     let origin = session::find(ctx, &session_id)?;
     let id = match id {
         Some(id) => id,
@@ -88,6 +82,18 @@ pub fn fork_session(
         created_at: ctx.now,
         seq: ctx.seq,
     })
+}
+
+/// The event that the history ends with.
+fn checked(ctx: &Context<'_>, at: Option<i64>) -> Result<i64, Refusal> {
+    let newest = ctx.seq.0 - 1;
+    let at = at.unwrap_or(newest);
+    if (1..=newest).contains(&at) {
+        return Ok(at);
+    }
+    let detail = format!("at is {at}, not between 1 and {newest}, the newest event");
+    let hint = "at is a seq of the log:  abide events --session SESSION  lists them";
+    Err(Refusal::new(Code::BadArguments, detail).hint(hint))
 }
 
 /// A fork in progress.

@@ -2,7 +2,7 @@
 //!
 //! - It creates a session and a run of the importing caller, within its scope, with new or free ids. Ids inside the
 //!   snapshot are replaced by ids below the new run; they refer to nothing else.
-//! - Calls with an outcome are stored as told by the importing caller (`settled_by`), with the snapshot as evidence.
+//! - Calls with an outcome are stored as reported by the importing caller (`settled_by`), with the snapshot as evidence.
 //!   Calls without one are not stored: the driver requests them, with the approvals that this file demands.
 //! - The definitions and the tools are those of this file.
 

@@ -344,7 +344,8 @@ async fn a_run_is_paused_resumed_and_moved() {
     let forked = server.post(&format!("/v1/sessions/{session}/fork"), r#"{"id": "f1"}"#).await;
     assert_eq!((forked.status, &forked.json()["fork"]["messages"]), (201, &json!(1)));
     let resumed = server.post("/v1/runs/r1/resume", "").await.json();
-    assert_eq!((&resumed["run"]["status"], &resumed["run"]["turn"]), (&json!("running"), &json!(2)));
+    let (status, turn) = (&resumed["run"]["status"], &resumed["run"]["turn"]);
+    assert_eq!((status, turn), (&json!("running"), &json!(2)));
 }
 
 #[tokio::test]

@@ -184,50 +184,52 @@ fn only_a_run_that_waits_is_exported() {
     );
 }
 
+/// Snapshots with one forged part each.
+fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
+    let forge = |at: &str, value: JsonValue| {
+        let mut forged = good.clone();
+        *forged.pointer_mut(at).unwrap_or_else(|| panic!("there is no {at}")) = value;
+        forged
+    };
+    let child = {
+        let mut forged = good.clone();
+        let mut child = forged["runs"][0].clone();
+        child["parent_id"] = json!("r1");
+        child["id"] = json!("someone-elses");
+        forged["runs"].as_array_mut().unwrap().push(child);
+        forged
+    };
+    let many: JsonValue =
+        (0..20).map(|n| (format!("k{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    vec![
+        ("format", forge("/format", json!("tar"))),
+        ("version", forge("/version", json!(2))),
+        ("no runs", forge("/runs", json!([]))),
+        ("negative iterations", forge("/runs/0/iterations", json!(-5))),
+        ("negative tokens", forge("/runs/0/input_tokens", json!(-1000))),
+        ("negative budget", forge("/runs/0/budget_tokens", json!(-1000))),
+        ("future", forge("/runs/0/began_at", json!(1i64 << 60))),
+        ("derived id", forge("/runs/0/id", json!("other~1.1"))),
+        ("empty id", forge("/runs/0/id", json!(""))),
+        ("status", forge("/runs/0/calls/0/status", json!("claimed"))),
+        ("status pending", forge("/runs/0/calls/0/status", json!("pending"))),
+        ("result", forge("/runs/0/calls/0/status", json!("failed"))),
+        ("tool", forge("/runs/0/calls/0/tool_name", json!("rm"))),
+        ("tools", forge("/tools", json!(["pay", "rm"]))),
+        ("agent", forge("/runs/0/agent", json!("boss"))),
+        ("agents", forge("/agents", json!([]))),
+        ("definition", forge("/agents/0/definition", json!({"tools": ["*"]}))),
+        ("role", forge("/runs/0/messages/0/role", json!("a\nb"))),
+        ("scope", forge("/runs/0/scope", many)),
+        ("child", child),
+    ]
+}
+
 /// A forged snapshot is refused as a whole, and nothing is written.
 #[test]
 fn a_forged_snapshot_writes_nothing() {
     run(async {
-        let good = snapshot().await;
-        let forge = |at: &str, value: JsonValue| {
-            let mut forged = good.clone();
-            *forged.pointer_mut(at).unwrap_or_else(|| panic!("there is no {at}")) = value;
-            forged
-        };
-        let child = {
-            let mut forged = good.clone();
-            let mut child = forged["runs"][0].clone();
-            child["parent_id"] = json!("r1");
-            child["id"] = json!("someone-elses");
-            forged["runs"].as_array_mut().unwrap().push(child);
-            forged
-        };
-        let many: JsonValue = (0..20)
-            .map(|n| (format!("k{n}"), json!("v")))
-            .collect::<serde_json::Map<_, _>>()
-            .into();
-        let forgeries = [
-            ("format", forge("/format", json!("tar"))),
-            ("version", forge("/version", json!(2))),
-            ("no runs", forge("/runs", json!([]))),
-            ("negative iterations", forge("/runs/0/iterations", json!(-5))),
-            ("negative tokens", forge("/runs/0/input_tokens", json!(-1000))),
-            ("negative budget", forge("/runs/0/budget_tokens", json!(-1000))),
-            ("future", forge("/runs/0/began_at", json!(1i64 << 60))),
-            ("derived id", forge("/runs/0/id", json!("other~1.1"))),
-            ("empty id", forge("/runs/0/id", json!(""))),
-            ("status", forge("/runs/0/calls/0/status", json!("claimed"))),
-            ("status pending", forge("/runs/0/calls/0/status", json!("pending"))),
-            ("result", forge("/runs/0/calls/0/status", json!("failed"))),
-            ("tool", forge("/runs/0/calls/0/tool_name", json!("rm"))),
-            ("tools", forge("/tools", json!(["pay", "rm"]))),
-            ("agent", forge("/runs/0/agent", json!("boss"))),
-            ("agents", forge("/agents", json!([]))),
-            ("definition", forge("/agents/0/definition", json!({"tools": ["*"]}))),
-            ("role", forge("/runs/0/messages/0/role", json!("a\nb"))),
-            ("scope", forge("/runs/0/scope", many)),
-            ("child", child),
-        ];
+        let forgeries = forgeries(&snapshot().await);
         let target = file().await;
         let before = target.state(None).await;
         let mut told = String::new();
