@@ -301,15 +301,20 @@ async fn conversation(
     let input = entries[..first].iter().rposition(|entry| entry.role == "user");
     let answers = entries.iter().filter(|entry| is_own(entry)).count();
     let mut usages = match usages.len() == answers {
-        true => usages.into_iter(),
-        // A guardrail's model has reported usage, too.
-        false => Vec::new().into_iter(),
-    };
+        true => usages.iter().map(|(usage,)| usage_of(&usage.value())).collect::<Vec<_>>(),
+        // The events are not only those of the answers, or not all of them: an imported run has those since its
+        // import. The first answer gets the sum.
+        false => vec![GoldenUsage {
+            input_tokens: u64::try_from(run.input_tokens).ok(),
+            output_tokens: u64::try_from(run.output_tokens).ok(),
+        }],
+    }
+    .into_iter();
     let mut messages = Vec::new();
     for entry in &entries {
         let mut message = message_of(entry, &run.id, &calls, &approvals);
         if is_own(entry) {
-            message.usage = usages.next().map(|(usage,)| usage_of(&usage.value()));
+            message.usage = usages.next();
         }
         messages.push(message);
     }

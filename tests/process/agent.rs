@@ -599,7 +599,11 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     fs::write(agent_folder.path("project/agents/clerk.yaml"), clerk).unwrap();
     let waits = agent_folder.clerk(&["--yes"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
-    expect![[r#""#]].assert_eq(&waits.stderr);
+    expect![[r#"
+        waits: run order-7 is paused at after_agent   [waits]
+          hint: abide agent resume --db agents.db order-7
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
 
     let plain = |args: &[&str]| {
         let mut command = abide();
@@ -616,7 +620,11 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     let import = ["--db", "other.db", "agent", "import", "order-7.json"];
     let waits = agent_folder.run(&import);
     assert_eq!(waits.code, Some(5), "the payment needs the approval of this file: {waits:?}");
-    expect![[r#""#]].assert_eq(&waits.stderr);
+    expect![[r#"
+        waits: awaiting_approval refund {"order":"A-7"}   [waits]
+          hint: abide call --db other.db decide_approval call_id=order-7~2.1 decision=approve
+          then: abide agent import --db other.db --agents project order-7.json
+    "#]].assert_eq(&waits.stderr);
     let done = agent_folder.run(&[&import[..], &["--yes"]].concat()).good();
     assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"], "nothing has run twice");
@@ -630,7 +638,16 @@ fn a_run_is_paused_moved_recorded_and_tested() {
     fs::write(agent_folder.path("project/agents/clerk.yaml"), blocked).unwrap();
     let tested = agent_folder.run(&["agent", "test", "tests"]);
     assert_eq!(tested.code, Some(1), "{tested:?}");
-    expect![[r#""#]].assert_eq(&tested.stdout);
+    expect![[r#"
+        changed   refund
+          result of refund (2.1)
+            - done
+            + error: calls of refund are blocked for this agent: continue without it
+          call of refund (2.1)
+            - needs an approval: approved
+            + needs no approval
+        1 recording: 0 same, 1 changed, 0 failed
+    "#]].assert_eq(&tested.stdout);
     agent_folder.run(&["agent", "test", "tests", "--accept"]).good();
     agent_folder.run(&["agent", "test", "tests"]).good();
     let none = agent_folder.run(&["agent", "test", "tests", "--only", "nothing"]);

@@ -3,7 +3,7 @@
 use abide_schema::{Json, Micros, Seq, table};
 
 /// A run that was exported and continues elsewhere. It has ended here, with the code `moved`.
-#[table(name = "run_moves", without_rowid, index(session_id))]
+#[table(name = "run_moves", index(session_id))]
 pub struct RunMove {
     /// The run.
     #[column(key, references = "runs(id)")]

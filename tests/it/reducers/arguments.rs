@@ -117,6 +117,7 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: export_run: there is no argument nonsense (hint: export_run takes id, copy?)
             refused bad_arguments: import_run: there is no argument nonsense (hint: import_run takes snapshot, id?, session_id?, any_definition?)
             refused bad_arguments: fork_session: there is no argument nonsense (hint: fork_session takes session_id, at?, id?, title?)
+            refused bad_arguments: record_trace: there is no argument nonsense (hint: record_trace takes id, trace_id, spans, status, error?)
         "#]],
     );
 }
