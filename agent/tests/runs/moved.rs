@@ -48,7 +48,7 @@ async fn told(abide: &Abide) -> Vec<String> {
         "SELECT call_id, session_id, tool_name, arguments, status, result, error FROM tool_calls \
          WHERE session_id IN ('s1', 'r1') ORDER BY call_id",
         "SELECT id, session_id, agent, status, iterations, tool_calls, input_tokens, \
-         output_tokens, usage_missing, output, error_code FROM runs WHERE parent_id IS NULL",
+         output_tokens, usage_missing, output ->> '$.content', error_code FROM runs WHERE parent_id IS NULL",
     ] {
         let found = abide.sql(sql).rows().await.expect("the query succeeds");
         told.extend(found.rows.iter().map(|row| format!("{row:?}")));
