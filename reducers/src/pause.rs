@@ -181,7 +181,8 @@ pub fn resume_run(
     let is_paused = run.status == RunStatus::Waiting && run.reason.as_deref() == Some(PAUSED);
     let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
     let pends = before.as_ref().is_some_and(|it| it.status == PauseStatus::Requested);
-    if !is_paused && !(pends && !run.status.is_terminal()) {
+    let is_withdrawn = pends && !run.status.is_terminal();
+    if !is_paused && !is_withdrawn {
         lease::hide(ctx, &mut run.fencing_token)?;
         let resumed = before.filter(|it| it.status == PauseStatus::Resumed);
         if let Some(resumed) = resumed.filter(|_| run.status == RunStatus::Running) {

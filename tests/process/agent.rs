@@ -624,7 +624,8 @@ fn a_run_is_paused_moved_recorded_and_tested() {
         waits: awaiting_approval refund {"order":"A-7"}   [waits]
           hint: abide call --db other.db decide_approval call_id=order-7~2.1 decision=approve
           then: abide agent import --db other.db --agents project order-7.json
-    "#]].assert_eq(&waits.stderr);
+    "#]]
+    .assert_eq(&waits.stderr);
     let done = agent_folder.run(&[&import[..], &["--yes"]].concat()).good();
     assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"], "nothing has run twice");
@@ -647,7 +648,8 @@ fn a_run_is_paused_moved_recorded_and_tested() {
             - needs an approval: approved
             + needs no approval
         1 recording: 0 same, 1 changed, 0 failed
-    "#]].assert_eq(&tested.stdout);
+    "#]]
+    .assert_eq(&tested.stdout);
     agent_folder.run(&["agent", "test", "tests", "--accept"]).good();
     agent_folder.run(&["agent", "test", "tests"]).good();
     let none = agent_folder.run(&["agent", "test", "tests", "--only", "nothing"]);

@@ -199,7 +199,7 @@ async fn resuming_at_every_stage_equals_never_having_paused() {
             assert_eq!(attend(&fixture.abide, "r1").await, pauses, "{name}");
             let mut found = rows(&fixture.abide).await;
             // Revisions are numbers of the file, and a handoff entry has a time.
-            found.iter_mut().for_each(|row| strip_time(row));
+            found.iter_mut().for_each(strip_time);
             ends.push((found, fixture.ledger()));
             fixture.close().await;
         }

@@ -210,7 +210,7 @@ impl Export {
         if let Some(data) = &data {
             named.add(data);
             if let Some((agent, revision)) = handoffs(data) {
-                self.add_agent(ctx, &agent.to_owned(), revision)?;
+                self.add_agent(ctx, agent, revision)?;
             }
         }
         messages.push(SnapshotMessage { role, kind, content, data });
@@ -229,7 +229,7 @@ impl Export {
         let result = call.result.map(|result| result.value());
         let content = result.as_ref().map(|result| &result["content"]);
         if let Some((agent, revision)) = content.and_then(handoffs) {
-            self.add_agent(ctx, &agent.to_owned(), revision)?;
+            self.add_agent(ctx, agent, revision)?;
         }
         calls.push(SnapshotCall {
             call_id: call.call_id,

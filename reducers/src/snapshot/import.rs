@@ -51,10 +51,9 @@ pub fn import_run(
     };
     check::name("id", &id)?;
     check::name("session_id", &session_id)?;
-    if let Some(before) = imported(ctx, &snapshot.id)? {
-        if !snapshot.is_copy || before.id == id {
-            return again(ctx, before, &id);
-        }
+    let before = imported(ctx, &snapshot.id)?;
+    if let Some(before) = before.filter(|before| !snapshot.is_copy || before.id == id) {
+        return again(ctx, before, &id);
     }
     check_free(ctx, &id, &session_id)?;
     check_tools(ctx, &snapshot)?;
