@@ -36,14 +36,41 @@ pub struct AsHandoff {
 }
 
 /// Names that belong to the runtime.
-pub(crate) const RESERVED: [&str; 5] =
-    [TASK, "manage_todo_list", "program_call", HAND_BACK, RESPONSE];
+pub(crate) const RESERVED: [&str; 9] = [
+    TASK,
+    MANAGE_TODO_LIST,
+    GET_TOOL_RESPONSE,
+    "program_call",
+    HAND_BACK,
+    RESPONSE,
+    SAVE_MEMORY,
+    SEARCH_MEMORIES,
+    FORGET_MEMORY,
+];
+
+/// The tool that keeps the plan.
+pub(crate) const MANAGE_TODO_LIST: &str = "manage_todo_list";
+
+/// The tool that fetches an archived result.
+pub(crate) const GET_TOOL_RESPONSE: &str = "get_tool_response";
 
 /// The tool that delegates to an agent by its name.
 pub(crate) const TASK: &str = "task";
 
 /// The hidden tool whose arguments are a structured answer.
 pub(crate) const RESPONSE: &str = "response";
+
+/// The tool that saves a fact.
+pub(crate) const SAVE_MEMORY: &str = "save_memory";
+
+/// The tool that searches facts.
+pub(crate) const SEARCH_MEMORIES: &str = "search_memories";
+
+/// The tool that deletes a fact.
+pub(crate) const FORGET_MEMORY: &str = "forget_memory";
+
+/// The tools of an agent with a memory.
+pub(crate) const MEMORY_TOOLS: [&str; 3] = [SAVE_MEMORY, SEARCH_MEMORIES, FORGET_MEMORY];
 
 /// The tool that ends a handoff.
 pub(crate) const HAND_BACK: &str = "hand_back";

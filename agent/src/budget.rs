@@ -51,9 +51,14 @@ pub(crate) async fn reserve(driver: &Driver, request: &ModelRequest, price: Opti
     }
 }
 
-fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
+/// The tokens of a request, as an estimate.
+pub(crate) fn input_tokens(request: &ModelRequest) -> i64 {
     let chars = json!(request).to_string().chars().count();
-    let input = u64::try_from(chars / CHARS).unwrap_or(u64::MAX);
+    i64::try_from(chars / CHARS).unwrap_or(i64::MAX)
+}
+
+fn wish(driver: &Driver, request: &ModelRequest, price: Option<Price>) -> ReserveUsage {
+    let input = input_tokens(request).unsigned_abs();
     let output = request.max_tokens.map_or(ANSWER, u64::from);
     let usage = Usage {
         input_tokens: Some(input),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use abide_client::{Abide, Error};
-use abide_tools::Tools;
+use abide_tools::{BackendName, Tools};
 
 use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, PromptStore};
@@ -22,6 +22,7 @@ pub struct Catalog {
     tools: Tools,
     store: Option<Box<dyn PromptStore>>,
     guardrails: GuardrailFunctions,
+    sandbox: Option<BackendName>,
 }
 
 /// A file that is not a valid definition.
@@ -71,7 +72,20 @@ impl Catalog {
             tools,
             store: None,
             guardrails: GuardrailFunctions::default(),
+            sandbox: None,
         }
+    }
+
+    /// Sets the sandbox of the tools. Definitions that need another one are refused.
+    #[must_use]
+    pub fn sandbox(mut self, sandbox: Option<BackendName>) -> Catalog {
+        self.sandbox = sandbox;
+        self
+    }
+
+    /// The sandbox of the tools.
+    pub(crate) fn sandbox_name(&self) -> Option<BackendName> {
+        self.sandbox
     }
 
     /// Adds a prompt store.
@@ -192,6 +206,7 @@ impl Catalog {
         let definition = definition.resolved(&self.folder, self.store.as_deref())?;
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
+        definition.check_sandbox(self.sandbox)?;
         Ok(definition)
     }
 

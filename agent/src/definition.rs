@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::CliConfig;
-use abide_tools::{Parameters, Selection, Tools};
+use abide_tools::{BackendName, Parameters, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::agent_tool::{AgentTool, AsHandoff, AsTool, RESPONSE, TASK};
+use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::{Guardrail, GuardrailFunctions};
 use crate::pause_rule::PauseRule;
+use crate::profile::{Profile, ProfileSettings};
 use crate::{folder_texts, plan};
 
 /// An agent. Every field except the name is optional.
@@ -81,17 +82,27 @@ pub struct AgentDefinition {
     /// JSON Schema of the agent's final answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<Value>,
-    /// Whether the agent keeps a plan of its work. If so, it has the tool `manage_todo_list`.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub planning: bool,
+    /// The settings for limits, planning, context, memory and watchdog.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Whether the agent keeps a plan of its work. If so, it has the tool `manage_todo_list`. The default is that of
+    /// the profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planning: Option<bool>,
     /// Limits of one run.
     pub limits: Limits,
+    /// The sandbox that the agent needs. It is refused where another one, or none, is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<BackendName>,
     /// A foreign program that runs instead of a model and tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cli: Option<CliConfig>,
     /// The resolved texts of prompt, memory and skills. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
+    /// The resolved profile. Set at registration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<ProfileSettings>,
 }
 
 /// The source of a prompt.
@@ -227,10 +238,10 @@ pub struct ModelChoice {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "limits: a map")]
 pub struct Limits {
-    /// Maximum number of tool calls; the default is 50.
+    /// Maximum number of tool calls; the default is that of the profile, or 50.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<i64>,
-    /// Maximum number of concurrent tool calls; the default is 5.
+    /// Maximum number of concurrent tool calls; the default is that of the profile, or 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tools: Option<usize>,
     /// Maximum duration in seconds since the start of the run, including the time that it waits.
@@ -258,25 +269,38 @@ pub struct Limits {
 /// How deep inline subagents can be nested: as deep as runs can delegate.
 const INLINE_DEPTH: usize = 5;
 
-/// Default number of tool calls of a run, taken from the system that these limits are modelled on.
-const TOOL_CALLS: i64 = 50;
-const PARALLEL_TOOLS: usize = 5;
-
-impl Limits {
-    /// Maximum number of tool calls of a run.
-    #[must_use]
-    pub fn tool_calls(&self) -> i64 {
-        self.tool_calls.unwrap_or(TOOL_CALLS)
-    }
-
-    /// Maximum number of concurrent tool calls.
-    #[must_use]
-    pub fn parallel_tools(&self) -> usize {
-        self.parallel_tools.unwrap_or(PARALLEL_TOOLS).max(1)
-    }
-}
-
 impl AgentDefinition {
+    /// The settings that apply to its runs. For a definition that was registered before profiles existed, they are
+    /// computed.
+    #[must_use]
+    pub fn settings(&self) -> ProfileSettings {
+        self.settings.clone().unwrap_or_else(|| self.computed_settings())
+    }
+
+    fn computed_settings(&self) -> ProfileSettings {
+        let mut settings = Profile::settings(self.profile.as_ref());
+        if let Some(most) = self.limits.tool_calls {
+            settings.limits.tool_calls = most;
+        }
+        if let Some(most) = self.limits.parallel_tools {
+            settings.limits.parallel_tools = most.max(1);
+        }
+        settings.planning = self.planning.unwrap_or(settings.planning);
+        // The program has its own context, plans and memory.
+        if self.cli.is_some() {
+            settings.planning = false;
+            settings.context.compaction = false;
+            settings.memory.enabled = false;
+            settings.watchdog.enabled = false;
+        }
+        settings
+    }
+
+    /// Whether the agent keeps a plan.
+    pub(crate) fn keeps_plan(&self) -> bool {
+        self.settings().planning
+    }
+
     /// Parses YAML. JSON is valid YAML, too.
     ///
     /// # Errors
@@ -333,9 +357,11 @@ impl AgentDefinition {
         for skill in &self.skills {
             parts.push(format!("## Skill: {skill}\n\n{}", text_of(folder, "skills", skill)?));
         }
-        if self.planning {
+        let settings = self.computed_settings();
+        if settings.planning {
             parts.push(plan::RULES.to_owned());
         }
+        self.settings = Some(settings);
         self.instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
         let subagents = self.subagents.into_iter().map(|subagent| match subagent {
             Subagent::Inline(mut inline) => {
@@ -362,7 +388,7 @@ impl AgentDefinition {
                 "an agent with cli uses the program's tools: remove tools and subagents",
             );
         }
-        if self.cli.is_some() && self.planning {
+        if self.cli.is_some() && self.planning == Some(true) {
             return contradiction("an agent with cli uses the program's plans: remove planning");
         }
         if self.cli.is_some() && !self.middleware.is_empty() {
@@ -377,6 +403,12 @@ impl AgentDefinition {
             return contradiction(&why);
         }
         if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
+            return contradiction(&why);
+        }
+        let settings = self.computed_settings();
+        let numbers = settings.context.check().and_then(|()| settings.watchdog.check());
+        let numbers = numbers.and_then(|()| settings.memory.check());
+        if let Err(why) = numbers {
             return contradiction(&why);
         }
         if self.limits.tool_calls.is_some_and(|most| most < 0) {
@@ -427,6 +459,18 @@ impl AgentDefinition {
         }
         self.subagents.iter().try_for_each(|subagent| match subagent {
             Subagent::Inline(inline) => inline.check_guardrails(functions),
+            Subagent::Named(_) => Ok(()),
+        })
+    }
+
+    /// Checks that the definition and its inline subagents get the sandbox that they need.
+    pub(crate) fn check_sandbox(&self, there: Option<BackendName>) -> Result<(), DefinitionError> {
+        if let Some(wanted) = self.sandbox.filter(|wanted| Some(*wanted) != there) {
+            let there = there.map(BackendName::as_str);
+            return Err(DefinitionError::Sandbox { wanted: wanted.as_str(), there });
+        }
+        self.subagents.iter().try_for_each(|subagent| match subagent {
+            Subagent::Inline(inline) => inline.check_sandbox(there),
             Subagent::Named(_) => Ok(()),
         })
     }
@@ -503,13 +547,24 @@ impl AgentDefinition {
             let why = "with response_format the tool name response belongs to the runtime";
             return Err(DefinitionError::Contradiction(why.to_owned()));
         }
+        let has_memory = self.settings().memory.enabled;
+        let taken = MEMORY_TOOLS.into_iter().find(|name| tools.get(name).is_some());
+        if let Some(name) = taken.filter(|_| has_memory) {
+            let why = format!(
+                "the tool {name} belongs to the memory of the agent: rename your tool, or set \
+                 profile.memory.enabled to false"
+            );
+            return Err(DefinitionError::Contradiction(why));
+        }
         let inline = self.subagents.iter().flat_map(|subagent| match subagent {
             Subagent::Inline(inline) => inline.agent_tools(),
             Subagent::Named(_) => Vec::new(),
         });
         let own: BTreeSet<String> = inline.map(|tool| tool.name).collect();
         let is_agent = |name: &&String| own.contains(*name) || of_agents.contains(*name);
-        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && *name != TASK);
+        let is_own =
+            |name: &&String| *name == TASK || (has_memory && MEMORY_TOOLS.contains(&name.as_str()));
+        let asked = self.interrupt_on.keys().filter(|name| !is_agent(name) && !is_own(name));
         let asked = Selection { tools: Some(asked.cloned().collect()), ..Selection::default() };
         tools.view(asked)?;
         for tool in self.agent_tools() {

@@ -35,6 +35,17 @@ pub enum DefinitionError {
     /// It delegates to itself, directly or through other agents.
     #[error("delegation cycle: {0}")]
     Cycle(String),
+    /// It needs a sandbox that is not configured.
+    #[error(
+        "sandbox {wanted} is not configured; this runtime has {}",
+        .there.map_or("no sandbox".to_owned(), |there| format!("the sandbox {there}"))
+    )]
+    Sandbox {
+        /// The sandbox that it needs.
+        wanted: &'static str,
+        /// The configured one.
+        there: Option<&'static str>,
+    },
     /// Two parts of it contradict each other.
     #[error("{0}")]
     Contradiction(String),
@@ -93,6 +104,7 @@ impl DefinitionError {
             DefinitionError::Tools(error) => error.code(),
             DefinitionError::Cycle(_) => "delegation_cycle",
             DefinitionError::Contradiction(_) => "contradiction",
+            DefinitionError::Sandbox { .. } => "sandbox_unavailable",
             DefinitionError::Subagent { .. } => "unknown_subagent",
             DefinitionError::Mode(_) => "wrong_mode",
             DefinitionError::Model { code, .. } | DefinitionError::Program { code, .. } => code,
@@ -120,6 +132,9 @@ impl DefinitionError {
             }
             DefinitionError::Model { code: "no_model", .. } => {
                 "name a provider and a model as models.default in abide.yaml"
+            }
+            DefinitionError::Sandbox { .. } => {
+                "configure it in abide.yaml, or remove sandbox from the definition"
             }
             DefinitionError::Mode(_) => "set its mode to subagent or all",
             DefinitionError::Name(name) => {
@@ -170,6 +185,7 @@ impl DefinitionError {
                 names.first().map(String::as_str)
             }
             DefinitionError::Model { wanted, .. } => wanted.as_deref(),
+            DefinitionError::Sandbox { wanted, .. } => Some(wanted),
             DefinitionError::Program { subject, .. } => Some(subject),
             _ => None,
         }

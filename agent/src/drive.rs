@@ -12,7 +12,8 @@ use crate::runtime_error::RuntimeError;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{HandoffEntry, RequestedCall};
-use crate::{delegate, handoff, model_call, pause, program, restart, tool_calls};
+use crate::watchdog::{self, WatchdogStep};
+use crate::{delegate, handoff, memory, model_call, pause, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -64,6 +65,12 @@ impl Driver {
                     self.check_limits()?;
                     structured::check_repairs(self)?;
                     restart::of_answer(self).await?;
+                    let is_read = memory::read(self).await?;
+                    let step = watchdog::act(self).await?;
+                    self.health.wants_compaction = step == WatchdogStep::Compact;
+                    if step == WatchdogStep::LookAgain || is_read {
+                        continue;
+                    }
                     model_call::ask(self).await?;
                 }
                 NextStep::Request(missing) => self.request(missing).await?,
@@ -93,7 +100,7 @@ impl Driver {
         let over =
             |code: &str, message: String| Err(StepError::Failed(Failure::new(code, message)));
         // One answer per call, some spare, and at least forty.
-        let default = (3 * limits.tool_calls() + 10).max(40);
+        let default = (3 * self.definition.settings().limits.tool_calls + 10).max(40);
         let iterations = config.recursion_limit.unwrap_or(default);
         if consumed.iterations >= iterations {
             return over("recursion_limit", format!("the model has answered {iterations} times"));
@@ -203,11 +210,8 @@ impl Driver {
 
     /// Waits until a call of the session changes.
     async fn wait_for_calls(&mut self) -> Step {
-        let mut changes = self
-            .abide
-            .subscribe("SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid")
-            .param("sid", &self.run.session_id)
-            .await?;
+        let mut changes =
+            self.abide.subscribe(OPEN_CALLS).param("sid", &self.run.session_id).await?;
         // The first update is the current state. It may differ from the state that was read before.
         changes.next().await;
         let (_, calls) = self.look().await?;
@@ -233,7 +237,7 @@ impl Driver {
         if !text.trim().is_empty() {
             return self.finish(text, structured::judge(self, text)).await;
         }
-        let most = self.definition.limits.tool_calls();
+        let most = self.definition.settings().limits.tool_calls;
         let why = format!(
             "the run has reached its limit of {most} tool calls, and the model gave no answer"
         );
@@ -266,6 +270,10 @@ impl Driver {
         Ok(reason.unwrap_or_else(|| "the run was aborted".to_owned()))
     }
 }
+
+/// The calls of a session that have not ended. Those that have are never read again: there may be thousands.
+const OPEN_CALLS: &str = "SELECT call_id, status, retry_at FROM tool_calls WHERE session_id = :sid \
+     AND status IN ('pending', 'awaiting_approval', 'claimed', 'unknown')";
 
 /// Why the session is suspended, if it is.
 fn rests(session: &Session) -> Option<&'static str> {

@@ -10,17 +10,22 @@ use abide_client::{
     Abide, AgentState, Call, Code, Error, ModelUsage, NewRunEvent, Run, RunEventKind, Session,
     ToolCall,
 };
+use abide_models::ModelMessage;
 use abide_tools::ToolContext;
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::guardrail::Guardrail;
+use crate::health_state::HealthState;
+use crate::memory_place::MemoryPlace;
 use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 use crate::step::{Failure, Step, StepError};
+use crate::summarized_context::SummarizedContext;
 use crate::transcript::{self, HandoffEntry, RequestedCall};
 use crate::{next_step, revision};
 
@@ -36,18 +41,27 @@ pub(crate) struct Driver {
     pub(crate) own: Arc<AgentDefinition>,
     /// The agents that the active agent can use.
     pub(crate) composition: Composition,
-    /// The handoff that is in effect.
-    pub(crate) handoff: Option<HandoffEntry>,
+    /// The handoffs that are in effect. The agent of the last one is active.
+    pub(crate) handoffs: Vec<HandoffEntry>,
+    /// The summary that stands for older messages; `None` before the rows were first read.
+    pub(crate) context: Option<SummarizedContext>,
+    /// Whether the model has seen a result that was cut.
+    pub(crate) has_cut_results: bool,
     /// Whether no budget limits the run.
     pub(crate) unlimited: AtomicBool,
     /// The run as it was last read.
     pub(crate) run: Run,
-    /// The session's messages so far. Messages are append-only, so only new ones are read.
+    /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
+    /// summary stands for are left out.
     pub(crate) entries: Vec<AgentState>,
     /// Cancelled when the run is aborted or its lease is lost.
     pub(crate) stop: CancellationToken,
     /// Whether this driver has asked the model.
     pub(crate) has_asked: bool,
+    /// Where the active agent keeps its facts, once it has been looked up.
+    pub(crate) memory: OnceCell<MemoryPlace>,
+    /// The measurements of the run.
+    pub(crate) health: HealthState,
 }
 
 impl Driver {
@@ -83,26 +97,16 @@ impl Driver {
             .fetch()
             .await?;
         let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
-        let newest = self.entries.last().map_or(0, |entry| entry.id);
-        let new: Vec<AgentState> = abide
-            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
-            .param("sid", &self.run.session_id)
-            .param("newest", newest)
-            .fetch()
-            .await?;
-        let changes = new.iter().any(|entry| entry.role == "tool");
-        self.entries.extend(new);
-        if changes {
-            self.activate().await?;
-        }
+        self.look_at_new_messages().await?;
         let abide = &self.abide;
         let calls = match next_step::last_answer(&self.run, &self.entries) {
             Some((_, said)) if !said.calls.is_empty() => {
                 let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
+                // With `+` the ids are looked up. Otherwise all calls of the session would be read.
                 let sql = "SELECT * FROM tool_calls \
                      WHERE call_id IN (SELECT value FROM json_each(:ids)) \
-                     AND session_id = :sid";
+                     AND +session_id = :sid";
                 let query = abide.sql(sql).param("ids", ids);
                 query.param("sid", &self.run.session_id).fetch().await?
             }
@@ -111,12 +115,48 @@ impl Driver {
         Ok((session, calls))
     }
 
-    /// Loads the definition of the active agent if another agent has become active.
-    async fn activate(&mut self) -> Step {
-        let active = transcript::active_handoff(&self.run, &self.entries);
-        if active == self.handoff {
-            return Ok(());
+    /// Reads the messages that are new, and at first those that the model sees.
+    async fn look_at_new_messages(&mut self) -> Step {
+        if self.context.is_none() {
+            let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
+            self.handoffs = context.handoffs(&self.run);
+            self.entries = context.kept_entries(&self.abide, &self.run.session_id).await?;
+            self.context = Some(context);
+            if !self.handoffs.is_empty() {
+                self.activate().await?;
+            }
         }
+        let folded = self.context.as_ref().map_or(0, SummarizedContext::folded_id);
+        let newest = self.entries.last().map_or(0, |entry| entry.id).max(folded);
+        let new: Vec<AgentState> = self
+            .abide
+            .sql("SELECT * FROM agent_state WHERE session_id = :sid AND id > :newest ORDER BY id")
+            .param("sid", &self.run.session_id)
+            .param("newest", newest)
+            .fetch()
+            .await?;
+        let before = self.handoffs.len();
+        let last = self.handoffs.last().cloned();
+        transcript::apply_handoffs(&mut self.handoffs, &self.run, &new);
+        self.has_cut_results |= new.iter().any(transcript::is_cut);
+        self.entries.extend(new);
+        if before != self.handoffs.len() || last.as_ref() != self.handoffs.last() {
+            self.activate().await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the newest summary, after a step has recorded it, and forgets the messages that it stands for.
+    pub(crate) async fn summarized(&mut self) -> Step {
+        let context = SummarizedContext::load(&self.abide, &self.run.session_id).await?;
+        self.entries.retain(|entry| context.shows(entry.id));
+        self.context = Some(context);
+        Ok(())
+    }
+
+    /// Loads the definition of the active agent.
+    async fn activate(&mut self) -> Step {
+        let active = self.handoffs.last().cloned();
         let abide = &self.shared.abide;
         let definition = match &active {
             Some(HandoffEntry { agent: Some(agent), revision, .. }) => {
@@ -133,13 +173,19 @@ impl Driver {
         };
         self.composition =
             Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
-        (self.definition, self.handoff) = (definition, active);
+        self.definition = definition;
+        self.memory = OnceCell::new();
         Ok(())
+    }
+
+    /// The handoff that made the active agent active; `None` for the run's own agent.
+    pub(crate) fn handoff(&self) -> Option<&HandoffEntry> {
+        self.handoffs.last()
     }
 
     /// The guardrails that apply to the run now: those of its own agent, and those of the active agent.
     pub(crate) fn guardrails(&self) -> impl Iterator<Item = &Guardrail> {
-        let active = match self.handoff {
+        let active = match self.handoff() {
             Some(_) => &self.definition.middleware[..],
             None => &[],
         };
@@ -149,7 +195,7 @@ impl Driver {
     /// What the run has consumed since the active agent took over.
     pub(crate) fn consumed(&self) -> Consumption {
         let run = &self.run;
-        let before = self.handoff.as_ref();
+        let before = self.handoff();
         let since = |now: i64, then: fn(&HandoffEntry) -> i64| now - before.map_or(0, then);
         Consumption {
             iterations: since(run.iterations, |it| it.iterations),
@@ -166,7 +212,7 @@ impl Driver {
             Some(since.saturating_add(seconds.saturating_mul(1_000_000)))
         };
         let own = after(self.run.created_at.0, &self.own);
-        let active = self.handoff.as_ref().and_then(|it| after(it.at, &self.definition));
+        let active = self.handoff().and_then(|it| after(it.at, &self.definition));
         let given = self.run.deadline_at.map(|at| at.0);
         [own, active, given].into_iter().flatten().min()
     }
@@ -180,6 +226,24 @@ impl Driver {
             }
             None => std::future::pending().await,
         }
+    }
+
+    /// The conversation as the model sees it: what always stays, the summary of older messages, and the newer ones.
+    pub(crate) fn conversation(&self) -> Vec<ModelMessage> {
+        let Some(context) = &self.context else { return transcript::messages(&self.entries) };
+        let folded = context.folded_id();
+        let first = self.entries.iter().position(|entry| entry.id > folded);
+        let (kept, rest) = self.entries.split_at(first.unwrap_or(self.entries.len()));
+        let mut messages = transcript::messages(kept);
+        let kept = messages.len();
+        messages.extend(transcript::reduced_messages(rest, context.through_id()));
+        if let Some(summary) = context.message() {
+            // The task comes first, also while it is not left out yet.
+            let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });
+            let task = || messages.iter().position(is_user).map_or(0, |at| at + 1);
+            messages.insert(if kept > 0 { kept } else { task() }, summary);
+        }
+        messages
     }
 
     /// Records events, usage and the given calls in one batch, under the run's lease.
@@ -250,6 +314,12 @@ impl Driver {
             agent: self.definition.name.clone(),
             scope,
             run_id: Some(self.run.id.clone()),
+            // A session is one thread of messages.
+            thread_id: Some(session.id.clone()),
+            metadata: match session.metadata.value() {
+                Value::Object(metadata) => metadata,
+                _ => Map::new(),
+            },
         }
     }
 }

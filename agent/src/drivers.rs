@@ -10,11 +10,13 @@ use std::time::Duration;
 use abide_client::arguments::{ClaimRun, FinishRun};
 use abide_client::{Abide, Code, Run};
 use futures_util::FutureExt as _;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::composition::Composition;
 use crate::driver::Driver;
+use crate::health_state::HealthState;
 use crate::revision::definition;
 use crate::run_lease::{RunLease, millis};
 use crate::runtime_context::RuntimeContext;
@@ -201,6 +203,11 @@ async fn drive(
         );
         return end(&shared.abide, failed).await;
     }
+    // The definition may have been registered by a runtime with another configuration.
+    if let Err(refused) = definition.check_sandbox(shared.sandbox) {
+        let failed = run_lease.failed(refused.code(), refused.to_string());
+        return end(&shared.abide, failed).await;
+    }
     let composition = match Composition::load(&shared.abide, &definition).await? {
         Ok(composition) => composition,
         Err(Failure { code, message }) => {
@@ -215,12 +222,16 @@ async fn drive(
         own: Arc::clone(&definition),
         definition,
         composition,
-        handoff: None,
+        handoffs: Vec::new(),
+        context: None,
+        has_cut_results: false,
         unlimited: AtomicBool::new(false),
         run,
         entries: Vec::new(),
         stop,
         has_asked: false,
+        memory: OnceCell::new(),
+        health: HealthState::default(),
     };
     driver.drive().await.map(drop)
 }

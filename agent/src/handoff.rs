@@ -21,7 +21,7 @@ pub(crate) fn declaration() -> ToolDeclaration {
 
 /// The tool that hands back, as the model sees it; `None` if no handoff is in effect.
 pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
-    driver.handoff.as_ref().map(|_| {
+    driver.handoff().map(|_| {
         let ToolDeclaration { name, description, parameters, .. } = declaration();
         ToolSpec { name, description, parameters }
     })
@@ -29,7 +29,7 @@ pub(crate) fn spec(driver: &Driver) -> Option<ToolSpec> {
 
 /// The parsed arguments of the tool that hands back, or the error text for the model.
 pub(crate) fn admit(driver: &Driver, arguments: &str) -> Result<Value, String> {
-    if driver.handoff.is_none() {
+    if driver.handoff().is_none() {
         return Err(format!("there is no tool {HAND_BACK}: no agent has handed over"));
     }
     let fitted = Parameters::of(&declaration().parameters)?.fit_text(arguments);

@@ -13,13 +13,17 @@
 //!                            └────────────────────────────┘
 //! ```
 //!
-//! In reading order: `definition` an agent · `catalog` all agents, from files and built in · `transcript` the
+//! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
-//! texts, `held` answers that a rule may still deny, `verdict` their decision · `tool_calls` tool calls, `plan` the planning tool,
+//! texts, `held` answers that a rule may still deny, `verdict` their decision · `request_size` tokens of a request, `compaction`
+//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `plan` the planning tool,
+//! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `golden` recordings, `golden_run` their repetition, `golden_diff` its
 //! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go, `structured` answers · `program` foreign agents, `program_output` their output,
+//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
+//! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
@@ -30,6 +34,7 @@
 mod agent_tool;
 mod budget;
 mod catalog;
+mod compaction;
 mod composition;
 mod contract;
 mod cycles;
@@ -46,8 +51,13 @@ mod golden_diff;
 mod golden_run;
 mod guardrail;
 mod handoff;
+mod health_state;
 mod heartbeat;
 mod held;
+mod memory;
+mod memory_block;
+mod memory_place;
+mod memory_tools;
 mod model_call;
 mod model_choice;
 mod native;
@@ -55,11 +65,14 @@ mod next_step;
 mod pause;
 mod pause_rule;
 mod plan;
+mod profile;
+mod profile_settings;
 mod program;
 mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod request_size;
 mod restart;
 mod revision;
 mod run_lease;
@@ -71,7 +84,10 @@ mod step;
 mod stopped;
 mod structured;
 mod submitted;
+mod summarized_context;
+mod summary;
 mod tool_calls;
+mod tool_response;
 mod trace;
 mod trace_names;
 mod trace_sink;
@@ -79,8 +95,12 @@ mod tracer;
 mod transcript;
 mod trusted_programs;
 mod verdict;
+mod watchdog;
 
-pub use abide_tools::{Environment, McpServer, McpStatus, Tools};
+pub use abide_tools::{
+    BackendName, Environment, Launcher, McpServer, McpStatus, Tools, available_backends,
+    sandbox_exec,
+};
 pub use agent_tool::{AsHandoff, AsTool};
 pub use catalog::{Catalog, Problem};
 pub use contract::{
@@ -96,6 +116,11 @@ pub use golden::{GoldenConversation, GoldenError, GoldenMessage, GoldenOutcome, 
 pub use golden_diff::{GoldenChange, GoldenChangeKind};
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use pause_rule::{PausePoint, PauseRule};
+pub use profile::{CustomProfile, Profile, ProfileSettings};
+pub use profile_settings::{
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
+    MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
+};
 pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;

@@ -18,29 +18,46 @@ use crate::agent_tool::{AgentTool, RESPONSE};
 use crate::driver::Driver;
 use crate::held::HeldAnswer;
 use crate::model_choice::{self, spent};
+use crate::request_size::{self, RequestSize};
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError, overtime};
-use crate::transcript::{self, AssistantEntry, PARTIAL, REPAIR, RequestedCall};
-use crate::{budget, delegate, handoff, next_step, plan, stopped, structured, tool_calls, verdict};
+use crate::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
+use crate::watchdog::MeasuredRequest;
+use crate::{
+    budget, compaction, delegate, handoff, memory, memory_tools, next_step, plan, stopped,
+    structured, tool_calls, tool_response, verdict, watchdog,
+};
 
 /// The instruction that the model receives when it must not call more tools.
 const NO_MORE_CALLS: &str = "The tool call limit is reached. Answer with what you have.";
 
 /// Sends the request and records the answer.
 pub(crate) async fn ask(driver: &mut Driver) -> Step {
+    let left = driver.definition.settings().limits.tool_calls - driver.consumed().tool_calls;
+    let allowed = usize::try_from(left).unwrap_or(0);
+    let candidates = model_choice::of_agent(driver)?;
+    let output = candidates.structured_output;
+    let mut request = request(driver, allowed > 0, output);
+    if driver.definition.keeps_plan() {
+        let plan = plan::current(&driver.abide, &driver.run.session_id).await?;
+        add_block(&mut request, plan.block());
+    }
+    let size = RequestSize::of(driver, &candidates.model);
+    let estimated = size.estimate.request(&request);
+    if compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
+        return Ok(());
+    }
     if let Some(message) = refused_request(driver).await? {
         let said = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
         let call = driver.message("assistant", message.as_str(), &said).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
     }
-    let left = driver.definition.limits.tool_calls() - driver.consumed().tool_calls;
-    let allowed = usize::try_from(left).unwrap_or(0);
-    let candidates = model_choice::of_agent(driver)?;
-    let output = candidates.structured_output;
-    let request = request(driver, allowed > 0, output);
+    let estimated = request_size::fit(driver, &mut request, size, estimated)?;
     budget::reserve(driver, &request, candidates.price).await?;
+    let measured = MeasuredRequest::of(driver, &request, estimated);
     let answered = listen(driver, candidates.chain.stream(request)).await?;
-    put_on_record(driver, answered, allowed, output).await
+    let answered = AnsweredRequest { answered, allowed, output, estimated, measured };
+    put_on_record(driver, answered).await
 }
 
 /// The message that replaces the request when a guardrail denies a message since the last answer. Messages before it
@@ -53,7 +70,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
     let new = &driver.entries[after.map_or(0, |at| at + 1)..];
     // What the model reads as instructions or requests, see `transcript`.
     let of_others = new.iter().filter(|entry| match (&*entry.role, &*entry.kind) {
-        ("tool" | "assistant", _) | ("system", REPAIR) => false,
+        ("tool" | "assistant", _) | ("system", REPAIR | WARNING | MEMORY) => false,
         ("system", _) | (_, "message" | "handoff") => true,
         _ => false,
     });
@@ -70,7 +87,7 @@ async fn refused_request(driver: &Driver) -> Step<Option<String>> {
 /// Builds the request for the model.
 fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRequest {
     let (definition, config) = (&driver.definition, &driver.definition.config);
-    let mut messages = transcript::messages(&driver.entries);
+    let mut messages = driver.conversation();
     let mut tools = if may_call { specs(driver) } else { Vec::new() };
     let (mut system, mut response_schema) =
         (definition.instructions.clone(), definition.response_format.clone());
@@ -78,6 +95,10 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
         tools.push(structured::spec(schema));
         let parts = system.into_iter().chain([structured::RESPONSE_RULES.to_owned()]);
         (system, response_schema) = (Some(parts.collect::<Vec<_>>().join("\n\n")), None);
+    }
+    if let Some(facts) = memory::block(driver) {
+        // At the end: the part before it is the same in each run, so providers can cache it.
+        system = Some(system.into_iter().chain([facts]).collect::<Vec<_>>().join("\n\n"));
     }
     if !may_call {
         messages.push(ModelMessage::System { text: NO_MORE_CALLS.to_owned() });
@@ -89,8 +110,18 @@ fn request(driver: &Driver, may_call: bool, output: StructuredOutput) -> ModelRe
         temperature: config.temperature,
         max_tokens: config.max_tokens,
         response_schema,
+        omitted_answers: driver
+            .context
+            .as_ref()
+            .map_or(0, |context| usize::try_from(context.answers()).unwrap_or(0)),
         ..ModelRequest::default()
     }
+}
+
+/// Adds a block to the instructions of a request.
+fn add_block(request: &mut ModelRequest, block: Option<String>) {
+    let parts = request.system.take().into_iter().chain(block);
+    request.system = Some(parts.collect::<Vec<_>>().join("\n\n")).filter(|it| !it.is_empty());
 }
 
 /// The tools that the model sees, including the blocked ones.
@@ -104,8 +135,22 @@ fn specs(driver: &Driver) -> Vec<ToolSpec> {
     own.chain(delegate::spec(driver))
         .chain(driver.composition.tools.iter().map(AgentTool::spec))
         .chain(handoff::spec(driver))
-        .chain(plan::spec(driver.definition.planning))
+        .chain(plan::spec(driver.definition.keeps_plan()))
+        .chain(tool_response::spec(driver))
+        .chain(memory_tools::specs(driver))
         .collect()
+}
+
+/// An answer, and what its request was.
+struct AnsweredRequest {
+    answered: UnsavedResponse,
+    /// How many tool calls the limit allows.
+    allowed: usize,
+    output: StructuredOutput,
+    /// The estimated tokens of the request.
+    estimated: u64,
+    /// What the watchdog measures of the request.
+    measured: MeasuredRequest,
 }
 
 /// An answer, with the chunks that are not recorded yet.
@@ -232,13 +277,9 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
 }
 
 /// Records an answer in one batch: the message, its usage and its tool calls.
-async fn put_on_record(
-    driver: &mut Driver,
-    unsaved: UnsavedResponse,
-    allowed: usize,
-    output: StructuredOutput,
-) -> Step {
-    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = unsaved;
+async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
+    let AnsweredRequest { answered, allowed, output, estimated, measured } = request;
+    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = answered;
     let schema = structured::by_tool(driver, output);
     let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
@@ -269,11 +310,13 @@ async fn put_on_record(
         return end_incomplete(driver, answer, failure, (&events, &spent), withheld).await;
     }
     let calls = asked(driver, iteration, &answer.calls);
+    let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
     let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
     requests.extend(withheld);
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
+    let reported = spent.input_tokens;
     let said = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
@@ -283,17 +326,35 @@ async fn put_on_record(
         provider: answer.provider,
         model: answer.model,
         past_limit: past_limit(driver, allowed),
+        input_tokens: reported.unwrap_or(0),
+        estimated_tokens: reported.and_then(|_| i64::try_from(estimated).ok()).unwrap_or(0),
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
     let message = Call::of(driver.message("assistant", answer.text, &said));
-    let all: Vec<Call> = std::iter::once(message.clone()).chain(requests).collect();
-    match driver.record(&events, Some(&spent), all).await {
+    let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
+    let answered: Vec<Call> = std::iter::once(message).chain(measured).collect();
+    record_answer(driver, (&events, &spent), answered, requests).await?;
+    if let Some(health) = health {
+        driver.health.note(health);
+    }
+    Ok(())
+}
+
+/// Records an answer and requests its calls.
+async fn record_answer(
+    driver: &Driver,
+    (events, spent): (&[NewRunEvent], &ModelUsage),
+    answered: Vec<Call>,
+    requests: Vec<Call>,
+) -> Step {
+    let all = answered.iter().cloned().chain(requests).collect();
+    match driver.record(events, Some(spent), all).await {
         // The batch was refused because of one call. Record the answer alone; the calls are requested one by one.
         Err(StepError::Refused(error))
             if error.code().is_some_and(tool_calls::is_for_the_model) =>
         {
-            driver.record(&events, Some(&spent), vec![message]).await
+            driver.record(events, Some(spent), answered).await
         }
         recorded => recorded,
     }

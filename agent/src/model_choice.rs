@@ -14,6 +14,8 @@ pub(crate) struct Candidates {
     pub(crate) chain: Chain,
     /// The price of the first candidate, if it is known.
     pub(crate) price: Option<Price>,
+    /// The model of the first candidate.
+    pub(crate) model: String,
     /// How the candidates give structured answers: by the tool if one of them needs it.
     pub(crate) structured_output: StructuredOutput,
 }
@@ -38,6 +40,7 @@ pub(crate) fn candidates<'a>(
         }
         candidates.push(resolved);
     }
+    let model = candidates.first().map(|first| first.model.clone()).unwrap_or_default();
     let price = candidates.first().and_then(|first| first.price);
     let by_tool = candidates.iter().any(|it| it.structured_output == StructuredOutput::Tool);
     let structured_output = match by_tool {
@@ -45,7 +48,7 @@ pub(crate) fn candidates<'a>(
         false => StructuredOutput::Native,
     };
     let chain = Chain::new(candidates, driver.shared.settings.retry);
-    Ok(Candidates { chain, price, structured_output })
+    Ok(Candidates { chain, price, model, structured_output })
 }
 
 /// The models of the active agent, in order.

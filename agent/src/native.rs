@@ -6,6 +6,13 @@ use abide_tools::{Effect, ToolDeclaration};
 
 use crate::definition::{AgentDefinition, Permission, PromptSource};
 
+/// The prompt of `default` if it can change files.
+const CODES: &str = "\
+You are a careful software engineer. You work on the files of a workspace with the tools that you have. Find the \
+relevant files with glob and grep, and read a file before you change it. Prefer edit_file with a small exact text. Run \
+the tests after a change, if there are any. Change nothing that the task does not need. At the end, say what you \
+changed and what you have verified.";
+
 /// `default`, `readonly` and `hitl_test`, with the available tools. `readonly` has only the tools that declare to
 /// be read-only: a name proves nothing, and a tool without a declaration may do anything.
 pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
@@ -32,6 +39,9 @@ pub(crate) fn definitions(tools: &[ToolDeclaration]) -> Vec<AgentDefinition> {
         "Calls tools immediately, each with an approval. For testing approvals.",
         "Call the tool that fits the request at once. Each call waits for approval.",
     );
+    if tools.iter().any(|tool| tool.name == "edit_file") {
+        full.system_prompt = Some(PromptSource::Inline(CODES.to_owned()));
+    }
     if !tools.is_empty() {
         full.tools = all();
         let reads = tools.iter().filter(|tool| tool.effect == Effect::ReadOnly);

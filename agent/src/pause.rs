@@ -80,7 +80,7 @@ fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
         tools: said.calls.iter().map(|call| call.name.as_str()).collect(),
     };
     let own = driver.own.pause.iter();
-    let active = driver.handoff.as_ref().map_or(&[][..], |_| &driver.definition.pause);
+    let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);
     let mut rules = own.chain(active);
     rules
         .find_map(|rule| rule.demands(&point))

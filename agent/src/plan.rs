@@ -1,31 +1,36 @@
 //! Plans: the steps that an agent intends to do, as it records them. The tool `manage_todo_list` maintains the
-//! plan. Each change is published: the current plan (`planning`), and each step that is completed
+//! plan. Each change and each read is published: the whole plan (`planning`), and each step that is completed
 //! (`step_complete`).
 //!
-//! The plan of a session is the result of the last successful call of the tool. There is no other copy, so the next
-//! driver of the run finds it.
+//! The plan of a session is in rows (`plans`, `plan_steps`, `plan_versions`). The database enforces that exactly one
+//! step is in progress while steps are left and work has begun.
 
 use std::collections::BTreeSet;
 
-use abide_client::{Abide, Error, NewRunEvent, RunEventKind, ToolCall};
+use std::fmt::Write as _;
+
+use abide_client::{
+    Abide, Error, NewPlanStep, NewRunEvent, PlanStepStatus, PlanVersion, RunEventKind, ToolCall,
+};
 use abide_models::ToolSpec;
 use abide_tools::{Effect, Failure, Parameters, ToolDeclaration, ToolOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::agent_tool::MANAGE_TODO_LIST;
 use crate::run_lease::run_event;
 
 /// The name of the tool.
-pub(crate) const TOOL: &str = "manage_todo_list";
+pub(crate) const TOOL: &str = MANAGE_TODO_LIST;
 
 /// The part of the instructions about plans.
 pub(crate) const RULES: &str = "\
 ## Plan
 
 Work that takes more than two steps has a plan: write it with manage_todo_list before you begin. Exactly one step is \
-in-progress while there is work to do. Update the plan right after each step, and when it turns out to be wrong. Do \
-not repeat the plan in what you say.";
+in-progress while there is work to do: complete a step and start the next one in the same call. Update the plan right \
+after each step, and when it turns out to be wrong. Do not repeat the plan in what you say.";
 
 /// A plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +54,19 @@ struct PlanItem {
     /// More details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
+    /// Who works on the step; the default is the agent itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    /// When the step counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_criteria: Option<String>,
+    /// What shows that the step is done: at most 300 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    evidence: Option<String>,
 }
+
+/// Maximum length of an evidence in characters.
+const EVIDENCE_CHARS: usize = 300;
 
 /// The status of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -73,6 +90,12 @@ struct PlanItemPatch {
     status: Option<Status>,
     /// More details.
     description: Option<String>,
+    /// Who works on the step.
+    owner: Option<String>,
+    /// When the step counts as done.
+    exit_criteria: Option<String>,
+    /// What shows that the step is done: at most 300 characters.
+    evidence: Option<String>,
 }
 
 /// The arguments of the tool.
@@ -88,7 +111,7 @@ struct PlanArguments {
     expected_version: Option<i64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Operation {
     Write,
@@ -101,7 +124,7 @@ pub(crate) fn declaration() -> ToolDeclaration {
     let schema = schemars::schema_for!(PlanArguments).to_value();
     let description = "Keeps the plan of the work: writes it, updates steps of it, or reads it.";
     let mut declaration = ToolDeclaration::new(TOOL, description, schema);
-    // The call's only effect is its result, so a repeated call is harmless.
+    // The plan is written in one transaction with the result, so a repeated call has had no effect.
     declaration.effect = Effect::ReadOnly;
     declaration
 }
@@ -129,6 +152,8 @@ pub(crate) fn admit(plans: bool, arguments: &str) -> Result<Value, String> {
 pub(crate) struct PlanUpdate {
     pub(crate) outcome: ToolOutcome,
     pub(crate) events: Vec<NewRunEvent>,
+    /// The new steps, and the version that they are based on; `None` if the plan does not change.
+    pub(crate) write: Option<(i64, Vec<NewPlanStep>)>,
 }
 
 /// Executes a call.
@@ -147,27 +172,133 @@ pub(crate) async fn run(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate,
     };
     Ok(match after {
         Ok((after, operation)) => PlanUpdate {
-            outcome: ToolOutcome::json(json!(after)),
+            outcome: ToolOutcome::json(after.told_to_model()),
             events: after.told(&before, operation),
+            write: (operation != Operation::Read).then(|| (before.version, after.rows())),
         },
-        Err(why) => {
-            PlanUpdate { outcome: ToolOutcome::failed(Failure::Tool, why), events: Vec::new() }
-        }
+        Err(why) => PlanUpdate {
+            outcome: ToolOutcome::failed(Failure::Tool, why),
+            events: Vec::new(),
+            write: None,
+        },
     })
 }
 
 /// The session's current plan.
-async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Error> {
-    let sql = "SELECT * FROM tool_calls WHERE session_id = :sid AND tool_name = :tool AND \
-               status = 'succeeded' ORDER BY seq DESC, rowid DESC LIMIT 1";
-    let query = abide.sql(sql).param("sid", session_id);
-    let last: Vec<ToolCall> = query.param("tool", TOOL).fetch().await?;
-    let result = last.first().and_then(|call| call.result.as_ref());
-    let plan = result.and_then(|it| serde_json::from_value(it.value()["content"].clone()).ok());
-    Ok(plan.unwrap_or_default())
+pub(crate) async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Error> {
+    let sql = "SELECT * FROM plan_versions WHERE session_id = :sid ORDER BY version DESC LIMIT 1";
+    let last: Vec<PlanVersion> = abide.sql(sql).param("sid", session_id).fetch().await?;
+    let Some(last) = last.into_iter().next() else { return Ok(Plan::default()) };
+    let steps: Vec<NewPlanStep> = serde_json::from_str(last.steps.as_str()).unwrap_or_default();
+    let todos = steps.into_iter().zip(1..).map(|(step, id)| PlanItem::of_row(id, step));
+    Ok(Plan { version: last.version, todos: todos.collect() })
+}
+
+impl PlanItem {
+    fn of_row(id: i64, step: NewPlanStep) -> PlanItem {
+        PlanItem {
+            id,
+            title: step.title,
+            status: match step.status {
+                PlanStepStatus::NotStarted => Status::NotStarted,
+                PlanStepStatus::InProgress => Status::InProgress,
+                PlanStepStatus::Completed => Status::Completed,
+                PlanStepStatus::Blocked => Status::Blocked,
+            },
+            description: step.description,
+            owner: step.owner,
+            exit_criteria: step.exit_criteria,
+            evidence: step.evidence,
+        }
+    }
+
+    fn row(&self) -> NewPlanStep {
+        NewPlanStep {
+            title: self.title.clone(),
+            status: match self.status {
+                Status::NotStarted => PlanStepStatus::NotStarted,
+                Status::InProgress => PlanStepStatus::InProgress,
+                Status::Completed => PlanStepStatus::Completed,
+                Status::Blocked => PlanStepStatus::Blocked,
+            },
+            description: self.description.clone(),
+            owner: self.owner.clone(),
+            exit_criteria: self.exit_criteria.clone(),
+            evidence: self.evidence.clone(),
+        }
+    }
 }
 
 impl Plan {
+    fn rows(&self) -> Vec<NewPlanStep> {
+        self.todos.iter().map(PlanItem::row).collect()
+    }
+
+    /// The share of completed steps with two decimals; 1 without steps.
+    fn adherence(&self) -> f64 {
+        let completed = self.count(Status::Completed);
+        match self.todos.len() {
+            0 => 1.0,
+            all => (completed as f64 / all as f64 * 100.0).round() / 100.0,
+        }
+    }
+
+    fn count(&self, status: Status) -> usize {
+        self.todos.iter().filter(|it| it.status == status).count()
+    }
+
+    /// The result of a call.
+    fn told_to_model(&self) -> Value {
+        json!({"version": self.version, "todos": self.todos, "adherence": self.adherence()})
+    }
+
+    /// The part of the instructions with the plan; `None` if there is none.
+    pub(crate) fn block(&self) -> Option<String> {
+        if self.todos.is_empty() {
+            return None;
+        }
+        let mut text = format!("## Current plan, version {}\n", self.version);
+        for item in &self.todos {
+            let status = json!(item.status);
+            let status = status.as_str().unwrap_or_default();
+            let _ = write!(text, "\n{}. [{status}] {}", item.id, item.title);
+            let details = [
+                ("", &item.description),
+                ("owner: ", &item.owner),
+                ("done when: ", &item.exit_criteria),
+                ("evidence: ", &item.evidence),
+            ];
+            for (name, detail) in details {
+                if let Some(detail) = detail {
+                    let _ = write!(text, " – {name}{detail}");
+                }
+            }
+        }
+        Some(text)
+    }
+
+    /// Why the plan breaks a rule. The database checks the rule about the step in progress again.
+    fn check(&self) -> Result<(), String> {
+        let long = self
+            .todos
+            .iter()
+            .find(|it| it.evidence.as_ref().is_some_and(|it| it.chars().count() > EVIDENCE_CHARS));
+        if let Some(long) = long {
+            let id = long.id;
+            return Err(format!("the evidence of step {id} exceeds {EVIDENCE_CHARS} characters"));
+        }
+        let has_begun = self.count(Status::Completed) + self.count(Status::Blocked) > 0;
+        match self.count(Status::InProgress) {
+            0 if has_begun && self.count(Status::NotStarted) > 0 => Err(
+                "exactly one step must be in-progress while steps are left: set the next step to in-progress in the \
+                 same call"
+                    .to_owned(),
+            ),
+            0 | 1 => Ok(()),
+            _ => Err("only one step can be in-progress".to_owned()),
+        }
+    }
+
     fn changed(&self, wish: PlanArguments) -> Result<Plan, String> {
         if wish.operation == Operation::Read {
             return Ok(self.clone());
@@ -186,10 +317,9 @@ impl Plan {
             Operation::Write => written(wish.todos)?,
             _ => self.updated(wish.todos)?,
         };
-        if todos.iter().filter(|it| it.status == Status::InProgress).count() > 1 {
-            return Err("only one step can be in-progress".to_owned());
-        }
-        Ok(Plan { version: self.version + 1, todos })
+        let plan = Plan { version: self.version + 1, todos };
+        plan.check()?;
+        Ok(plan)
     }
 
     fn updated(&self, patches: Vec<PlanItemPatch>) -> Result<Vec<PlanItem>, String> {
@@ -203,6 +333,9 @@ impl Plan {
             item.title = patch.title.unwrap_or_else(|| item.title.clone());
             item.status = patch.status.unwrap_or(item.status);
             item.description = patch.description.or_else(|| item.description.clone());
+            item.owner = patch.owner.or_else(|| item.owner.clone());
+            item.exit_criteria = patch.exit_criteria.or_else(|| item.exit_criteria.clone());
+            item.evidence = patch.evidence.or_else(|| item.evidence.clone());
         }
         Ok(todos)
     }
@@ -219,7 +352,8 @@ impl Plan {
         let mut told = vec![run_event(
             RunEventKind::Planning,
             json!({
-            "todos": titles, "items": self.todos, "version": self.version}),
+            "todos": titles, "items": self.todos, "version": self.version,
+            "operation": operation, "adherence": self.adherence()}),
         )];
         for (at, item) in self.todos.iter().enumerate() {
             if item.status == Status::Completed && !was_done(item) {
@@ -249,6 +383,9 @@ fn written(patches: Vec<PlanItemPatch>) -> Result<Vec<PlanItem>, String> {
                 title,
                 status: status.unwrap_or(Status::NotStarted),
                 description: patch.description,
+                owner: patch.owner,
+                exit_criteria: patch.exit_criteria,
+                evidence: patch.evidence,
             }),
             (None, _) => Err(format!("step {id} has no title")),
         }

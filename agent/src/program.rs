@@ -26,7 +26,7 @@ use crate::restart;
 use crate::run_lease::run_event;
 use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
-use crate::transcript::{self, AssistantEntry, PARTIAL};
+use crate::transcript::{AssistantEntry, PARTIAL};
 
 /// Maximum number of lines recorded in one batch.
 const LINES: usize = 200;
@@ -36,8 +36,6 @@ type Decisions = FuturesUnordered<BoxFuture<'static, (String, Result<Decision, E
 
 /// Runs the program to its end.
 pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
-    // Its usage is known at its end only.
-    budget::reserve(driver, &ModelRequest::default(), None).await?;
     let config = driver.definition.cli.clone().unwrap_or_else(|| CliConfig::new(["false"]));
     let before = Before::of(driver).await?;
     // Also if the run is to be aborted.
@@ -49,6 +47,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let deaf = config.input_format == InputFormat::Text;
     let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
+    // Its usage is known at its end only. A program that was left behind has ended before, also if nothing is left.
+    budget::reserve(driver, &ModelRequest::default(), None).await?;
     let mut running = begin(driver, config, &before).await?;
     while output.answer.is_none() {
         tokio::select! {
@@ -281,7 +281,7 @@ fn inherit(environment: &Environment, config: &mut CliConfig) {
 }
 
 fn prompt(driver: &Driver) -> Prompt {
-    let messages = transcript::messages(&driver.entries).into_iter().filter_map(|it| match it {
+    let messages = driver.conversation().into_iter().filter_map(|it| match it {
         ModelMessage::System { text } => Some(("system".to_owned(), text)),
         ModelMessage::User { text } => Some(("user".to_owned(), text)),
         ModelMessage::Assistant { text, .. } => Some(("assistant".to_owned(), text)),

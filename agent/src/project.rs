@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
 use abide_tools::{
-    Environment, HttpTool, HttpToolConfig, McpError, McpServer, McpServerConfig, SubprocessTool,
-    SubprocessToolConfig, Tools, ToolsError,
+    BuiltinError, BuiltinToolsConfig, Environment, HttpTool, HttpToolConfig, Launcher, McpError,
+    McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError, SubprocessTool,
+    SubprocessToolConfig, Tools, ToolsError, add_builtin_tools,
 };
 use serde::Deserialize;
 
@@ -19,14 +20,26 @@ use crate::tracer::Tracer;
 #[serde(
     default,
     deny_unknown_fields,
-    expecting = "a configuration: a map with models, http_tools, programs, mcp_servers and traces"
+    expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
+                 http_tools, programs, mcp_servers and traces"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
+    sandbox: Option<SandboxConfig>,
+    builtin_tools: BuiltinToolsConfig,
+    tool_security: ToolSecurityConfig,
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     mcp_servers: Vec<McpServerConfig>,
     traces: TraceConfig,
+}
+
+/// What no agent may do, whatever its definition says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "tool security: a map with blocked_tools")]
+struct ToolSecurityConfig {
+    /// Tools whose calls are denied, by name or prefix (`files_*`).
+    blocked_tools: Vec<String>,
 }
 
 /// Models, tools and definitions, ready for use.
@@ -41,6 +54,8 @@ pub struct AgentProject {
     pub servers: Vec<McpServer>,
     /// Sends traces, if `abide.yaml` has sinks.
     pub tracer: Option<Tracer>,
+    /// The sandbox of programs and file tools.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// Why a folder cannot be used.
@@ -61,6 +76,12 @@ pub enum ProjectError {
     /// The configuration of a tool is invalid.
     #[error(transparent)]
     Tool(#[from] abide_tools::ConfigError),
+    /// The sandbox cannot be used.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// A built-in tool cannot be added.
+    #[error(transparent)]
+    Builtin(#[from] BuiltinError),
     /// A tool has a duplicate or an empty name.
     #[error(transparent)]
     Tools(#[from] ToolsError),
@@ -78,6 +99,10 @@ impl ProjectError {
     pub fn suggestion(&self) -> Option<String> {
         match self {
             ProjectError::Malformed { why, .. } => misspelled(why),
+            ProjectError::Sandbox(_) => {
+                let where_to_look = "docs/sandboxes.md describes the backends and their settings";
+                Some(where_to_look.to_owned())
+            }
             _ => None,
         }
     }
@@ -101,7 +126,19 @@ impl AgentProject {
         folder: &Path,
         environment: &Environment,
     ) -> Result<AgentProject, ProjectError> {
-        AgentProject::opened(folder, environment, true).await
+        AgentProject::open_with(folder, environment, Launcher::none()).await
+    }
+
+    /// As [`AgentProject::open_in`], with the program that supervises the programs of a sandbox.
+    ///
+    /// # Errors
+    /// [`ProjectError`].
+    pub async fn open_with(
+        folder: &Path,
+        environment: &Environment,
+        launcher: Launcher,
+    ) -> Result<AgentProject, ProjectError> {
+        AgentProject::opened(folder, environment, launcher, true).await
     }
 
     /// As [`AgentProject::open_in`], without MCP servers: for tests, which start no process.
@@ -112,12 +149,13 @@ impl AgentProject {
         folder: &Path,
         environment: &Environment,
     ) -> Result<AgentProject, ProjectError> {
-        AgentProject::opened(folder, environment, false).await
+        AgentProject::opened(folder, environment, Launcher::none(), false).await
     }
 
     async fn opened(
         folder: &Path,
         environment: &Environment,
+        launcher: Launcher,
         is_online: bool,
     ) -> Result<AgentProject, ProjectError> {
         let config = read(&folder.join("abide.yaml"))?;
@@ -125,24 +163,31 @@ impl AgentProject {
         let surroundings = Surroundings { environment: &variable, folder };
         let models = Models::new(config.models, &surroundings)?;
         let tools = Tools::new();
+        let sandbox = match config.sandbox {
+            Some(config) => Some(Sandbox::open(config, folder, launcher, environment)?),
+            None => None,
+        };
+        add_builtin_tools(&tools, &config.builtin_tools, sandbox.as_ref(), environment)?;
         for http in config.http_tools {
             tools.add(HttpTool::new(http, environment)?)?;
         }
         for program in config.programs {
-            tools.add(SubprocessTool::new(program, environment)?)?;
+            tools.add(SubprocessTool::in_sandbox(program, environment, sandbox.as_ref())?)?;
         }
         let mut servers = Vec::new();
         for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
-        let catalog = Catalog::new(folder, tools.clone());
+        tools.block(config.tool_security.blocked_tools)?;
+        let backend = sandbox.as_ref().map(Sandbox::backend);
+        let catalog = Catalog::new(folder, tools.clone()).sandbox(backend);
         let tracer = match is_online {
             true => {
                 Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
             }
             false => None,
         };
-        Ok(AgentProject { models, tools, catalog, servers, tracer })
+        Ok(AgentProject { models, tools, catalog, servers, sandbox, tracer })
     }
 }
 

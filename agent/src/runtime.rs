@@ -25,7 +25,9 @@ use crate::runtime_error::RuntimeError;
 use crate::settings::Settings;
 use crate::tracer::{TraceQueue, Tracer};
 use crate::trusted_programs::TrustedPrograms;
-use crate::{agent_tool, delegate, handoff, heartbeat, plan, program_approvals};
+use crate::{
+    agent_tool, delegate, handoff, heartbeat, memory_tools, plan, program_approvals, tool_response,
+};
 
 /// Drives runs.
 pub struct Runtime {
@@ -64,6 +66,7 @@ impl Runtime {
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
             pause_callback: PauseCallback::default(),
+            sandbox: catalog.sandbox_name(),
         });
         let (problems, _) = watch::channel(Vec::new());
         let (registered, tracer) = (Mutex::default(), Mutex::default());
@@ -121,8 +124,12 @@ impl Runtime {
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
         let declared = self.shared.tools.declarations();
-        let own = [plan::declaration(), program_approvals::declaration()];
-        for declaration in declared.into_iter().chain(own) {
+        let own =
+            [plan::declaration(), tool_response::declaration(), program_approvals::declaration()];
+        // Only an agent with a memory has these tools; others may use tools of the same names.
+        let mut of_memory = memory_tools::declarations().to_vec();
+        of_memory.retain(|own| declared.iter().all(|declared| declared.name != own.name));
+        for declaration in declared.into_iter().chain(own).chain(of_memory) {
             abide.call(declaration.manifest()).await?;
         }
         for declaration in [delegate::declaration(), handoff::declaration()] {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
-use abide_tools::{Environment, Tools};
+use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
 use crate::guardrail::GuardrailFunctions;
@@ -29,15 +29,23 @@ pub(crate) struct RuntimeContext {
     pub(crate) guardrails: GuardrailFunctions,
     /// The callback that can pause a run.
     pub(crate) pause_callback: PauseCallback,
+    /// The sandbox of the tools.
+    pub(crate) sandbox: Option<BackendName>,
 }
 
 impl RuntimeContext {
     /// A client whose scope is that of a session.
     pub(crate) async fn acting_for(&self, session_id: &str) -> Result<Abide, Error> {
+        let scope = self.scope_of(session_id).await?;
+        self.abide.acting_for(&scope).await
+    }
+
+    /// The scope of a session, as far as it restricts callers.
+    pub(crate) async fn scope_of(&self, session_id: &str) -> Result<Scope, Error> {
         let sql = "SELECT scope FROM sessions WHERE id = :id";
         let found: Vec<(Json,)> = self.abide.sql(sql).param("id", session_id).fetch().await?;
         // A scope restricts a caller only by string values; other values are ignored.
-        let scope: Scope = match found.first().map(|(scope,)| scope.value()) {
+        Ok(match found.first().map(|(scope,)| scope.value()) {
             Some(Value::Object(scope)) => {
                 let texts = scope.into_iter().filter_map(|(key, value)| match value {
                     Value::String(text) => Some((key, text)),
@@ -46,7 +54,6 @@ impl RuntimeContext {
                 texts.collect()
             }
             _ => Scope::new(),
-        };
-        self.abide.acting_for(&scope).await
+        })
     }
 }

@@ -66,6 +66,9 @@ pub(crate) fn may_repair(driver: &Driver) -> bool {
 
 /// Fails a run whose model calls the tool with wrong arguments again and again.
 pub(crate) fn check_repairs(driver: &Driver) -> Step {
+    if driver.definition.response_format.is_none() {
+        return Ok(());
+    }
     let Some(last) = driver.entries.iter().rfind(|entry| is_refused_response(driver, entry)) else {
         return Ok(());
     };

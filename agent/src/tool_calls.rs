@@ -2,7 +2,7 @@
 
 use abide_client::arguments::{
     AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, FailToolCall,
-    HeartbeatToolCall, RequestToolCall,
+    HeartbeatToolCall, RequestToolCall, WritePlan,
 };
 use abide_client::{Abide, Call, Code, Error, Session, ToolCall, ToolCallStatus};
 use abide_json_integers as integers;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent_tool::{HAND_BACK, TASK};
+use crate::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
 use crate::driver::Driver;
 use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
-use crate::{delegate, handoff};
+use crate::{delegate, handoff, memory_tools, tool_response};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -47,7 +47,9 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
             let tool = driver.composition.tool(name);
             tool.map(|tool| tool.admit(&asked.arguments)).transpose()?.unwrap_or_default()
         }
-        plan::TOOL => plan::admit(driver.definition.planning, &asked.arguments)?,
+        name if memory_tools::is_one(driver, name) => memory_tools::admit(name, &asked.arguments)?,
+        GET_TOOL_RESPONSE => tool_response::admit(driver, &asked.arguments)?,
+        plan::TOOL => plan::admit(driver.definition.keeps_plan(), &asked.arguments)?,
         name => {
             let view = view(driver).ok_or("the tools of this agent are not available")?;
             let admitted = view.admit(name, &asked.arguments);
@@ -66,12 +68,15 @@ pub(crate) fn to_request(driver: &Driver, asked: &RequestedCall) -> Result<Call,
 /// Runs the calls that are ready, up to the parallelism limit. At the run's deadline, running tools are asked to
 /// stop, and calls that are not claimed are cancelled.
 pub(crate) async fn run_all(driver: &Driver, session: &Session, ready: Vec<ToolCall>) -> Step {
-    let at_once = driver.definition.limits.parallel_tools();
+    let at_once = driver.definition.settings().limits.parallel_tools.max(1);
     let stop = driver.stop.child_token();
-    // Changes of the plan and of the active agent run sequentially, in the order of the calls.
-    let (in_order, others): (Vec<_>, Vec<_>) = ready
-        .into_iter()
-        .partition(|call| call.tool_name == plan::TOOL || handoff::changes_agent(driver, call));
+    // Changes of the plan, of the memory and of the active agent run sequentially, in the order of the calls, and so does
+    // what is counted.
+    let (in_order, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|call| {
+        [plan::TOOL, GET_TOOL_RESPONSE].contains(&call.tool_name.as_str())
+            || memory_tools::changes(driver, call)
+            || handoff::changes_agent(driver, call)
+    });
     for call in in_order {
         run(driver, session, call, &stop).await?;
     }
@@ -111,6 +116,16 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
     if claimed.tool_name == plan::TOOL {
         return plan(driver, &claimed).await;
     }
+    if memory_tools::changes(driver, &claimed) {
+        return match memory_tools::change(driver, &claimed).await? {
+            Some(failed) => report(driver, &claimed, failed).await,
+            None => Ok(()),
+        };
+    }
+    if claimed.tool_name == GET_TOOL_RESPONSE {
+        let outcome = tool_response::run(driver, &claimed).await?;
+        return report(driver, &claimed, outcome).await;
+    }
     if handoff::changes_agent(driver, &claimed) {
         return match handoff::run(driver, &claimed).await? {
             Some(failed) => report(driver, &claimed, failed).await,
@@ -125,13 +140,23 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
 
 /// Changes the plan and publishes the change, atomically.
 async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
-    let PlanUpdate { outcome, events } = plan::run(&driver.abide, claimed).await?;
+    let PlanUpdate { outcome, events, write } = plan::run(&driver.abide, claimed).await?;
     if outcome.is_error {
         return report(driver, claimed, outcome).await;
     }
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result_of(&outcome));
-    match driver.record(&events, None, vec![done.into()]).await {
-        // The next step reads the call's current state.
+    let lease = &driver.run_lease;
+    let write = write.map(|(version, steps)| {
+        WritePlan::new(&lease.run_id, lease.fencing_token, version, steps).into()
+    });
+    let calls = write.into_iter().chain([done.into()]).collect();
+    match driver.record(&events, None, calls).await {
+        // The database refuses the plan, or the call has ended meanwhile.
+        Err(StepError::Refused(error))
+            if error.code().is_some_and(|code| code != Code::LeaseLost) =>
+        {
+            report(driver, claimed, ToolOutcome::failed(Failure::Tool, error.to_string())).await
+        }
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
     }
@@ -167,6 +192,9 @@ async fn invoke(
     let name = claimed.tool_name.as_str();
     if delegate::starts_run(driver, claimed) {
         return delegate::run(driver, claimed, cancel).await;
+    }
+    if memory_tools::is_one(driver, name) {
+        return memory_tools::search(driver, claimed).await;
     }
     let admitted = match view(driver) {
         Some(view) => view.admit_value(name, claimed.arguments.value()),
@@ -308,8 +336,11 @@ fn effect(driver: &Driver, claimed: &ToolCall) -> Effect {
     if delegate::starts_run(driver, claimed) || handoff::changes_agent(driver, claimed) {
         return Effect::Idempotent;
     }
-    if claimed.tool_name == plan::TOOL {
+    if [plan::TOOL, GET_TOOL_RESPONSE].contains(&claimed.tool_name.as_str()) {
         return Effect::ReadOnly;
+    }
+    if memory_tools::is_one(driver, &claimed.tool_name) {
+        return memory_tools::effect(&claimed.tool_name);
     }
     let tool = driver.shared.tools.get(&claimed.tool_name);
     tool.map_or(Effect::AtMostOnce, |tool| tool.declaration().effect)

@@ -6,7 +6,9 @@
 use abide_client::{AgentState, Json, Run};
 use abide_models::{ModelCall, ModelMessage};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
 
 /// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,12 @@ pub(crate) struct AssistantEntry {
     /// How many answers the model had given since the tool call limit was reached, including this one.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) past_limit: i64,
+    /// The tokens of the request, as the provider reported them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) input_tokens: i64,
+    /// The same as they were estimated before. The quotient corrects later estimates.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) estimated_tokens: i64,
     /// Why the model stopped, in the provider's term, if the answer is not simply complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
@@ -139,15 +147,47 @@ pub(crate) struct RepairEntry {
     pub(crate) run_id: String,
 }
 
+/// The kind of a message with the facts of a turn.
+pub(crate) const MEMORY: &str = "memory";
+
+/// The data of such a message, besides its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryEntry {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The turn of the run.
+    pub(crate) turn: i64,
+    /// The active agent.
+    pub(crate) agent: String,
+    /// The space that was read.
+    pub(crate) space: String,
+    /// The facts, each with its number and its version.
+    pub(crate) facts: Vec<(i64, i64)>,
+}
+
+/// The kind of a message that warns the model.
+pub(crate) const WARNING: &str = "warning";
+
+/// The data of such a message, besides its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct WarningEntry {
+    /// The run.
+    pub(crate) run_id: String,
+    /// The answer that it is about.
+    pub(crate) iteration: i64,
+}
+
 /// The `data` of an entry, or the default if it cannot be parsed.
 pub(crate) fn data<T: for<'de> Deserialize<'de> + Default>(entry: &AgentState) -> T {
     let json = entry.data.as_ref().map(Json::as_str);
     json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
 }
 
-/// The handoff that is in effect in a run; `None` while its own agent is active.
-pub(crate) fn active_handoff(run: &Run, entries: &[AgentState]) -> Option<HandoffEntry> {
-    let mut stack = Vec::new();
+/// Applies the handoffs among messages to those in effect in a run. The last one is the active agent; none while the
+/// run's own agent is active.
+pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: &[AgentState]) {
     for entry in entries.iter().filter(|entry| entry.role == "tool") {
         let Some(handoff) = data::<ToolEntry>(entry).handoff else { continue };
         if handoff.run_id != run.id {
@@ -158,30 +198,88 @@ pub(crate) fn active_handoff(run: &Run, entries: &[AgentState]) -> Option<Handof
             None => drop(stack.pop()),
         }
     }
-    stack.pop()
+}
+
+/// Tools whose results are never replaced by markers: what they return is the current state, or was just fetched.
+const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOOL_RESPONSE];
+
+/// Results and arguments of at most this size stay: a marker would hardly be shorter.
+const SMALL_CHARS: usize = 200;
+
+/// The size of a result in characters, if a marker may stand for it.
+pub(crate) fn reducible(entry: &AgentState, result: &ToolEntry) -> Option<usize> {
+    let content = entry.content.as_deref().unwrap_or_default();
+    let is_large = content.len() > SMALL_CHARS && content.chars().nth(SMALL_CHARS).is_some();
+    let may = entry.role == "tool" && !NEVER_REDUCED.contains(&result.name.as_str());
+    (may && is_large).then(|| content.chars().count())
+}
+
+/// Whether a result was cut because of its size: see `Truncation`.
+pub(crate) fn is_cut(entry: &AgentState) -> bool {
+    let content = entry.content.as_deref().unwrap_or_default();
+    entry.role == "tool" && content.contains(" bytes of the result of call ")
+}
+
+/// The marker in place of a result or of arguments.
+fn marker(call_id: &str, part: &str, characters: usize) -> String {
+    format!(
+        "SUMMARIZED executionId:'{call_id}' ({characters} characters: get_tool_response returns its {part})"
+    )
+}
+
+/// Whether a result is a marker.
+pub(crate) fn is_marker(content: &str) -> bool {
+    content.starts_with("SUMMARIZED executionId:'")
 }
 
 /// The conversation for a model.
 pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
+    reduced_messages(entries, 0)
+}
+
+/// The same with markers in place of large results and arguments, in messages up to this id. Roles, ids and the order
+/// stay.
+pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<ModelMessage> {
     let mut told = Vec::new();
     let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
         if entry.role == "tool" && entry.kind == "message" {
             let result: ToolEntry = data(entry);
             open.retain(|call| call.call_id != result.call_id);
+            let size = reducible(entry, &result).filter(|_| entry.id <= through_id);
+            let content = match size {
+                Some(size) => marker(&result.call_id, "output", size),
+                None => entry.content.clone().unwrap_or_default(),
+            };
             told.push(ModelMessage::Tool {
                 call_id: result.provider_call_id,
                 name: result.name,
-                content: entry.content.clone().unwrap_or_default(),
+                content,
                 is_error: result.is_error,
             });
             continue;
         }
-        let Some(message) = of(entry, &mut open, &mut told) else { continue };
+        let Some(mut message) = of(entry, &mut open, &mut told) else { continue };
+        if entry.id <= through_id {
+            reduce_arguments(&mut message, &open);
+        }
         told.push(message);
     }
     give_up(&mut open, &mut told);
     told
+}
+
+/// Replaces large arguments of an answer. Data of the provider may contain them, too, so it is left out then.
+fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall]) {
+    let ModelMessage::Assistant { calls, carry, reasoning, .. } = message else { return };
+    for (call, asked) in calls.iter_mut().zip(asked) {
+        let size = call.arguments.chars().count();
+        if size > SMALL_CHARS && !NEVER_REDUCED.contains(&call.name.as_str()) {
+            let marker = marker(&asked.call_id, "input", size);
+            call.arguments = json!({ "archived": marker }).to_string();
+            (*carry, *reasoning) = (None, None);
+        }
+    }
 }
 
 /// Adds a message that is not a tool result. Calls that are still open get a placeholder result first.
@@ -211,7 +309,9 @@ fn of(
             });
         }
         // Some providers support instructions only at the beginning, and would move it there.
-        ("system", REPAIR) => ModelMessage::User { text },
+        ("system", REPAIR | WARNING) => ModelMessage::User { text },
+        // The facts of a turn are part of the instructions.
+        ("system", MEMORY) => return None,
         ("system", _) => ModelMessage::System { text },
         // A supervisor writes to the session as its user does. Handoffs are treated the same.
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },

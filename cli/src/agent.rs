@@ -4,6 +4,7 @@
 mod golden;
 mod hint;
 mod host;
+mod memory;
 mod pause;
 mod registry;
 mod run;
@@ -12,7 +13,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentProject, Problem};
+use abide_agent::{AgentDefinition, AgentProject, Problem};
 use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
@@ -61,13 +62,16 @@ enum AgentCommand {
     Record(golden::Record),
     /// Repeat recordings offline, and show what has changed
     Test(golden::Test),
+    /// List and delete the facts that agents remember
+    Memory(memory::Memory),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
-  abide agent check
+  abide agent check                               # and the numbers that profiles resolve to
+  abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
@@ -98,6 +102,7 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
     match args.what {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,
+        AgentCommand::Memory(memory) => memory::run(options, memory).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
         AgentCommand::Pause(pause) => pause::pause(options, pause).await,
         AgentCommand::Resume(resume) => pause::resume(options, resume).await,
@@ -163,7 +168,11 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
-        let agents = counted(catalog.read().0.len() as u64, "agent");
+        let (definitions, _) = catalog.read();
+        for definition in definitions.iter().filter(|it| it.profile.is_some()) {
+            show_settings(options, definition)?;
+        }
+        let agents = counted(definitions.len() as u64, "agent");
         return match options.json {
             true => Ok(()),
             false => say(format!("{agents}, no errors")),
@@ -171,6 +180,23 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// Shows the numbers that the profile of an agent resolves to.
+fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), Failure> {
+    let settings = json!(definition.settings());
+    if options.json {
+        return say_json(&json!({"agent": definition.name, "settings": settings}));
+    }
+    let name = settings["profile"].as_str().unwrap_or_default();
+    say(one_line(&format!("{}: profile {name}", definition.name)))?;
+    for part in ["limits", "context", "memory", "watchdog"] {
+        let numbers = settings[part].as_object().into_iter().flatten();
+        let numbers: Vec<String> =
+            numbers.map(|(setting, value)| format!("{setting} {value}")).collect();
+        say(one_line(&format!("  {part:<9} {}", numbers.join(", "))))?;
+    }
+    say(format!("  planning  {}", settings["planning"]))
 }
 
 /// Shows a problem: file, line, reason, code and suggestion.

@@ -124,6 +124,10 @@ impl Command {
 /// ```
 #[must_use]
 pub fn main(modules: Vec<Module>) -> ExitCode {
+    // The program of a sandbox is started by a second process of this executable.
+    if let Some(code) = abide_agent::sandbox_exec() {
+        return code;
+    }
     let CommandLine { mut options, command } = match parse() {
         Ok(parsed) => parsed,
         Err(error) if usage::is_help(&error) => error.exit(),

@@ -78,6 +78,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         DeleteEntries,
         DisableIdentity,
         DropPolicy,
+        EmbedMemories,
         EnableIdentity,
         ExportRun,
         FailSession,
@@ -92,6 +93,10 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         RecordPause,
         RecordRun,
         RecordTrace,
+        ForgetMemories,
+        OpenSession,
+        RecordHealth,
+        RecordSummary,
         RegisterAgent,
         RegisterTool,
         RejectHandoff,
@@ -105,6 +110,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         ResumeSession,
         RetireAgent,
         RevokeToken,
+        SaveMemories,
         SetPolicy,
         SetRole,
         SetTimer,
@@ -115,6 +121,7 @@ fn the_arguments_of_each_callable_reducer_are_exported() {
         WaitRun,
         WithholdAnswer,
         WriteEntries,
+        WritePlan,
     ];
     let modules = crate::reducers::modules();
     let callable: BTreeSet<&str> =

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_live::TemplateWork;
-use abide_schema::reducer::{Caller, CredentialQueries};
+use abide_schema::reducer::{Caller, CredentialQueries, MetricSeries};
 use abide_schema::wire::{BatchCall, Explanation};
-use abide_schema::{Code, Micros, Refusal, Seq, limits};
+use abide_schema::{Code, Micros, Refusal, Seq, Value, limits};
 use abide_store::{Layout, OpenError, Store, readable_views};
 use serde_json::{Map, Value as JsonValue, json};
 use tokio::sync::{oneshot, watch};
@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use crate::access::denials::Denial;
 use crate::commit::jobs::WriterJob;
 use crate::config::Config;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Series};
 use crate::ports::{Backlog, EventSources};
 use crate::results::{CommittedBatch, CommittedCall, QueryResult};
 use crate::subscriptions::buffers::Buffers;
@@ -267,6 +267,26 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         self.inner.send(None, WriterJob::Templates(reply), 0)?;
         answer.await.map_err(|_| self.inner.health.dropped())
+    }
+
+    /// The numbers of rows that modules declare for `/metrics` ([`abide_schema::Module::metric`]).
+    ///
+    /// # Errors
+    /// A [`Refusal`].
+    pub async fn module_series(&self) -> Result<Vec<Series>, Refusal> {
+        let mut all = Vec::new();
+        let declared = self.inner.store.layout().modules.iter().flat_map(|it| &it.metrics);
+        for MetricSeries { name, meaning, label, query } in declared {
+            let found = self.inner.queries.look_up(query, &Map::new()).await?;
+            let values = found.rows.iter().filter_map(|row| match &row[..] {
+                [Value::Text(label), Value::Integer(count)] => {
+                    Some((label.clone(), count.unsigned_abs()))
+                }
+                _ => None,
+            });
+            all.push(Series { name, meaning, label, values: values.collect() });
+        }
+        Ok(all)
     }
 
     /// Bytes of calls queued for the writer.

@@ -1,6 +1,7 @@
 //! One-time queries: the readers' pool, the present and the past, and the plans of live queries.
 
 pub(crate) mod as_of;
+mod cancellation;
 pub(crate) mod changes;
 pub(crate) mod explain;
 pub(crate) mod failure;

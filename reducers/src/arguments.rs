@@ -15,20 +15,24 @@ pub use crate::handoff::{
     ClaimHandoff, HeartbeatHandoff, RejectHandoff, ReleaseHandoff, RequestSupervisorHandoff,
     ResolveHandoff,
 };
+pub use crate::health::RecordHealth;
+pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
 pub use crate::message::AppendMessage;
 pub use crate::pause::{PauseRun, RecordPause, ResumeRun};
+pub use crate::plan::WritePlan;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
 pub use crate::run::reserve::ReserveUsage;
 pub use crate::run::start::StartRun;
 pub use crate::run::wait::WaitRun;
-pub use crate::session::create::CreateSession;
+pub use crate::session::create::{CreateSession, OpenSession};
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };
 pub use crate::snapshot::export::ExportRun;
 pub use crate::snapshot::fork::ForkSession;
 pub use crate::snapshot::import::ImportRun;
+pub use crate::summary::RecordSummary;
 pub use crate::timer::{CancelTimer, SetTimer};
 pub use crate::tool::RegisterTool;
 pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};

@@ -7,8 +7,8 @@
 //!
 //! A collection can be fenced: a write with the fencing token of a claim (a tool call, a run or a handoff) raises the
 //! token of the collection. From then on it refuses writes with an older token, and writes without one. So a worker
-//! that lost its lease cannot overwrite the state of its successor. The token must be an event of the caller; whether that
-//! event is a claim that is still held is not checked, so fencing does not protect from other identities of the scope.
+//! that lost its lease cannot overwrite the state of its successor. The write names the claim, and the caller must hold it
+//! now. Any claim will do, so fencing does not protect from other identities of the scope.
 
 use std::collections::HashMap;
 
@@ -19,8 +19,11 @@ use abide_schema::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value as JsonValue;
 
+use crate::handoff::HandoffRequest;
+use crate::run::Run;
 use crate::session::scope;
-use crate::{check, lease};
+use crate::tool_call::ToolCall;
+use crate::{check, handoff, run, tool_call};
 
 /// A set of entries with a common scope.
 #[table(name = "collections", index(kind, id))]
@@ -127,8 +130,17 @@ pub fn write_entries(
     kind: Option<String>,
     /// Keys that are added to the scope of a new collection.
     scope: Option<serde_json::Map<String, JsonValue>>,
-    /// The fencing token of a claim that the caller holds.
+    /// The fencing token of a claim that the caller holds: of `call_id`, `run_id` or `handoff_id`.
     fencing_token: Option<i64>,
+    /// The claimed tool call.
+    #[id(ToolCall)]
+    call_id: Option<String>,
+    /// The claimed run.
+    #[id(Run)]
+    run_id: Option<String>,
+    /// The claimed handoff.
+    #[id(HandoffRequest)]
+    handoff_id: Option<String>,
 ) -> Result<ReducerResult<EntriesWritten>, Abort> {
     check::name("collection_id", &collection_id)?;
     let (puts, deletes) = (puts.unwrap_or_default(), deletes.unwrap_or_default());
@@ -139,7 +151,8 @@ pub fn write_entries(
     }
     let id = done.collection_id.as_str();
     let stored = ctx.get::<Collection>(id)?;
-    check_token(ctx, id, stored.as_ref(), fencing_token)?;
+    Claim { call_id, run_id, handoff_id }.check(ctx, fencing_token)?;
+    check_token(id, stored.as_ref(), fencing_token)?;
     // A call that is refused after it has written makes its whole group run again, so all checks come first.
     let changes = Changes::plan(ctx, id, puts, deletes)?;
     match stored {
@@ -167,12 +180,22 @@ pub fn delete_entries(
     #[id(Collection)] collection_id: String,
     /// The first characters of the keys; `null` or empty means all entries.
     prefix: Nullable<String>,
-    /// The fencing token of a claim that the caller holds.
+    /// The fencing token of a claim that the caller holds: of `call_id`, `run_id` or `handoff_id`.
     fencing_token: Option<i64>,
+    /// The claimed tool call.
+    #[id(ToolCall)]
+    call_id: Option<String>,
+    /// The claimed run.
+    #[id(Run)]
+    run_id: Option<String>,
+    /// The claimed handoff.
+    #[id(HandoffRequest)]
+    handoff_id: Option<String>,
 ) -> Result<ReducerResult<EntriesDeleted>, Abort> {
     let prefix = prefix.0.unwrap_or_default();
     let stored = ctx.get::<Collection>(&collection_id)?;
-    check_token(ctx, &collection_id, stored.as_ref(), fencing_token)?;
+    Claim { call_id, run_id, handoff_id }.check(ctx, fencing_token)?;
+    check_token(&collection_id, stored.as_ref(), fencing_token)?;
     let Some(stored) = stored else {
         let done = EntriesDeleted { deleted: 0, more: false };
         return Ok(ReducerResult::Duplicate(Seq::ZERO, done));
@@ -296,19 +319,35 @@ fn raise_token(
     }
 }
 
-/// Refuses a write by a caller that has lost its lease, or that has no lease where one is needed.
-fn check_token(
-    ctx: &mut Context<'_>,
-    id: &str,
-    stored: Option<&Collection>,
-    given: Option<i64>,
-) -> Result<(), Abort> {
-    let stored = stored.and_then(|stored| stored.fencing_token);
-    if let Some(token) = given
-        && !lease::is_holder(ctx, token)?
-    {
-        return Err(lease::not_the_holder("this fencing token").into());
+/// The work under whose lease a caller writes.
+struct Claim {
+    call_id: Option<String>,
+    run_id: Option<String>,
+    handoff_id: Option<String>,
+}
+
+impl Claim {
+    /// Refuses a token that is not that of the named claim, or of a claim that the caller does not hold now.
+    fn check(self, ctx: &mut Context<'_>, fencing_token: Option<i64>) -> Result<(), Abort> {
+        match (self.call_id, self.run_id, self.handoff_id, fencing_token) {
+            (None, None, None, None) => Ok(()),
+            (Some(id), None, None, Some(token)) => tool_call::held(ctx, &id, token).map(drop),
+            (None, Some(id), None, Some(token)) => run::drive::held(ctx, &id, token).map(drop),
+            (None, None, Some(id), Some(token)) => handoff::held(ctx, &id, token).map(drop),
+            // Calls that were logged before the claim had to be named.
+            (None, None, None, Some(_)) if ctx.is_replay() => Ok(()),
+            _ => {
+                let detail = "a fencing token needs the claim that it belongs to, and only that";
+                let hint = "give fencing_token together with call_id, run_id or handoff_id";
+                Err(Refusal::new(Code::BadArguments, detail).hint(hint).into())
+            }
+        }
     }
+}
+
+/// Refuses a write with an older token than that of the last write, or without one.
+fn check_token(id: &str, stored: Option<&Collection>, given: Option<i64>) -> Result<(), Abort> {
+    let stored = stored.and_then(|stored| stored.fencing_token);
     if given >= stored {
         return Ok(());
     }

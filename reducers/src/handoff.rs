@@ -368,6 +368,15 @@ fn find(ctx: &mut Context<'_>, id: &str) -> Result<HandoffRequest, Abort> {
     Ok(handoff)
 }
 
+/// A handoff that this caller has claimed with this token.
+pub(crate) fn held(
+    ctx: &mut Context<'_>,
+    id: &str,
+    fencing_token: i64,
+) -> Result<HandoffRequest, Abort> {
+    claimed(ctx, id, Some(fencing_token))
+}
+
 /// A handoff that this caller has claimed, with this token if one is given.
 fn claimed(
     ctx: &mut Context<'_>,

@@ -14,11 +14,15 @@ pub mod cleanup;
 pub mod collection;
 pub mod delegation;
 pub mod handoff;
+pub mod health;
+pub mod memory;
 pub mod message;
 pub mod pause;
+pub mod plan;
 pub mod run;
 pub mod session;
 pub mod snapshot;
+pub mod summary;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
@@ -49,11 +53,15 @@ pub use cleanup::{Cleanup, CleanupKind};
 pub use collection::{Collection, Entry};
 pub use delegation::Delegation;
 pub use handoff::{HandoffRequest, HandoffStatus};
+pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
+pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
 pub use pause::{Pause, PauseStage, PauseStatus};
+pub use plan::{PlanStep, PlanStepStatus, PlanVersion, SessionPlan};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
 pub use snapshot::{RunImport, RunMove, RunSnapshot, SessionFork};
+pub use summary::{ArchivedResult, ContextSummary};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
@@ -90,5 +98,9 @@ pub fn modules() -> Vec<Module> {
         pause::module(),
         snapshot::module(),
         trace::module(),
+        memory::module(),
+        health::module(),
+        summary::module(),
+        plan::module(),
     ]
 }

@@ -29,8 +29,8 @@ mod rows;
 pub(crate) mod scope;
 
 pub(crate) use ancestors::{is_closing, wanted};
-pub use create::create_session;
 pub(crate) use create::{NewSession, insert, make_child};
+pub use create::{create_session, open_session};
 use end::{CANCELLED, end};
 pub(crate) use end::{mark_cancelled, stopped};
 use rows::not_from;
@@ -44,6 +44,7 @@ pub fn module() -> Module {
         .visible::<Session>(RowVisibility::InScope)
         .sessions::<Session>()
         .reducer(create_session::definition())
+        .reducer(open_session::definition())
         .reducer(suspend_session::definition())
         .reducer(resume_session::definition())
         .reducer(complete_session::definition())

@@ -79,6 +79,13 @@ const COPIES_OF_ARGUMENTS: &[ColumnName] = &[
     ("approvals", "prompt"),
     ("agent_state", "data"),
     ("run_events", "data"),
+    ("plan_steps", "title"),
+    ("plan_steps", "description"),
+    ("plan_steps", "owner"),
+    ("plan_steps", "exit_criteria"),
+    ("plan_steps", "evidence"),
+    ("plan_versions", "steps"),
+    ("context_summaries", "summary"),
 ];
 
 /// A tool's result is copied into a message.
@@ -87,6 +94,7 @@ const COPIES_OF_RESULTS: &[ColumnName] = &[
     ("agent_state", "data"),
     ("lost_leases", "result"),
     ("run_events", "data"),
+    ("context_summaries", "summary"),
 ];
 
 const COPIES_OF_ERRORS: &[ColumnName] = &[
@@ -94,6 +102,7 @@ const COPIES_OF_ERRORS: &[ColumnName] = &[
     ("agent_state", "data"),
     ("lost_leases", "error"),
     ("run_events", "data"),
+    ("context_summaries", "summary"),
 ];
 
 /// The module.

@@ -392,7 +392,9 @@ impl Caller {
 /// The bytes of a scope that its namespace escapes: all but letters, digits, `-`, `_` and `.`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
-fn namespace(scope: &Scope) -> String {
+/// The namespace of a scope, see [`Caller::namespace`].
+#[must_use]
+pub fn namespace(scope: &Scope) -> String {
     let escaped = |text| utf8_percent_encode(text, ESCAPED);
     let pairs = scope.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
     match scope.is_empty() {

@@ -356,3 +356,21 @@ pub const SNAPSHOT_ROWS: usize = 20_000;
 
 /// Maximum size of the messages and outcomes that a fork copies, in bytes: the writer copies them in one transaction.
 pub const FORK_BYTES: usize = 16 << 20;
+
+/// Facts in a memory space. A search compares all of them, and a full space still takes milliseconds.
+pub const MEMORIES_OF_A_SPACE: i64 = 1_000;
+
+/// Facts that one call writes, forgets or embeds: a few milliseconds of work.
+pub const MEMORIES_OF_A_CALL: usize = 100;
+
+/// Bytes of the key of a fact: it is a name, and an index has it.
+pub const MEMORY_KEY_BYTES: usize = 256;
+
+/// Bytes of the value of a fact. A fact is a sentence, and facts share the budget of a prompt.
+pub const MEMORY_VALUE_BYTES: usize = 4 << 10;
+
+/// Bytes of an embedding: 4,096 dimensions. Common models have 256 to 3,072.
+pub const EMBEDDING_BYTES: usize = 16 << 10;
+
+/// Health rows of one run: those of its last answers.
+pub const HEALTH_ROWS: i64 = 1_000;

@@ -86,6 +86,20 @@ pub struct PolicyTables {
     pub identities: &'static TableSpec,
 }
 
+/// Numbers of a module's rows, for `/metrics`. They cover all scopes.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricSeries {
+    /// Its name. A counter has a name that ends with `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub meaning: &'static str,
+    /// The name of the label.
+    pub label: &'static str,
+    /// Returns a value of the label and its number in each row. It must be as cheap as a lookup: read a table with one
+    /// row for each value of the label.
+    pub query: &'static str,
+}
+
 /// Tables and reducers of one domain, in one file.
 #[derive(Clone, Debug)]
 pub struct Module {
@@ -120,6 +134,8 @@ pub struct Module {
     /// Members of arguments and results that the log keeps for replays but hides from restricted callers; see
     /// [`Module::secret`].
     pub secrets: Vec<(&'static str, &'static str)>,
+    /// Numbers of its rows, for `/metrics`.
+    pub metrics: Vec<MetricSeries>,
 }
 
 /// A column, as its table and its name.
@@ -166,6 +182,7 @@ impl Module {
             visibility: Vec::new(),
             copies: Vec::new(),
             secrets: Vec::new(),
+            metrics: Vec::new(),
         }
     }
 
@@ -205,6 +222,13 @@ impl Module {
     #[must_use]
     pub fn secret(mut self, reducer: &Definition, member: &'static str) -> Module {
         self.secrets.push((reducer.name, member));
+        self
+    }
+
+    /// Adds numbers of its rows to `/metrics`.
+    #[must_use]
+    pub fn metric(mut self, series: MetricSeries) -> Module {
+        self.metrics.push(series);
         self
     }
 

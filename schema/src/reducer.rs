@@ -19,8 +19,8 @@ pub use crate::caller::Caller;
 use crate::event::{Hash, Salt};
 use crate::id::{Micros, Seq, ulid};
 pub use crate::module::{
-    ColumnCopies, ColumnName, CredentialQueries, Deadline, Guard, Module, PolicyTables,
-    RowVisibility, Step,
+    ColumnCopies, ColumnName, CredentialQueries, Deadline, Guard, MetricSeries, Module,
+    PolicyTables, RowVisibility, Step,
 };
 pub use crate::nullable::Nullable;
 use crate::refusal::{Code, Refusal};

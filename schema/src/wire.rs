@@ -108,6 +108,12 @@ pub enum ClientMessage {
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         params: Map<String, JsonValue>,
     },
+    /// Cancels a `sql` or an `explain` of this connection: it gets no answer, unless that was sent already. Cancels nothing
+    /// else.
+    Cancel {
+        /// The query.
+        id: String,
+    },
     /// Acknowledges everything up to a seq.
     Ack {
         /// The acknowledged seq.
@@ -308,6 +314,10 @@ pub enum ServerMessage {
         /// other events with the same seqs, and another timeline.
         #[serde(default)]
         timeline: String,
+        /// What begins the stored form of each id that the caller of this connection chooses, see
+        /// [`Caller::namespace`](crate::reducer::Caller::namespace). Empty for a caller without a scope.
+        #[serde(default)]
+        namespace: String,
     },
     /// A subscription's result, in one or several parts.
     Snapshot {

@@ -4,10 +4,13 @@
 //! the engine as text: nothing here is parsed or copied twice. A test checks that these forms and those of
 //! [`abide_schema::wire::ServerMessage`] agree.
 
-use abide_engine::{Change, CommittedBatch, CommittedCall, QueryResult, SnapshotPart, Update};
+use abide_engine::{
+    Change, CommittedBatch, CommittedCall, Engine, QueryResult, SnapshotPart, Update,
+};
+use abide_schema::reducer::Caller;
 use abide_schema::value::write_row_json;
 use abide_schema::wire::{Explanation, ServerMessage, SubscriptionInfo};
-use abide_schema::{Checksum, Refusal, Row, Seq, Value};
+use abide_schema::{Checksum, Refusal, Row, Value};
 use serde::Serialize;
 
 /// A JSON text under construction.
@@ -85,10 +88,16 @@ impl JsonWriter {
     }
 }
 
-/// The first message of a WebSocket.
-pub fn hello(seq: Seq, timeline: &str) -> String {
-    let (server, version) = ("abide".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    ServerMessage::Hello { server, version, seq, timeline: timeline.to_owned() }.to_text()
+/// The first message of a WebSocket of a caller.
+pub fn hello(engine: &Engine, caller: &Caller) -> String {
+    let hello = ServerMessage::Hello {
+        server: "abide".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seq: engine.durable_seq(),
+        timeline: engine.timeline().to_owned(),
+        namespace: caller.namespace().to_owned(),
+    };
+    hello.to_text()
 }
 
 /// An update of a connection.

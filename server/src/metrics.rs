@@ -49,7 +49,10 @@ pub(crate) async fn metrics(
     // Unavailable while the engine closes or is poisoned.
     let templates = engine.live_templates().await.unwrap_or_default();
     let templates = template_series(&templates);
-    for series in engine.metrics().read_labelled().into_iter().chain(templates) {
+    // The same: the other numbers are still true.
+    let of_modules = engine.module_series().await.unwrap_or_default();
+    let labelled = engine.metrics().read_labelled().into_iter();
+    for series in labelled.chain(templates).chain(of_modules) {
         text.head(series.name, series.meaning);
         for (label, value) in &series.values {
             text.sample(series.name, Some((series.label, label)), *value);

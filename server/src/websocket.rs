@@ -8,6 +8,7 @@
 
 mod message;
 mod reader;
+mod running;
 mod writer;
 
 use std::pin::pin;
@@ -34,6 +35,7 @@ use crate::{frames, limits};
 
 pub use message::read;
 use reader::{Reader, SessionEnd};
+use running::RunningQueries;
 use writer::{Command, OutgoingMessage, SocketSender, Writer};
 
 /// Upgrades a request to a WebSocket.
@@ -86,6 +88,7 @@ async fn converse(
     let (commands, to_do) = mpsc::channel::<Command>(limits::COMMANDS);
     let moved = AtomicBool::new(false);
     let account = app.engine.buffers().account(&session.caller);
+    let hello = frames::hello(&app.engine, &session.caller);
     let writer = Writer {
         connection: app.engine.connect(&session.caller),
         sender: SocketSender::new(sink, to_send, &moved, account.clone()),
@@ -103,9 +106,9 @@ async fn converse(
         answers,
         commands,
         in_flight: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+        running: RunningQueries::default(),
         moved: &moved,
     };
-    let hello = frames::hello(app.engine.durable_seq(), app.engine.timeline());
     let mut writer = pin!(writer.run(hello));
     let end = tokio::select! {
         end = reader.run(&mut stream) => end,

@@ -81,6 +81,22 @@ CREATE INDEX approvals_session_id ON approvals (session_id);
 
 CREATE INDEX approvals_status ON approvals (status);
 
+CREATE TABLE archived_results (
+  entry_id INTEGER PRIMARY KEY NOT NULL REFERENCES agent_state(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  call_id TEXT NOT NULL,
+  provider_call_id TEXT,
+  tool_name TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  characters INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX archived_results_session_id_call_id ON archived_results (session_id, call_id);
+
+CREATE INDEX archived_results_session_id_provider_call_id ON archived_results (session_id, provider_call_id);
+
 CREATE TABLE change_log (
   seq INTEGER NOT NULL,
   table_name TEXT NOT NULL,
@@ -116,6 +132,36 @@ CREATE TABLE collections (
 ) STRICT;
 
 CREATE INDEX collections_kind_id ON collections (kind, id);
+
+CREATE TABLE context_summaries (
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  number INTEGER NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  through_id INTEGER NOT NULL,
+  folded_id INTEGER NOT NULL,
+  goal_id INTEGER NOT NULL,
+  goal_folded_id INTEGER NOT NULL,
+  summary TEXT NOT NULL,
+  kept TEXT NOT NULL,
+  answers INTEGER NOT NULL,
+  handoffs TEXT NOT NULL,
+  origin TEXT NOT NULL,
+  repaired TEXT,
+  tokens_before INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (session_id, number),
+  CHECK (folded_id <= through_id AND through_id <= goal_id),
+  CHECK (folded_id <= goal_folded_id AND goal_folded_id <= goal_id)
+) STRICT;
+
+CREATE TRIGGER context_summaries_forward BEFORE INSERT ON context_summaries
+WHEN EXISTS (SELECT 1 FROM context_summaries WHERE session_id = NEW.session_id
+  AND (number >= NEW.number OR through_id >= NEW.through_id OR folded_id > NEW.folded_id))
+BEGIN SELECT RAISE(FAIL, 'conflict: a summary covers more than the one before it'); END;
+
+CREATE TRIGGER context_summaries_stay BEFORE UPDATE ON context_summaries
+BEGIN SELECT RAISE(FAIL, 'conflict: a summary stands; the next one replaces it'); END;
 
 CREATE TABLE delegations (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -257,36 +303,96 @@ CREATE TABLE lost_leases (
 
 CREATE INDEX lost_leases_session_id ON lost_leases (session_id);
 
+CREATE TABLE memories (
+  id INTEGER PRIMARY KEY NOT NULL,
+  space TEXT NOT NULL,
+  namespace TEXT NOT NULL,
+  session_id TEXT,
+  scope TEXT NOT NULL,
+  key TEXT NOT NULL,
+  value TEXT NOT NULL,
+  confidence REAL NOT NULL,
+  source_seq INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX memories_space_key ON memories (space, key);
+
+CREATE INDEX memories_space_updated_at ON memories (space, updated_at);
+
+CREATE TABLE memory_vectors (
+  memory_id INTEGER PRIMARY KEY NOT NULL REFERENCES memories(id) DEFERRABLE INITIALLY DEFERRED,
+  model TEXT NOT NULL,
+  vector BLOB NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE meta (
   name TEXT PRIMARY KEY NOT NULL,
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE VIEW model_usage AS SELECT e.session_id, e.run_id, e.number,
-  e.data ->> '$.provider' AS provider, e.data ->> '$.model' AS model,
-  e.data ->> '$.input_tokens' AS input_tokens, e.data ->> '$.output_tokens' AS output_tokens,
-  e.data ->> '$.cached_tokens' AS cached_tokens,
-  e.data ->> '$.reasoning_tokens' AS reasoning_tokens,
-  e.data ->> '$.estimated_cost' AS cost_usd, e.data ->> '$.completeness' AS completeness,
-  e.created_at, e.seq
-FROM run_events e WHERE e.kind = 'usage';
-
-CREATE TABLE pauses (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+CREATE TABLE plan_steps (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  status TEXT NOT NULL CHECK (status = 'requested' OR status = 'paused' OR status = 'resumed'),
-  requested_stage TEXT CHECK (requested_stage = 'after_agent' OR requested_stage = 'after_tools' OR requested_stage = 'after_loop' OR requested_stage = 'before_guardrails'),
-  stage TEXT CHECK (stage = 'after_agent' OR stage = 'after_tools' OR stage = 'after_loop' OR stage = 'before_guardrails'),
-  iteration INTEGER,
-  reason TEXT,
-  requested_by TEXT,
-  requested_at INTEGER NOT NULL,
-  paused_at INTEGER,
-  resumed_at INTEGER,
-  seq INTEGER NOT NULL
+  step INTEGER NOT NULL,
+  title TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status = 'not_started' OR status = 'in_progress' OR status = 'completed' OR status = 'blocked'),
+  description TEXT,
+  owner TEXT,
+  exit_criteria TEXT,
+  evidence TEXT,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (session_id, step)
+) STRICT;
+
+CREATE UNIQUE INDEX plan_steps_session_id ON plan_steps (session_id) WHERE status = 'in_progress';
+
+CREATE TABLE plan_versions (
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  version INTEGER NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  steps TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (session_id, version)
+) STRICT;
+
+CREATE TRIGGER plan_versions_stay BEFORE UPDATE ON plan_versions
+BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan stands'); END;
+
+CREATE TABLE plans (
+  session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  version INTEGER NOT NULL,
+  steps INTEGER NOT NULL,
+  completed INTEGER NOT NULL,
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  CHECK (completed >= 0 AND completed <= steps)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX pauses_session_id ON pauses (session_id);
+CREATE TRIGGER plans_next_step BEFORE UPDATE ON plans
+WHEN EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id AND status = 'not_started')
+  AND EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
+    AND (status = 'completed' OR status = 'blocked'))
+  AND NOT EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
+    AND status = 'in_progress')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: one step must be in progress while steps are left'); END;
+
+CREATE TRIGGER plans_one_step BEFORE INSERT ON plans
+WHEN EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id AND status = 'not_started')
+  AND EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
+    AND (status = 'completed' OR status = 'blocked'))
+  AND NOT EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
+    AND status = 'in_progress')
+BEGIN SELECT RAISE(FAIL, 'bad_transition: one step must be in progress while steps are left'); END;
+
+CREATE TRIGGER plans_versions BEFORE UPDATE ON plans
+WHEN NEW.version <> OLD.version + 1
+BEGIN SELECT RAISE(FAIL, 'conflict: a plan changes one version at a time'); END;
 
 CREATE TABLE policies (
   table_name TEXT NOT NULL,
@@ -367,45 +473,27 @@ CREATE INDEX run_events_session_id ON run_events (session_id);
 CREATE TRIGGER run_events_stay BEFORE UPDATE ON run_events
 BEGIN SELECT RAISE(FAIL, 'conflict: what a run has told stands'); END;
 
-CREATE TABLE run_imports (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+CREATE TABLE run_health (
+  run_id TEXT NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  iteration INTEGER NOT NULL,
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  snapshot_id TEXT NOT NULL,
-  origin_run_id TEXT NOT NULL,
-  is_copy INTEGER NOT NULL,
-  imported_by TEXT NOT NULL,
+  tokens INTEGER NOT NULL,
+  token_drift INTEGER NOT NULL,
+  messages INTEGER NOT NULL,
+  new_messages INTEGER NOT NULL,
+  tool_messages INTEGER NOT NULL,
+  over_tooling REAL NOT NULL,
+  context_rot REAL NOT NULL,
+  repeats INTEGER NOT NULL,
+  signals TEXT NOT NULL,
+  unhealthy INTEGER NOT NULL,
+  action TEXT NOT NULL CHECK (action = 'none' OR action = 'compact' OR action = 'warn' OR action = 'stop'),
   created_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX run_imports_session_id ON run_imports (session_id);
-
-CREATE INDEX run_imports_snapshot_id ON run_imports (snapshot_id);
-
-CREATE TABLE run_moves (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  snapshot_id TEXT NOT NULL,
-  snapshot TEXT NOT NULL,
-  exported_by TEXT NOT NULL,
-  created_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (run_id, iteration)
 ) STRICT;
 
-CREATE INDEX run_moves_session_id ON run_moves (session_id);
-
-CREATE TABLE run_traces (
-  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
-  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
-  trace_id TEXT NOT NULL,
-  status TEXT NOT NULL CHECK (status = 'complete' OR status = 'partial'),
-  spans INTEGER NOT NULL,
-  error TEXT,
-  created_at INTEGER NOT NULL,
-  seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX run_traces_session_id ON run_traces (session_id);
+CREATE INDEX run_health_session_id ON run_health (session_id);
 
 CREATE TABLE runs (
   id TEXT PRIMARY KEY NOT NULL,
@@ -653,6 +741,12 @@ CREATE TABLE waiting (
   since INTEGER NOT NULL,
   id TEXT NOT NULL,
   PRIMARY KEY (queue, part, since, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE watchdog_actions (
+  action TEXT PRIMARY KEY NOT NULL CHECK (action = 'none' OR action = 'compact' OR action = 'warn' OR action = 'stop'),
+  count INTEGER NOT NULL,
+  seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE withheld_answers (

@@ -54,6 +54,8 @@ request_supervisor_handoff {"session_id":"kid","reason":"x","required_capability
 create_identity {"id":"ann","role":"app"}
 create_token {"id":"aaaaaaaa","identity_id":"ann","hash":"0000000000000000000000000000000000000000000000000000000000000000","last_four":"abcd"}
 write_entries {"collection_id":"box","scope":{"tenant":"a"},"puts":[{"key":"k","data":1}]}
+save_memories {"namespace":"support","scope":{"tenant":"a"},"facts":[{"key":"k","value":"v"}]}
+embed_memories {"model":"m","vectors":[{"memory_id":1,"seq":"$seq","vector":{"$blob":"AAAAAA=="}}]}
 set_role {"name":"clerk","reducers":["append_message"]}
 set_policy {"table":"timers","role":"clerk","name":"p","condition":"1"}
 "#;
@@ -147,6 +149,9 @@ const COPIES: &[Copies] = &[
     ("policies", "1", 250, &[("role", "'none' || {n}")]),
     ("collections", "1", ALL, &[("id", "'box' || {n}")]),
     ("entries", "1", ALL, &[("key", "'k' || {n}")]),
+    ("memories", "1", TREE, &[("id", "1000 + {n}"), ("key", "'k' || {n}")]),
+    ("memories", "id = 1", ALL, &[("id", "10000 + {n}"), ("space", "'other' || {n}")]),
+    ("memory_vectors", "1", TREE, &[("memory_id", "1000 + {n}")]),
     ("waiting", "id = 'foreign' AND queue = 'tqueued'", ALL, &[("id", "'foreign' || {n}")]),
     ("waiting", "id = 'pending'", ALL, &[("id", "'pending' || {n}")]),
     ("waiting", "id = 'foreign' AND queue = 'r'", ALL, &[("id", "'foreign' || {n}")]),

@@ -68,7 +68,7 @@ async fn held() -> (World, [i64; 3]) {
 /// Every reducer that takes a fencing token or ends a claim, as its holder would call it.
 async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static str, JsonValue)> {
     let ho = world.rows("SELECT id FROM handoff_requests").await[0][0].to_json();
-    vec![
+    let mut uses = vec![
         (
             "heartbeat_tool_call",
             json!({"call_id": "c1", "fencing_token": call, "lease_ms": 70_000}),
@@ -92,6 +92,16 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         (
             "record_pause",
             json!({"id": "r1", "fencing_token": run, "stage": "after_agent", "reason": "forged"}),
+        ),
+        (
+            "record_summary",
+            json!({"id": "r1", "fencing_token": run, "summary": {"number": 1, "through_id": 1,
+            "folded_id": 1, "goal_id": 1, "goal_folded_id": 1, "summary": "forged", "kept": [],
+            "answers": 0, "handoffs": [], "origin": "model", "tokens_before": 1}}),
+        ),
+        (
+            "write_plan",
+            json!({"id": "r1", "fencing_token": run, "expected_version": 0, "steps": []}),
         ),
         ("wait_run", json!({"id": "r1", "fencing_token": run, "interrupt": {}})),
         ("finish_run", json!({"id": "r1", "fencing_token": run, "end": "done"})),
@@ -117,6 +127,27 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             "delete_entries",
             json!({"collection_id": "e1", "prefix": "forged", "fencing_token": run}),
         ),
+    ];
+    uses.extend(uses_of_agents(run));
+    uses
+}
+
+/// The reducers for the health and the memory of a run.
+fn uses_of_agents(run: i64) -> [(&'static str, JsonValue); 3] {
+    [
+        (
+            "record_health",
+            json!({"id": "r1", "fencing_token": run, "iteration": 1, "action": "stop",
+            "health": {"tokens": 1, "token_drift": 0, "messages": 1, "new_messages": 1,
+            "tool_messages": 0, "over_tooling": 0, "context_rot": 0, "repeats": 0,
+            "signals": [], "unhealthy": 0}}),
+        ),
+        (
+            "save_memories",
+            json!({"namespace": "support", "facts": [{"key": "k", "value": "forged"}],
+            "run_id": "r1", "fencing_token": run}),
+        ),
+        ("forget_memories", json!({"space": "support@/", "run_id": "r1", "fencing_token": run})),
     ]
 }
 
@@ -173,6 +204,11 @@ fn non_holders_cannot_end_leases() {
                 "reserve_usage",
                 "withhold_answer",
                 "record_pause",
+                "record_health",
+                "save_memories",
+                "forget_memories",
+                "record_summary",
+                "write_plan",
                 "write_entries",
                 "delete_entries",
             ]

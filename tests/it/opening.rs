@@ -257,3 +257,18 @@ fn a_file_that_cannot_be_verified() {
     fs::write(world.path(), "a letter ".repeat(1_000)).unwrap();
     assert_eq!(verify(&world.path()).as_str(), "bad_request");
 }
+
+/// A file of this name was made, and stayed.
+#[test]
+fn a_database_in_memory_is_refused() {
+    let world = empty();
+    for name in [":memory:", "file::memory:?cache=shared"] {
+        let refused = open(&world, &world.folder.path().join(name)).expect_err("it has no file");
+        let expected = expect![[r#"
+            bad_request: FOLDER/NAME names no file: Abide has no databases in memory
+            hint: name a file; for a test, one in a temporary folder
+        "#]];
+        expected.assert_eq(&refused.replace(name, "NAME"));
+    }
+    assert_eq!(fs::read_dir(world.folder.path()).unwrap().count(), 0);
+}

@@ -1,11 +1,14 @@
 //! Read-only SQL of a caller: what is allowed, what is refused with which error, and what it sees
 //! of the past.
 
+use std::time::Duration;
+
 use abide_engine::QueryResult;
 use abide_schema::reducer::Caller;
 use abide_schema::{Refusal, Seq, limits};
 use expect_test::{Expect, expect};
 use serde_json::{Map, Value as JsonValue, json};
+use tokio::time::timeout;
 
 use crate::script::check;
 use crate::traffic::{Traffic, for_seeds};
@@ -337,6 +340,39 @@ fn endless_queries_are_stopped() {
         }
         for _ in 0..2 * limits::READERS {
             assert_eq!(told(&ask(&world, "SELECT 1", JsonValue::Null).await), "[1] (1)");
+        }
+    });
+}
+
+/// The query of a caller that had gone occupied its reader until its limit.
+#[test]
+fn a_query_whose_caller_has_gone_is_interrupted() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_time().build().unwrap().block_on(async {
+        let world = World::new();
+        let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
+            SELECT count(*) FROM n";
+        let ask = |sql: &'static str| {
+            let (engine, caller) = (world.engine().clone(), Caller::local());
+            tokio::spawn(async move { engine.query(&caller, sql, &Map::new(), None).await })
+        };
+        // The queries of one caller begin in order, and two of them run at a time: when the other one is answered, the
+        // endless one runs.
+        let mut running = Vec::new();
+        for _ in 0..limits::READERS_OF_A_CALLER {
+            if running.len() == limits::READERS_OF_A_CALLER - 1 {
+                let begun = told(&ask("SELECT 1").await.unwrap());
+                assert_eq!(begun, "[1] (1)");
+            }
+            running.push(ask(endless));
+        }
+        for endless in running {
+            endless.abort();
+        }
+        for _ in 0..limits::READERS {
+            let answer = timeout(Duration::from_secs(4), ask("SELECT 2")).await;
+            let answer = answer.expect("the readers are free").unwrap();
+            assert_eq!(told(&answer), "[2] (2)", "a later query of the reader is not concerned");
         }
     });
 }

@@ -288,6 +288,37 @@ fn agents_are_listed_from_the_folder_a_file_or_a_server() {
     server.stop();
 }
 
+/// A check shows the numbers that a profile resolves to: those of the preset, the custom profile and the definition.
+#[test]
+fn a_check_shows_the_numbers_of_profiles() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let text =
+        "profile: { base: deep, context: { max_token: 90000 } }\nlimits: { tool_calls: 7 }\n";
+    fs::write(agent_folder.path("project/agents/digger.yaml"), text).unwrap();
+    expect![[r#"
+        digger: profile custom (deep)
+          limits    parallel_tools 8, tool_calls 7
+          context   chunk_tokens 16000, compaction true, context_token_limit 60000, last_turns 30, max_token 90000, summary_token_limit 4000, tool_responses 8, window_tokens 200000
+          memory    budget_tokens 3000, enabled true
+          watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, token_drift 11000
+          planning  true
+        5 agents, no errors
+    "#]]
+    .assert_eq(&agent_folder.run(&["agent", "check"]).good());
+    let told = agent_folder.run(&["agent", "check", "--json"]).good();
+    let told: JsonValue = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["settings"]["context"]["max_token"], 90_000);
+    let wrong = "profile: { context: { max_token: 9 } }\n";
+    fs::write(agent_folder.path("project/agents/digger.yaml"), wrong).unwrap();
+    let wrong = agent_folder.run(&["agent", "check"]);
+    assert!(
+        wrong
+            .stdout
+            .contains("context_token_limit 32000 is not below max_token 9   [contradiction]"),
+        "{wrong:?}"
+    );
+}
+
 /// A definition that cannot work fails the check, with its file, line and a suggestion.
 #[test]
 fn a_check_reports_what_cannot_work() {

@@ -29,7 +29,8 @@ use script::Script;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The steps that wait for an answer. `subscribe` is before `sql`, which is a field of it.
-const ANSWERED: [&str; 5] = ["connect", "call", "batch", "subscribe", "sql"];
+const ANSWERED: [&str; 7] =
+    ["connect", "call", "batch", "subscribe", "sql", "session", "find_session"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rust_sdk_passes_all_scenarios() {
@@ -343,6 +344,18 @@ async fn answer_of(clients: Clients, kind: &str, step: Step) -> Answered {
                 sql = sql.as_of(seq);
             }
             Ok(Answer::Rows(sql.rows().await?))
+        }
+        "session" => {
+            let session = client.session(text(&step["session"]));
+            let session = match step.get("id").map(text) {
+                Some(id) => session.id(id).await?,
+                None => session.await?,
+            };
+            Ok(Answer::Session(Some(session.id().to_owned())))
+        }
+        "find_session" => {
+            let found = client.find_session(&text(&step["find_session"])).await?;
+            Ok(Answer::Session(found.map(|session| session.id().to_owned())))
         }
         _ => subscribe(&client, &step).await,
     }

@@ -8,6 +8,7 @@
 mod agent;
 mod authority;
 mod claims;
+mod coding_agent;
 mod command_line;
 mod conformance;
 mod demo;

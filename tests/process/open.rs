@@ -371,6 +371,31 @@ async fn a_loopback_port_needs_the_token() {
     assert_eq!(process.ended().code, Some(0));
 }
 
+/// Every connection kept the engine running, also one of another user without the token.
+#[tokio::test]
+async fn strangers_do_not_keep_a_loopback_engine_running() {
+    let file = SharedFile::new();
+    let process = Process::spawn(file.command().arg("--loopback"));
+    let line: JsonValue = serde_json::from_str(&process.line()).unwrap();
+    let url = line["url"].as_str().unwrap();
+    let address = url.strip_prefix("http://").unwrap().to_owned();
+    let stranger = std::thread::spawn(move || {
+        // One connection after the other, each until the server closes it.
+        while let Ok(mut socket) = std::net::TcpStream::connect(&address) {
+            let probe =
+                b"GET /ready HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer x\r\n\r\n";
+            let _ = socket.write_all(probe);
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+    });
+    let token = line["token"].as_str().unwrap();
+    let abide = Abide::builder(url).token(token).connect().await.unwrap();
+    abide.call(CreateSession::new("a")).await.unwrap();
+    abide.close().await;
+    assert_eq!(process.ended().code, Some(0));
+    stranger.join().unwrap();
+}
+
 /// The problem that `abide open` prints, without names that differ between runs.
 #[track_caller]
 fn problem(folder: &Path, ended: &ExitedProcess) -> String {

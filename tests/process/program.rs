@@ -33,29 +33,32 @@ pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = A>) 
 /// Beside the test's own executable, in cargo's output folder.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| build(&["--package", "abide"]).join("abide"))
+    PROGRAM.get_or_init(|| built().join("abide"))
 }
 
 /// The worker program of `worker.rs`, controlled through stdin and stdout.
 pub(crate) fn worker() -> Command {
-    static WORKER: OnceLock<PathBuf> = OnceLock::new();
-    let built = || build(&["--package", "abide-tests", "--example", "worker"]);
-    let mut command = Command::new(WORKER.get_or_init(|| built().join("examples/worker")));
+    let mut command = Command::new(built().join("examples/worker"));
     command.stdin(Stdio::piped());
     command
 }
 
 /// The example `refund` of the Rust SDK: it waits for a line on stdin in the middle of its tool.
 pub(crate) fn refund() -> Command {
-    static REFUND: OnceLock<PathBuf> = OnceLock::new();
-    let built = || build(&["--package", "abide-client", "--example", "refund"]);
-    let mut command = Command::new(REFUND.get_or_init(|| built().join("examples/refund")));
+    let mut command = Command::new(built().join("examples/refund"));
     command.env("ABIDE_BINARY", program()).stdin(Stdio::piped());
     command
 }
 
-/// Builds a target; returns its folder.
-fn build(what: &[&str]) -> PathBuf {
+/// The folder of the programs, which are built once.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+/// Builds the programs with the features that `cargo test --workspace` uses: what it has compiled is not compiled
+/// again. `--example` includes the features of development dependencies.
+fn build() -> PathBuf {
     let test = env::current_exe().unwrap();
     let folder = test.ancestors().nth(2).unwrap();
     let profile = match folder.file_name().unwrap().to_str().unwrap() {
@@ -64,9 +67,10 @@ fn build(what: &[&str]) -> PathBuf {
     };
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut build = Command::new(cargo);
-    build.arg("build").args(what).args(["--quiet", "--profile", profile, "--target-dir"]);
+    build.args(["build", "--workspace", "--bin", "abide", "--example", "worker"]);
+    build.args(["--example", "refund", "--quiet", "--profile", profile, "--target-dir"]);
     build.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    assert!(build.status().unwrap().success(), "{what:?} does not build");
+    assert!(build.status().unwrap().success(), "the programs do not build");
     folder.to_owned()
 }
 

@@ -5,8 +5,10 @@
 //! need it are reported as left out; if nothing may be left out ([`crate::node::NEEDED`]), that is an error.
 
 use std::env;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use crate::command::{self, StepResult};
@@ -119,8 +121,29 @@ pub(crate) fn run_sdks(root: &Path) -> Result<Ran, String> {
     run_all(root, &SUITES.iter().collect::<Vec<_>>())
 }
 
+/// Runs the suites of each language one after the other, and the languages at the same time: most of the time is spent
+/// on waiting.
 fn run_all(root: &Path, suites: &[&Suite]) -> Result<Ran, String> {
     let toolchain = Toolchain::find(root)?;
+    let run_language = |language| {
+        let of_language = suites.iter().filter(|suite| suite.language == language);
+        run_suites(root, &toolchain, of_language)
+    };
+    thread::scope(|scope| {
+        let python = scope.spawn(|| run_language(Language::Python));
+        let mut ran = run_language(Language::TypeScript)?;
+        let Ran { results, left_out } = python.join().expect("no panic")?;
+        ran.results.extend(results);
+        ran.left_out.extend(left_out);
+        Ok(ran)
+    })
+}
+
+fn run_suites<'a>(
+    root: &Path,
+    toolchain: &Toolchain,
+    suites: impl Iterator<Item = &'a &'a Suite>,
+) -> Result<Ran, String> {
     let (mut results, mut left_out) = (Vec::new(), Vec::new());
     for suite in suites {
         let Some(path) = toolchain.path_for(suite.language) else {
@@ -132,11 +155,17 @@ fn run_all(root: &Path, suites: &[&Suite]) -> Result<Ran, String> {
             let start = Instant::now();
             println!("running   {line} in {}", suite.folder);
             let mut shell = Command::new("sh");
-            shell.args(["-c", line]).current_dir(root.join(suite.folder)).stdin(Stdio::null());
-            shell.env("PATH", path).env("ABIDE_BINARY", &toolchain.binary);
-            let status = shell.status().map_err(|why| format!("cannot run sh: {why}"))?;
+            // One stream, in the order in which it was written.
+            shell.args(["-c", &format!("exec 2>&1; {line}")]).current_dir(root.join(suite.folder));
+            shell.env("PATH", path).env("ABIDE_BINARY", &toolchain.binary).stdin(Stdio::null());
+            let output = shell.output().map_err(|why| format!("cannot run sh: {why}"))?;
             let name = format!("{}: {line}", suite.folder);
-            let good = status.success();
+            let good = output.status.success();
+            let mut stdout = io::stdout().lock();
+            let printed = writeln!(stdout, "---- output of {name}")
+                .and_then(|()| stdout.write_all(&output.stdout))
+                .and_then(|()| writeln!(stdout, "---- end of {name}"));
+            printed.map_err(|why| format!("cannot write: {why}"))?;
             results.push(StepResult { name, good, took: start.elapsed() });
             if !good {
                 break;
@@ -167,12 +196,14 @@ struct Toolchain {
 
 impl Toolchain {
     fn find(root: &Path) -> Result<Toolchain, String> {
+        // With the features of `cargo test --workspace`, which has compiled most of it; see tests/process/program.rs.
         let mut build = command::cargo(root);
-        build.args(["build", "--quiet", "--package", "abide"]).stdin(Stdio::null());
+        build.args(["build", "--quiet", "--workspace", "--bin", "abide", "--example", "worker"]);
+        build.stdin(Stdio::null());
         if !build.status().map_err(|why| format!("cannot start cargo: {why}"))?.success() {
             return Err("abide does not build".to_owned());
         }
-        let target = env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+        let target = command::target(root);
         let search = env::var("PATH").unwrap_or_default();
         let node = succeeds("npm", &["--version"]).then(|| search.clone());
         let python = python(&target)?.map(|bin| format!("{}:{search}", bin.display()));

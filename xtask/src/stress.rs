@@ -2,7 +2,7 @@
 //! run in release, because the shipped program is measured.
 
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 /// The arguments of `overload`.
 pub(crate) const OVERLOAD_TAKES: &str = "[--share]   ten thousand connections, or a share for CI";
@@ -31,14 +31,22 @@ pub(crate) fn recovery(root: &Path, words: &[String]) -> Result<ExitCode, String
 
 fn run_stress(root: &Path, verb: &str, words: &[String]) -> Result<ExitCode, String> {
     let mut build = crate::command::cargo(root);
-    build.args(["build", "--quiet", "--release", "--package", "abide"]).stdin(Stdio::null());
-    let built = build.status().map_err(|why| format!("cannot start cargo: {why}"))?;
-    if !built.success() {
+    build.args([
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "abide",
+        "--package",
+        "abide-stress",
+    ]);
+    let built = build.stdin(Stdio::null()).status();
+    if !built.map_err(|why| format!("cannot start cargo: {why}"))?.success() {
         return Ok(crate::command::verdict(false));
     }
-    let mut cargo = crate::command::cargo(root);
-    cargo.args(["run", "--quiet", "--release", "--package", "abide-stress", "--", verb]);
-    let status = cargo.args(words).stdin(Stdio::null()).status();
-    let status = status.map_err(|why| format!("cannot start cargo: {why}"))?;
+    let program = crate::command::target(root).join("release/abide-stress");
+    let mut stress = Command::new(&program);
+    let status = stress.arg(verb).args(words).current_dir(root).stdin(Stdio::null()).status();
+    let status = status.map_err(|why| format!("cannot start {}: {why}", program.display()))?;
     Ok(crate::command::verdict(status.success()))
 }

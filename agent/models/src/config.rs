@@ -14,14 +14,28 @@ use crate::{Price, Protocol, Secret, StallTimeouts, StructuredOutput};
 
 /// All providers of a server.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "models: a map with default and providers")]
+#[serde(deny_unknown_fields, expecting = "models: a map with default, embedding and providers")]
 pub struct ModelsConfig {
     /// The default for requests that name neither provider nor model.
     #[serde(default)]
     pub default: Option<DefaultModel>,
+    /// The model that makes vectors of texts, for search by meaning. Without it, memory is searched by words.
+    #[serde(default)]
+    pub embedding: Option<EmbeddingModel>,
     /// The providers, in any order.
     #[serde(default)]
     pub providers: Vec<ProviderConfig>,
+}
+
+/// The model that makes vectors of texts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an embedding model: a map with provider and model")]
+pub struct EmbeddingModel {
+    /// The id of a provider with the `/embeddings` API of OpenAI: kind `openai`, `openai_responses` or
+    /// `openai_compatible`.
+    pub provider: String,
+    /// The model. It needs no place in the provider's `models`, which are those that agents may use.
+    pub model: String,
 }
 
 /// The default for requests that name neither provider nor model.

@@ -9,6 +9,7 @@
 //!                     ├ Replay: what a recorded conversation says next
 //!                     ├ Script: what a small file says next
 //!                     └ Chain:  the first of several that answers, with retries
+//! EmbeddingRequest ──▶ ModelProvider::embed ──▶ Embeddings
 //! ```
 //!
 //! In reading order: [`ModelRequest`] and [`ModelEvent`] (input and output), [`ModelError`] (failures, and whether
@@ -26,6 +27,7 @@
 mod chain;
 mod classify;
 mod config;
+mod embedding;
 mod error;
 mod frames;
 mod models;
@@ -41,9 +43,11 @@ mod response;
 mod script;
 mod secret;
 mod structured_output;
+mod tokens;
 
 pub use chain::{Chain, Retry};
-pub use config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
+pub use config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, ProviderKind};
+pub use embedding::{EMBEDDED_TEXTS, EmbeddingRequest, Embeddings, VECTOR_NUMBERS};
 pub use error::{ModelError, ModelErrorKind};
 pub use models::{ConfigError, ModelSelection, Models, ProviderInfo, ResolveError, Surroundings};
 pub use price::Price;
@@ -52,9 +56,10 @@ pub use provider::{ModelProvider, ModelStream, answer_of};
 pub use recording::{Conversation, RecordingError, read_conversations};
 pub use remote::{Remote, RemoteSettings, StallTimeouts};
 pub use replay::{Replay, ReplaySpeed};
-pub use request::{ModelCall, ModelMessage, ModelRequest, ToolSpec};
+pub use request::{ModelCall, ModelMessage, ModelRequest, RequestPurpose, ToolSpec};
 pub use resolved::Resolved;
 pub use response::{Completeness, ModelEvent, ModelResponse, Restart, Stop, Usage};
 pub use script::{Script, ScriptedCall, ScriptedError, ScriptedResponse, ScriptedUsage};
 pub use secret::Secret;
 pub use structured_output::StructuredOutput;
+pub use tokens::TokenEstimate;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::config::{DefaultModel, ModelsConfig, ProviderConfig, ProviderKind};
+use crate::config::{DefaultModel, EmbeddingModel, ModelsConfig, ProviderConfig, ProviderKind};
 use crate::{
     Chain, ModelProvider, Price, Remote, RemoteSettings, Replay, Resolved, Retry, Script, Secret,
     StructuredOutput,
@@ -38,6 +38,7 @@ impl Surroundings<'static> {
 #[derive(Debug, Default)]
 pub struct Models {
     default: ModelSelection,
+    embedding: Option<EmbeddingModel>,
     entries: Vec<Entry>,
 }
 
@@ -189,6 +190,9 @@ impl Models {
         if let Some(DefaultModel { provider, model }) = config.default {
             models.default = ModelSelection { provider, model };
         }
+        if let Some(embedding) = config.embedding {
+            models.set_embedding(embedding)?;
+        }
         Ok(models)
     }
 
@@ -208,6 +212,29 @@ impl Models {
         let (price, prices) = (None, BTreeMap::new());
         let structured_output = provider.structured_output();
         self.insert(Entry { info, provider: Some(provider), price, prices, structured_output })
+    }
+
+    /// Sets the model that makes vectors of texts.
+    ///
+    /// # Errors
+    /// There is no such provider.
+    pub fn set_embedding(&mut self, embedding: EmbeddingModel) -> Result<(), ConfigError> {
+        let provider = embedding.provider.clone();
+        if let Err(why) = self.entry(&provider) {
+            let what = format!("models.embedding: {why}");
+            return Err(ConfigError { provider, what });
+        }
+        self.embedding = Some(embedding);
+        Ok(())
+    }
+
+    /// The provider and the model that make vectors of texts; `None` if none is configured.
+    ///
+    /// # Errors
+    /// The provider's key is missing.
+    pub fn embedding(&self) -> Result<Option<Resolved>, ResolveError> {
+        let Some(EmbeddingModel { provider, model }) = &self.embedding else { return Ok(None) };
+        self.entry(provider)?.with_model(model.clone()).map(Some)
     }
 
     /// The configured default, if there is one.
@@ -236,17 +263,7 @@ impl Models {
             (None, Some(model)) => (self.best_for(&model)?, model),
             (None, None) => self.only()?,
         };
-        match (&entry.provider, entry.info.missing.clone()) {
-            (Some(provider), _) => {
-                let price = entry.prices.get(&model).copied().or(entry.price);
-                let structured_output = entry.structured_output;
-                Ok(Resolved { provider: Arc::clone(provider), model, price, structured_output })
-            }
-            (None, what) => {
-                let (provider, what) = (entry.info.id.clone(), what.unwrap_or_default());
-                Err(ResolveError::KeyMissing { provider, what })
-            }
-        }
+        entry.with_model(model)
     }
 
     /// A [`Chain`] of these candidates.
@@ -332,6 +349,21 @@ impl Models {
 }
 
 impl Entry {
+    /// The provider with a model, unless its key is missing.
+    fn with_model(&self, model: String) -> Result<Resolved, ResolveError> {
+        match (&self.provider, self.info.missing.clone()) {
+            (Some(provider), _) => {
+                let price = self.prices.get(&model).copied().or(self.price);
+                let structured_output = self.structured_output;
+                Ok(Resolved { provider: Arc::clone(provider), model, price, structured_output })
+            }
+            (None, what) => {
+                let (provider, what) = (self.info.id.clone(), what.unwrap_or_default());
+                Err(ResolveError::KeyMissing { provider, what })
+            }
+        }
+    }
+
     /// The model to request from this provider.
     fn model(&self, wanted: Option<String>) -> Result<String, ResolveError> {
         let ProviderInfo { id, models, .. } = &self.info;

@@ -1,10 +1,12 @@
 //! The trait of model providers.
 
 use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
 use crate::{
-    ModelError, ModelErrorKind, ModelEvent, ModelRequest, ModelResponse, StructuredOutput,
+    EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelEvent, ModelRequest,
+    ModelResponse, StructuredOutput,
 };
 
 /// The events of a model's answer. The first error ends the stream.
@@ -23,6 +25,17 @@ pub trait ModelProvider: Send + Sync + 'static {
     /// Sends a request. Nothing is sent before the stream is first polled, and dropping it aborts the request. It
     /// ends with exactly one [`ModelEvent::Answer`] or with exactly one error.
     fn stream(&self, request: ModelRequest) -> ModelStream;
+
+    /// Makes vectors of texts. The default is for providers that cannot.
+    fn embed(
+        &self,
+        request: EmbeddingRequest,
+    ) -> BoxFuture<'static, Result<Embeddings, ModelError>> {
+        drop(request);
+        let message = format!("provider `{}` makes no embeddings", self.id());
+        let error = ModelError::new(ModelErrorKind::BadRequest, message);
+        Box::pin(async move { Err(error) })
+    }
 }
 
 /// Reads a stream to its end and returns the answer, for callers that do not need the chunks.

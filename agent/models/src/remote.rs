@@ -3,12 +3,15 @@
 //! Redirects are not followed, because they would send the key to another server. [`crate::Chain`] does the
 //! retries.
 
+mod embed;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
 use futures_util::stream;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Client, Response, Url};
@@ -19,8 +22,8 @@ use crate::classify;
 use crate::frames::Frames;
 use crate::protocol::{Decoder, Gathered};
 use crate::{
-    ModelError, ModelErrorKind, ModelEvent, ModelProvider, ModelRequest, ModelStream, Protocol,
-    Secret,
+    EmbeddingRequest, Embeddings, ModelError, ModelErrorKind, ModelEvent, ModelProvider,
+    ModelRequest, ModelStream, Protocol, Secret,
 };
 
 /// Maximum number of bytes of an error response that are read.
@@ -172,6 +175,17 @@ impl ModelProvider for Remote {
             Some((told, asking))
         })
         .boxed()
+    }
+
+    fn embed(
+        &self,
+        request: EmbeddingRequest,
+    ) -> BoxFuture<'static, Result<Embeddings, ModelError>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let embedded = shared.embed(&request).await;
+            embedded.map_err(|error| shared.discreet(error))
+        })
     }
 }
 

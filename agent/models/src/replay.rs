@@ -32,7 +32,7 @@ use futures_util::stream;
 use crate::recording::{is_answer, joined};
 use crate::{
     Conversation, ModelError, ModelErrorKind, ModelEvent, ModelMessage, ModelProvider,
-    ModelRequest, ModelResponse, ModelStream, Stop, Usage,
+    ModelRequest, ModelResponse, ModelStream, RequestPurpose, Stop, Usage,
 };
 
 /// The speed of the output; the default is no delay.
@@ -102,9 +102,16 @@ impl ModelProvider for Replay {
 
 impl Recorded {
     fn next(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
+        if request.purpose == RequestPurpose::Summary {
+            let message = "recordings have no summaries";
+            return Err(ModelError::new(ModelErrorKind::NoRecording, message));
+        }
         match self.named(&request.model) {
             Some((conversation, position)) => {
-                let said = || request.messages.iter().filter(|message| is_answer(message)).count();
+                let said = || {
+                    let seen = request.messages.iter().filter(|message| is_answer(message));
+                    request.omitted_answers + seen.count()
+                };
                 self.answer(conversation, position.unwrap_or_else(said))
             }
             None => self.answer_to(request),

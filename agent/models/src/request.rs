@@ -29,6 +29,34 @@ pub struct ModelRequest {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_schema: Option<Value>,
+    /// What the answer is for. It is not sent; scripts tell summaries from answers by it.
+    #[serde(default, skip_serializing_if = "RequestPurpose::is_answer")]
+    pub purpose: RequestPurpose,
+    /// The number of the model's answers that are not in `messages`, because a summary stands for them. It is not sent;
+    /// scripts and recordings continue after them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub omitted_answers: usize,
+}
+
+/// What the answer to a request is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestPurpose {
+    /// To continue the conversation.
+    #[default]
+    Answer,
+    /// To stand for older messages of a conversation.
+    Summary,
+}
+
+impl RequestPurpose {
+    fn is_answer(&self) -> bool {
+        *self == RequestPurpose::Answer
+    }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// One message of a conversation.

@@ -24,7 +24,7 @@ use crate::recording::is_answer;
 use crate::replay::tell;
 use crate::{
     ModelCall, ModelError, ModelErrorKind, ModelProvider, ModelRequest, ModelResponse, ModelStream,
-    RecordingError, ReplaySpeed, Stop, StructuredOutput, Usage,
+    RecordingError, ReplaySpeed, RequestPurpose, Stop, StructuredOutput, Usage,
 };
 
 /// A file of answers, and the provider that returns them.
@@ -33,6 +33,10 @@ use crate::{
 pub struct Script {
     /// The answers, in order.
     answers: Vec<ScriptedResponse>,
+    /// The answer to a request for a summary. Without one the error is `no_recording`, and the summary is made without
+    /// a model.
+    #[serde(default)]
+    summary: Option<String>,
     /// Whether to start over after the last answer. Otherwise the error is `no_recording`.
     #[serde(default)]
     repeat: bool,
@@ -138,7 +142,11 @@ impl Script {
     }
 
     fn next(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
-        let said = request.messages.iter().filter(|message| is_answer(message)).count();
+        if request.purpose == RequestPurpose::Summary {
+            return self.summarise(request);
+        }
+        let said = request.omitted_answers
+            + request.messages.iter().filter(|message| is_answer(message)).count();
         let holds = self.answers.len();
         let at = if self.repeat && holds > 0 { said % holds } else { said };
         let Some(answer) = self.answers.get(at) else {
@@ -172,6 +180,26 @@ impl Script {
             model: request.model.clone(),
             carry: None,
             cost_micros: None,
+        })
+    }
+}
+
+impl Script {
+    fn summarise(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
+        let Some(summary) = &self.summary else {
+            let message = "the script has no summary";
+            return Err(ModelError::new(ModelErrorKind::NoRecording, message));
+        };
+        Ok(ModelResponse {
+            text: summary.clone(),
+            reasoning: None,
+            calls: Vec::new(),
+            stop: Stop::End,
+            usage: Usage::default(),
+            cost_micros: None,
+            provider: self.id.clone(),
+            model: request.model.clone(),
+            carry: None,
         })
     }
 }

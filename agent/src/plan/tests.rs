@@ -41,11 +41,11 @@ fn each_change_publishes_the_plan_and_each_completed_step_once() {
             json!({"operation": "update", "todos": [{"id": 2, "status": "completed"}]}),
         ],
         expect![[r#"
-            {"data":{"items":[{"id":1,"status":"in-progress","title":"look"},{"id":2,"status":"not-started","title":"pay"}],"todos":["look","pay"],"version":1},"kind":"planning"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"pay"}],"todos":["look","pay"],"version":2},"kind":"planning"}
+            {"data":{"adherence":0.0,"items":[{"id":1,"status":"in-progress","title":"look"},{"id":2,"status":"not-started","title":"pay"}],"operation":"write","todos":["look","pay"],"version":1},"kind":"planning"}
+            {"data":{"adherence":0.5,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"pay"}],"operation":"update","todos":["look","pay"],"version":2},"kind":"planning"}
             {"data":{"description":"look","step_number":1,"total_steps":2},"kind":"step_complete"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"pay"}],"todos":["look","pay"],"version":2},"kind":"planning"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"completed","title":"pay"}],"todos":["look","pay"],"version":3},"kind":"planning"}
+            {"data":{"adherence":0.5,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"pay"}],"operation":"read","todos":["look","pay"],"version":2},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"completed","title":"pay"}],"operation":"update","todos":["look","pay"],"version":3},"kind":"planning"}
             {"data":{"description":"pay","step_number":2,"total_steps":2},"kind":"step_complete"}
         "#]],
     );
@@ -61,11 +61,11 @@ fn a_renamed_step_stays_completed_in_an_update_but_not_in_a_new_plan() {
             json!({"operation": "write", "todos": [step(1, "pay", "completed")]}),
         ],
         expect![[r#"
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"}],"todos":["look"],"version":1},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"look"}],"operation":"write","todos":["look"],"version":1},"kind":"planning"}
             {"data":{"description":"look","step_number":1,"total_steps":1},"kind":"step_complete"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look closely"}],"todos":["look closely"],"version":2},"kind":"planning"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look closely"}],"todos":["look closely"],"version":3},"kind":"planning"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"pay"}],"todos":["pay"],"version":4},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"look closely"}],"operation":"update","todos":["look closely"],"version":2},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"look closely"}],"operation":"write","todos":["look closely"],"version":3},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"pay"}],"operation":"write","todos":["pay"],"version":4},"kind":"planning"}
             {"data":{"description":"pay","step_number":1,"total_steps":1},"kind":"step_complete"}
         "#]],
     );
@@ -95,7 +95,7 @@ fn refused_calls_change_nothing() {
             refused: only one step can be in-progress
             refused: duplicate id
             refused: the plan is at version 0, not 3: read it and repeat the change
-            {"data":{"items":[{"id":1,"status":"blocked","title":"a"}],"todos":["a"],"version":1},"kind":"planning"}
+            {"data":{"adherence":0.0,"items":[{"id":1,"status":"blocked","title":"a"}],"operation":"write","todos":["a"],"version":1},"kind":"planning"}
             refused: the plan has no step 7
         "#]],
     );
@@ -108,13 +108,13 @@ fn steps_with_equal_text_are_distinct() {
     check(
         &[
             json!({"operation": "write", "todos": [
-                step(1, "look", "completed"), step(2, "look", "not-started")]}),
+                step(1, "look", "completed"), step(2, "look", "in-progress")]}),
             json!({"operation": "update", "todos": [{"id": 2, "status": "completed"}]}),
         ],
         expect![[r#"
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"not-started","title":"look"}],"todos":["look","look"],"version":1},"kind":"planning"}
+            {"data":{"adherence":0.5,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"look"}],"operation":"write","todos":["look","look"],"version":1},"kind":"planning"}
             {"data":{"description":"look","step_number":1,"total_steps":2},"kind":"step_complete"}
-            {"data":{"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"completed","title":"look"}],"todos":["look","look"],"version":2},"kind":"planning"}
+            {"data":{"adherence":1.0,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"completed","title":"look"}],"operation":"update","todos":["look","look"],"version":2},"kind":"planning"}
             {"data":{"description":"look","step_number":2,"total_steps":2},"kind":"step_complete"}
         "#]],
     );

@@ -54,7 +54,7 @@ const PLANS: &str = "
 answers:
   - calls:
       - name: manage_todo_list
-        arguments: { operation: write, todos: [{ id: 1, title: look, status: completed }, { id: 2, title: pay }] }
+        arguments: { operation: write, todos: [{ id: 1, title: look, status: completed }, { id: 2, title: pay, status: in-progress }] }
   - text: So.
 ";
 
@@ -63,8 +63,12 @@ answers:
 async fn planning_event() {
     let told = events("planning: true\n", PLANS, "planning").await;
     let items = json!([{"id": 1, "title": "look", "status": "completed"},
-        {"id": 2, "title": "pay", "status": "not-started"}]);
-    assert_eq!(told, [json!({"todos": ["look", "pay"], "items": items, "version": 1})]);
+        {"id": 2, "title": "pay", "status": "in-progress"}]);
+    assert_eq!(
+        told,
+        [json!({"todos": ["look", "pay"], "items": items, "version": 1, "operation": "write",
+            "adherence": 0.5})]
+    );
 }
 
 /// `class StepCompleteEvent: step_number: int, total_steps: int, description: str`

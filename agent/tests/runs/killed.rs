@@ -13,6 +13,7 @@ use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
+use crate::compaction::derived;
 use crate::fixture::{LEASE, define, ledger, providers, runtime_of, transcript};
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
@@ -34,7 +35,7 @@ struct Scenario {
 /// For scenarios with several transactions between the claim of a call and its end.
 const LONGER_LEASE: Duration = Duration::from_millis(500);
 
-const SCENARIOS: [Scenario; 4] = [
+const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -102,7 +103,47 @@ const SCENARIOS: [Scenario; 4] = [
         pays: 0,
         lease: LONGER_LEASE,
     },
+    Scenario {
+        name: "remembers",
+        agents: &[("clerk", "profile: fast\ntools: [look, pay]\n")],
+        scripts: &[("script", REMEMBERS)],
+        pays: 1,
+        lease: LONGER_LEASE,
+    },
+    Scenario {
+        name: "compacts",
+        agents: &[(
+            "clerk",
+            "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, max_token: 350, \
+             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_turns: 1 } }\n",
+        )],
+        scripts: &[("script", COMPACTED)],
+        pays: 0,
+        lease: LONGER_LEASE,
+    },
 ];
+
+/// A model that saves and changes facts, and repeats itself until it is warned.
+const REMEMBERS: &str = r#"
+answers:
+  - calls: [{ name: save_memory, arguments: { key: a, value: One. } }, { name: pay, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls: [{ name: save_memory, arguments: { key: b, value: Two. } }, { name: forget_memory, arguments: { key: a } }]
+  - text: It is paid.
+"#;
+
+/// Results of more than 200 characters, so that they are archived.
+const COMPACTED: &str = r#"
+summary: '{"stable_facts": [{"key": "state", "value": "looked", "confidence": 0.9}], "raw_summary": "Looked."}'
+answers:
+  - calls: [{ name: look, arguments: { order: "A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A A" } }]
+  - calls: [{ name: look, arguments: { order: "B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B B" } }]
+  - calls: [{ name: look, arguments: { order: "C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C C" } }]
+  - calls: [{ name: look, arguments: { order: "D" } }]
+  - text: No.
+"#;
 
 const SCRIPT: &str = r#"
 answers:
@@ -224,9 +265,19 @@ fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus
     output.status
 }
 
-/// The transcript in a finished folder, and the ledger.
+/// The measurements of runs, and the facts.
+const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages, new_messages, \
+  tool_messages, over_tooling, context_rot, repeats, signals, unhealthy, action) FROM run_health
+  UNION ALL SELECT json_array(space, key, value, confidence) FROM memories
+  UNION ALL SELECT json_array(action, count) FROM watchdog_actions ORDER BY 1";
+
+/// The transcript in a finished folder with its other state, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
-    let told = read(folder, async |abide| transcript(abide).await);
+    let told = read(folder, async |abide| {
+        let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
+        let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
+        format!("{}\n{state}{}", derived(abide).await, transcript(abide).await)
+    });
     (told, ledger(&folder.join("ledger")))
 }
 
@@ -266,11 +317,34 @@ fn at_every_step_of_a_handoff() {
     assert!(killed > 10, "killed only {killed} times");
 }
 
+/// After a restart compaction gives the same rows: summaries, archived results and what is left out.
+#[test]
+fn at_every_step_of_a_compaction() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    assert!(spawn(folder.path(), &SCENARIOS[5], None).success());
+    let summaries = read(folder.path(), async |abide| {
+        let sql = "SELECT seq, through_id < goal_id FROM context_summaries ORDER BY number";
+        let found: Vec<(i64, i64)> = abide.sql(sql).fetch().await.expect("they are read");
+        found
+    });
+    assert!(summaries.len() > 2, "{summaries:?}");
+    assert!(summaries.iter().any(|(_, continues)| *continues == 1), "one has several parts");
+    let (killed, _) = kill_at_every_step(&SCENARIOS[5], Some(summaries[0].0 - 2));
+    assert!(killed > 10, "killed only {killed} times");
+}
+
 /// What a killed process has published of a held-back answer does not contain the denied text either.
 #[test]
 fn at_every_step_of_an_answer_that_is_held_back() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);
     assert!(killed > 4, "killed only {killed} times");
+}
+
+/// The rows of facts, measurements, warnings and counts are the same as without a kill.
+#[test]
+fn at_every_step_of_a_run_with_memory_and_watchdog() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[4], None);
+    assert!(killed > 20, "killed only {killed} times");
 }
 
 /// How often a process was killed, from the first step on or from the creation of the session on, and how often

@@ -1,6 +1,8 @@
 //! Complete runs over a real engine: events, stored rows, and recovery after a runtime is killed.
 
+mod compaction;
 mod composition;
+mod context;
 mod contract;
 mod delegation;
 mod errors;
@@ -11,6 +13,7 @@ mod inline;
 mod killed;
 mod limits;
 mod lives;
+mod memory;
 mod moved;
 mod panics;
 mod pauses;
@@ -24,4 +27,6 @@ mod shapes;
 mod stops;
 mod tenants;
 mod traces;
+mod walker;
+mod watchdog;
 mod withheld;

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentConfig, AgentDefinition, Catalog, Events, Limits, PauseRule, Runtime, Settings,
+    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
+    PauseRule, Profile, Runtime, Settings,
 };
 use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, ResumeRun, StartRun};
 use abide_client::{Abide, AgentState, Json, PauseStage};
@@ -325,6 +326,15 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation, pause:
             ..AgentConfig::default()
         },
         limits: Limits { tool_calls: Some(10_000), ..Limits::default() },
+        // The replay compares whole requests.
+        profile: Some(Profile::Custom(Box::new(CustomProfile {
+            context: ContextOverrides {
+                compaction: Some(false),
+                window_tokens: Some(1_000_000_000),
+                ..ContextOverrides::default()
+            },
+            ..CustomProfile::default()
+        }))),
         instructions: conversation.system.clone(),
         pause: pause.to_vec(),
         ..AgentDefinition::default()

@@ -90,7 +90,7 @@ impl ServerHandler for Faulty {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut names = vec!["die", "flood", "fail", "refuse", "grow", "hang", "cancelled", "big"];
-        names.extend(["nonsense", "kinds", "unsigned", "long"]);
+        names.extend(["nonsense", "kinds", "unsigned", "long", "context"]);
         if self.grown.load(Ordering::Relaxed) {
             names.push("late");
         }
@@ -152,6 +152,10 @@ impl ServerHandler for Faulty {
                 let result = format!(r#"{{"content":[],"structuredContent":{{"n":{n}}}}}"#);
                 println!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, context.id);
                 std::future::pending().await
+            }
+            "context" => {
+                let meta = serde_json::to_value(&context.meta).expect("it is JSON");
+                Ok(said(&meta["abide/context"].to_string()))
             }
             "pid" => Ok(said(&process::id().to_string())),
             other => Ok(said(other)),

@@ -67,6 +67,11 @@ impl Function {
         Function { declaration, body: Arc::new(body) }
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.declaration.name
+    }
+
     /// Sets the effect; the default is [`Effect::AtMostOnce`].
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Function {

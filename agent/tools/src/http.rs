@@ -6,6 +6,7 @@
 
 mod address;
 mod exchange;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::outcome::{Failure, ToolOutcome};
 use crate::template::Template;
 use crate::tool::{Invocation, Tool, ToolDeclaration};
 use address::Address;
+use signature::ContextKey;
 
 /// The definition of an HTTP tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +57,10 @@ pub struct HttpToolConfig {
     /// The header for the call id. The default is `Idempotency-Key`; an empty name disables it.
     #[serde(default = "idempotency_key")]
     pub idempotency_header: String,
+    /// A secret, usually `{env: NAME}`. With it, each request has the context of the call in signed headers. A model
+    /// cannot write them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_key: Option<Setting>,
     /// Statuses that count as success, besides those from 200 to 299.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ok_statuses: Vec<u16>,
@@ -130,6 +136,7 @@ struct Plan {
     headers: HeaderMap,
     body: Option<Body>,
     idempotency_header: Option<HeaderName>,
+    context_key: Option<ContextKey>,
     ok_statuses: Vec<u16>,
     max_bytes: usize,
     timeout: Duration,
@@ -164,6 +171,7 @@ impl HttpTool {
             headers: headers(name, &config.headers, environment)?,
             body: config.body.map(|body| Body::of(name, body, &config.parameters)).transpose()?,
             idempotency_header,
+            context_key: context_key(name, config.context_key.as_ref(), environment)?,
             ok_statuses: config.ok_statuses,
             max_bytes: config.max_bytes,
             timeout,
@@ -196,6 +204,19 @@ pub(crate) fn client(redirects: usize) -> Result<Client, reqwest::Error> {
     // An error means that a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().redirect(same_host).user_agent("abide").build()
+}
+
+/// The secret that signs contexts.
+fn context_key(
+    tool: &str,
+    setting: Option<&Setting>,
+    environment: &Environment,
+) -> Result<Option<ContextKey>, ConfigError> {
+    let Some(setting) = setting else { return Ok(None) };
+    match setting.value(tool, environment)? {
+        key if key.is_empty() => Err(ConfigError::new(tool, "context_key is empty")),
+        key => Ok(Some(ContextKey::new(key))),
+    }
 }
 
 fn effect_of(method: &Method) -> Effect {

@@ -40,7 +40,10 @@
 //! `subprocess`, `mcp` · `truncate` shortening of long results for the model.
 
 mod arguments;
+mod builtin;
+mod capture;
 mod config;
+mod context;
 mod environment;
 mod function;
 mod http;
@@ -48,13 +51,19 @@ mod mcp;
 mod outcome;
 mod process;
 mod registry;
+mod sandbox;
 mod subprocess;
+mod supervision;
 mod template;
 mod tool;
 mod truncate;
 
 pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
+pub use builtin::{
+    BrowserConfig, BuiltinError, BuiltinToolsConfig, ExecuteConfig, PackagesConfig, SearchConfig,
+    SearchProvider, add_builtin_tools,
+};
 pub use config::ConfigError;
 pub use environment::{Environment, INHERITED, Inherit, Named, Preset, Setting};
 pub use function::{Function, IntoOutcome};
@@ -62,6 +71,10 @@ pub use http::{HttpBody, HttpTool, HttpToolConfig};
 pub use mcp::{McpError, McpServer, McpServerConfig, McpStatus};
 pub use outcome::{Failure, ToolOutcome};
 pub use registry::{AdmittedCall, Selection, ToolView, Tools, ToolsError};
+pub use sandbox::{
+    Availability, BackendName, IsolatedCommand, Launcher, Network, Sandbox, SandboxBackend,
+    SandboxConfig, SandboxError, SandboxJob, SandboxLimits, available_backends, sandbox_exec,
+};
 pub use subprocess::{Output, Stdin, SubprocessTool, SubprocessToolConfig};
 pub use tool::{DEFAULT_TIMEOUT, Invocation, Tool, ToolContext, ToolDeclaration};
 pub use truncate::{TruncatedResult, Truncation};

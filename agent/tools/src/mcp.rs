@@ -78,6 +78,10 @@ pub struct McpServerConfig {
     /// Timeout for the start and the listing of tools, in milliseconds; the default is 30,000.
     #[serde(default = "half_a_minute")]
     pub connect_timeout_ms: u64,
+    /// Whether each call has its context in `_meta`, as `abide/context`. The default is true for a program, and false
+    /// for a URL, whose server may belong to others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_context: Option<bool>,
     /// Maximum size of a message in bytes; the default is 32 MiB. A larger message ends the connection.
     #[serde(default = "message_bytes")]
     pub max_message_bytes: usize,
@@ -128,6 +132,7 @@ impl McpServerConfig {
             effects: BTreeMap::new(),
             timeout_ms: None,
             connect_timeout_ms: half_a_minute(),
+            send_context: None,
             max_message_bytes: message_bytes(),
         }
     }
@@ -184,6 +189,7 @@ impl McpServer {
         let required = config.required;
         let prefix = config.prefix.unwrap_or_else(|| format!("{name}_"));
         let timeout = config::timeout(&name, config.timeout_ms)?;
+        let is_program = config.url.is_none();
         let endpoint = match (config.command.is_empty(), config.url) {
             (false, None) => Endpoint::program(
                 config.command,
@@ -202,6 +208,7 @@ impl McpServer {
             only: config.only,
             needs_approval: config.needs_approval,
             effects: config.effects,
+            sends_context: config.send_context.unwrap_or(is_program),
             timeout,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             tools: tools.clone(),

@@ -6,10 +6,13 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+
+use crate::supervision::{Report, split_report};
 
 /// Number of bytes at the end of stderr that are kept.
 const TAIL_BYTES: usize = 16 << 10;
@@ -20,6 +23,8 @@ pub(crate) struct Launch {
     pub(crate) argv: Vec<String>,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) environment: BTreeMap<String, String>,
+    /// The id of the supervisor, if the program is one: it ends its process tree itself, and reports on stderr.
+    pub(crate) supervised: Option<String>,
 }
 
 impl Launch {
@@ -40,14 +45,18 @@ impl Launch {
         }
         let child = command.spawn()?;
         let leader = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok((child, ProcessGroup { leader }))
+        Ok((child, ProcessGroup { leader, is_supervised: self.supervised.is_some() }))
     }
 }
 
-/// A process group. Dropping it kills the remaining processes.
+/// A process group. Dropping it kills the remaining processes, or has the supervisor end them.
 pub(crate) struct ProcessGroup {
     leader: Option<Pid>,
+    is_supervised: bool,
 }
+
+/// How much longer than the grace period a supervisor may take to end its processes.
+const SUPERVISOR: Duration = Duration::from_secs(5);
 
 impl ProcessGroup {
     /// Sends SIGTERM to the group.
@@ -55,9 +64,15 @@ impl ProcessGroup {
         self.signal(Signal::TERM);
     }
 
-    /// Sends SIGKILL to the group.
+    /// How long to wait after [`ProcessGroup::terminate`] before [`ProcessGroup::kill`].
+    pub(crate) fn patience(&self, grace: Duration) -> Duration {
+        if self.is_supervised { grace + SUPERVISOR } else { grace }
+    }
+
+    /// Sends SIGKILL to the group. A supervisor is asked to end: without it, nothing would end what has left the
+    /// group.
     pub(crate) fn kill(&self) {
-        self.signal(Signal::KILL);
+        self.signal(if self.is_supervised { Signal::TERM } else { Signal::KILL });
     }
 
     fn signal(&self, signal: Signal) {
@@ -85,6 +100,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
 #[derive(Clone, Default)]
 pub(crate) struct OutputTail {
     kept: Arc<Mutex<KeptOutput>>,
+    /// The id of the supervisor that writes to the same stream.
+    supervisor: Option<String>,
 }
 
 #[derive(Default)]
@@ -95,6 +112,16 @@ struct KeptOutput {
 }
 
 impl OutputTail {
+    /// The output of a launched program.
+    pub(crate) fn of(launch: &Launch) -> OutputTail {
+        OutputTail { supervisor: launch.supervised.clone(), ..OutputTail::default() }
+    }
+
+    /// What the supervisor reported.
+    pub(crate) fn report(&self) -> Option<Report> {
+        split_report(self.supervisor.as_deref()?, &self.raw().0).0
+    }
+
     /// Reads to the end.
     pub(crate) async fn drain(&self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = [0; 8 << 10];
@@ -113,6 +140,14 @@ impl OutputTail {
 
     /// The text, and the number of omitted bytes before it. Invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> (String, usize) {
+        let (text, dropped) = self.raw();
+        match &self.supervisor {
+            Some(supervisor) => (split_report(supervisor, &text).1, dropped),
+            None => (text, dropped),
+        }
+    }
+
+    fn raw(&self) -> (String, usize) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = kept.bytes.iter().copied().collect();
         let dropped = kept.all - bytes.len();

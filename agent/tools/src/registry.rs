@@ -46,6 +46,8 @@ struct Shared {
 struct RegistryState {
     entries: BTreeMap<String, Entry>,
     sources: BTreeMap<String, SourceState>,
+    /// Names and patterns whose calls are denied to all agents.
+    blocked: Vec<String>,
 }
 
 /// A registered tool.

@@ -20,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::{self, ConfigError};
+use crate::context::VARIABLE;
 use crate::environment::{Environment, Inherit, Setting};
 use crate::outcome::{Failure, ToolOutcome};
 use crate::process::Launch;
+use crate::sandbox::{JobOptions, Sandbox};
 use crate::template::{Template, as_text};
 use crate::tool::{Invocation, Tool, ToolDeclaration};
 use running::Run;
@@ -50,9 +52,15 @@ pub struct SubprocessToolConfig {
     /// The input on stdin.
     #[serde(default)]
     pub stdin: Stdin,
-    /// The working directory; the default is that of the worker.
+    /// The working directory; the default is that of the worker, or the workspace if there is a sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// Further paths that the program can read and execute, if there is a sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readable: Vec<PathBuf>,
+    /// Further paths that the program can change, if there is a sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable: Vec<PathBuf>,
     /// Environment variables to set, in addition to the inherited ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Setting>,
@@ -128,16 +136,31 @@ struct Plan {
     max_output_bytes: usize,
     timeout: Duration,
     grace: Duration,
+    sandbox: Option<Sandbox>,
+    readable: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
 }
 
 impl SubprocessTool {
-    /// Parses a definition.
+    /// Parses a definition. The program runs without a sandbox.
     ///
     /// # Errors
     /// The definition is invalid.
     pub fn new(
         config: SubprocessToolConfig,
         environment: &Environment,
+    ) -> Result<SubprocessTool, ConfigError> {
+        SubprocessTool::in_sandbox(config, environment, None)
+    }
+
+    /// Parses a definition. The program runs in the sandbox, if there is one.
+    ///
+    /// # Errors
+    /// The definition is invalid.
+    pub fn in_sandbox(
+        config: SubprocessToolConfig,
+        environment: &Environment,
+        sandbox: Option<&Sandbox>,
     ) -> Result<SubprocessTool, ConfigError> {
         let name = config.name.clone();
         let timeout = config::timeout(&name, config.timeout_ms)?;
@@ -176,6 +199,9 @@ impl SubprocessTool {
             max_output_bytes: config.max_output_bytes,
             timeout,
             grace: Duration::from_millis(config.grace_ms),
+            sandbox: sandbox.cloned(),
+            readable: config.readable,
+            writable: config.writable,
             name,
         };
         Ok(SubprocessTool { declaration, plan: Arc::new(plan) })
@@ -196,8 +222,13 @@ impl Tool for SubprocessTool {
                 Ok(argv) => argv,
                 Err(why) => return ToolOutcome::failed(Failure::Arguments, why),
             };
-            let launch =
-                Launch { argv, folder: plan.folder.clone(), environment: plan.environment.clone() };
+            let launch = match plan.launch(&invocation, argv) {
+                Ok(launch) => launch,
+                Err(why) => {
+                    let text = format!("{} did not run: {why}", plan.name);
+                    return ToolOutcome::failed(Failure::Unavailable, text);
+                }
+            };
             let input = match plan.stdin {
                 Stdin::Arguments => format!("{}\n", invocation.arguments).into_bytes(),
                 Stdin::Empty => Vec::new(),
@@ -217,6 +248,23 @@ impl Tool for SubprocessTool {
 }
 
 impl Plan {
+    /// The process of a call, with the context in a variable.
+    fn launch(&self, invocation: &Invocation, argv: Vec<String>) -> Result<Launch, String> {
+        let mut environment = self.environment.clone();
+        environment.insert(VARIABLE.to_owned(), invocation.context_json().to_string());
+        let Some(sandbox) = &self.sandbox else {
+            return Ok(Launch { argv, folder: self.folder.clone(), environment, supervised: None });
+        };
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let options = JobOptions {
+            folder: self.folder.as_ref().map_or_else(|| PathBuf::from("."), absolute),
+            readable: self.readable.iter().map(absolute).collect(),
+            writable: self.writable.iter().map(absolute).collect(),
+            grace: self.grace,
+        };
+        sandbox.launch(&invocation.context, argv, environment, options)
+    }
+
     /// The argument vector of a call.
     fn argv(&self, arguments: &Map<String, Value>) -> Result<Vec<String>, String> {
         let mut argv: Vec<String> = Vec::new();

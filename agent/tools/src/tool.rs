@@ -109,6 +109,11 @@ pub struct ToolContext {
     pub scope: Map<String, Value>,
     /// The run, if there is one.
     pub run_id: Option<String>,
+    /// The thread of messages that the session continues. It is the session's own id unless the session says
+    /// otherwise.
+    pub thread_id: Option<String>,
+    /// The session's metadata.
+    pub metadata: Map<String, Value>,
 }
 
 /// A call to run.

@@ -1,9 +1,12 @@
 //! The agents of a folder, and the runtime that drives their runs in this process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use abide_agent::{AgentProject, McpStatus, Problem, Runtime, RuntimeError, Settings};
+use abide_agent::{
+    AgentProject, BackendName, Environment, Launcher, McpStatus, Problem, Runtime, RuntimeError,
+    Settings, Tools,
+};
 use abide_client::Abide;
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
@@ -20,7 +23,8 @@ pub(super) const FOLDER: &str = ".abide";
 
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
-    AgentProject::open_in(folder, &options.environment).await.map_err(|why| {
+    let launcher = Launcher::this_program();
+    AgentProject::open_with(folder, &options.environment, launcher).await.map_err(|why| {
         let usual = || "docs/agents.md describes the folder of agents".to_owned();
         let hint = why.suggestion().unwrap_or_else(usual);
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint).into()
@@ -55,6 +59,9 @@ pub(crate) struct LoadedProject {
     pub(crate) tools: Vec<String>,
     /// The ids of the model providers.
     pub(crate) models: Vec<String>,
+    /// The sandbox of programs and file tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<String>,
     /// The MCP servers, with the reason if one is down.
     pub(crate) mcp_servers: Vec<String>,
     /// What cannot work, as `agent check` reports it.
@@ -67,11 +74,19 @@ pub(crate) struct LoadedProject {
 pub(crate) struct AgentHost {
     pub(super) abide: Abide,
     loaded: LoadedProject,
-    registry: Arc<dyn abide_server::AgentRegistry>,
+    registry: RegistryParts,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
     /// Keeps the MCP servers alive while their tools can be called.
     _servers: Vec<abide_agent::McpServer>,
+}
+
+/// What the interface of the server needs.
+struct RegistryParts {
+    folder: PathBuf,
+    tools: Tools,
+    sandbox: Option<BackendName>,
+    environment: Environment,
 }
 
 impl AgentHost {
@@ -95,7 +110,9 @@ impl AgentHost {
 
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        Arc::clone(&self.registry)
+        let RegistryParts { folder, tools, sandbox, environment } = &self.registry;
+        let (tools, environment) = (tools.clone(), environment.clone());
+        Arc::new(CatalogRegistry::new(folder, tools, *sandbox, environment))
     }
 
     pub(super) async fn over(
@@ -105,8 +122,13 @@ impl AgentHost {
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers, tracer } = project;
-        let registry = Arc::new(CatalogRegistry::new(folder, tools.clone()));
+        let AgentProject { models, tools, catalog, servers, sandbox, tracer } = project;
+        let registry = RegistryParts {
+            folder: folder.to_owned(),
+            tools: tools.clone(),
+            sandbox: sandbox.map(|it| it.backend()),
+            environment: options.environment.clone(),
+        };
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
@@ -138,7 +160,7 @@ impl AgentHost {
 
 impl LoadedProject {
     async fn of(project: &AgentProject, options: &Options) -> LoadedProject {
-        let AgentProject { models, tools, catalog, servers, .. } = project;
+        let AgentProject { models, tools, catalog, servers, sandbox, .. } = project;
         let mut mcp_servers = Vec::new();
         for server in servers {
             mcp_servers.push(match server.status().await {
@@ -155,6 +177,7 @@ impl LoadedProject {
             agents: agents.into_iter().filter(|it| !it.hidden).map(|it| it.name).collect(),
             tools: tools.names(),
             models: models.providers().map(|provider| provider.id.clone()).collect(),
+            sandbox: sandbox.as_ref().map(|it| it.backend().to_string()),
             mcp_servers,
             errors: texts(&errors),
             warnings: texts(&warnings),
@@ -167,6 +190,7 @@ impl LoadedProject {
             ("agents", &self.agents),
             ("models", &self.models),
             ("tools", &self.tools),
+            ("sandbox", &self.sandbox.iter().cloned().collect()),
             ("mcp", &self.mcp_servers),
         ];
         let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());

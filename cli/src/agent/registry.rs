@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
-use abide_agent::{Catalog, DefinitionError, Tools};
+use abide_agent::{
+    BackendName, Catalog, DefinitionError, Environment, Launcher, Tools, available_backends,
+};
 use abide_schema::{Code, Refusal};
 use abide_server::AgentRegistry;
 use serde_json::{Value, json};
@@ -12,11 +15,27 @@ use serde_json::{Value, json};
 pub(super) struct CatalogRegistry {
     catalog: Catalog,
     tools: Tools,
+    sandbox: Option<BackendName>,
+    /// The sandboxes of this machine, once they were tried.
+    backends: Arc<OnceLock<Vec<Value>>>,
 }
 
 impl CatalogRegistry {
-    pub(super) fn new(folder: &Path, tools: Tools) -> CatalogRegistry {
-        CatalogRegistry { catalog: Catalog::new(folder, tools.clone()), tools }
+    /// A registry that starts to try the sandboxes of this machine.
+    pub(super) fn new(
+        folder: &Path,
+        tools: Tools,
+        sandbox: Option<BackendName>,
+        environment: Environment,
+    ) -> CatalogRegistry {
+        let catalog = Catalog::new(folder, tools.clone()).sandbox(sandbox);
+        let backends = Arc::new(OnceLock::new());
+        let tried = Arc::clone(&backends);
+        // A program such as `docker` may take seconds to answer.
+        std::thread::spawn(move || {
+            tried.get_or_init(|| available_backends(&Launcher::this_program(), &environment));
+        });
+        CatalogRegistry { catalog, tools, sandbox, backends }
     }
 }
 
@@ -40,7 +59,12 @@ impl AgentRegistry for CatalogRegistry {
     }
 
     fn capabilities(&self) -> Value {
-        json!({"tools": self.tools.names(), "middleware": ["guardrail"]})
+        json!({
+            "tools": self.tools.names(),
+            "middleware": ["guardrail", "tool_security"],
+            "sandbox": self.sandbox.map(BackendName::as_str),
+            "sandbox_backends": self.backends.wait(),
+        })
     }
 }
 

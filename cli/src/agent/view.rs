@@ -76,6 +76,10 @@ impl View {
             },
             RunEventKind::Status => match delegated(&data["child"]) {
                 Some(line) => self.aside(&line),
+                None if data["status"] == "summarization" => self.aside(&format!(
+                    "≡ summary {} of older messages, results archived: {}",
+                    data["number"], data["archived"]
+                )),
                 None => Ok(()),
             },
             RunEventKind::Restart => self.restart(

@@ -38,14 +38,22 @@ async fn request(holder: &Holder) -> io::Result<bool> {
         if socket.peer_cred()?.uid() != geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        return is_ready(socket).await;
+        return is_ready(socket, None).await;
     }
     let address = holder.url.as_deref().and_then(|url| url.strip_prefix("http://"));
-    is_ready(TcpStream::connect(address.unwrap_or_default()).await?).await
+    let socket = TcpStream::connect(address.unwrap_or_default()).await?;
+    // With the token the request counts as a use, so that the engine does not end before the program connects.
+    is_ready(socket, holder.token.as_deref()).await
 }
 
-async fn is_ready(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<bool> {
-    let request = "GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+async fn is_ready(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    token: Option<&str>,
+) -> io::Result<bool> {
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let token = token.unwrap_or_default();
+    let request =
+        format!("GET /ready HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut status = [0; SUCCESS.len()];
     stream.read_exact(&mut status).await?;

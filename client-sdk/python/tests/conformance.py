@@ -148,6 +148,15 @@ class Runner:
         client = await self.client(step)
         return await client.sql(step["sql"], cells(step.get("params")), as_of=step.get("as_of"))
 
+    async def session(self, step: dict[str, Json]) -> dict[str, Json]:
+        client = await self.client(step)
+        return {"id": (await client.session(step.get("id"), agent=step["session"])).id}
+
+    async def find_session(self, step: dict[str, Json]) -> dict[str, Json]:
+        client = await self.client(step)
+        found = await client.find_session(step["find_session"])
+        return {"id": None if found is None else found.id}
+
     async def subscribe(self, step: dict[str, Json]) -> Json:
         client = await self.client(step)
         sub = client.subscribe(
@@ -259,6 +268,8 @@ class Runner:
                 check(matches(value, [one.value for one in answer.value]), answer)
             case "duplicate" | "seq":
                 check(getattr(answer[0] if isinstance(answer, tuple) else answer, name) == value, answer)
+            case "id":
+                check(answer["id"] == value, answer)
             case "columns" if isinstance(answer, Result):
                 check(list(answer.columns) == value, answer)
             case "columns":
@@ -280,6 +291,8 @@ STEPS: dict[str, Step] = {
     "batch": Runner.batch,
     "subscribe": Runner.subscribe,
     "sql": Runner.sql,
+    "session": Runner.session,
+    "find_session": Runner.find_session,
     "rows": Runner.rows,
     "update": Runner.update,
     "ended": Runner.ended,
@@ -295,7 +308,7 @@ STEPS: dict[str, Step] = {
     "say": Runner.say,
     "drop": Runner.drop,
 }
-ANSWERED = {"connect", "call", "batch", "subscribe", "sql"}
+ANSWERED = {"connect", "call", "batch", "subscribe", "sql", "session", "find_session"}
 
 
 class Script:

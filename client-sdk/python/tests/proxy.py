@@ -1,4 +1,4 @@
-"""A TCP proxy that can cut connections, and lose an answer."""
+"""A TCP proxy that can cut connections, silence them, and lose an answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Proxy:
         self.port = 0
         self.target = 0
         self._loses_answer = False
+        self._silences = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -35,6 +36,10 @@ class Proxy:
     def lose_answer(self) -> None:
         """Does not forward the next bytes of the server, and cuts that connection."""
         self._loses_answer = True
+
+    def silence(self) -> None:
+        """Keeps the connections open, and forwards nothing on them any more. Later ones are forwarded."""
+        self._silences += 1
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -64,7 +69,10 @@ class Proxy:
             downstream.transport.abort()
 
     async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, is_answer: bool) -> None:
+        silences = self._silences
         while data := await source.read(1 << 16):
+            if self._silences != silences:
+                continue
             if is_answer and self._loses_answer:
                 self._loses_answer = False
                 return

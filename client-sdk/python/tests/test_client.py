@@ -8,9 +8,10 @@ import math
 from dataclasses import dataclass
 
 import pytest
+from proxy import Proxy
 from server import Server
 
-from abide import Abide, BadRequest, Closed, Conflict, ConnectionFailed, NotFound, TimedOut
+from abide import Abide, BadRequest, Closed, Conflict, ConnectionFailed, NotFound, TimedOut, connection
 
 MESSAGES = "SELECT id, role, content FROM agent_state WHERE session_id = :s ORDER BY id"
 
@@ -133,6 +134,27 @@ async def test_a_kill_of_the_server_loses_and_repeats_nothing(server: Server, cl
     assert client.reconnects == 2
 
 
+async def test_a_connection_that_went_silent_is_made_again(server: Server, client: Abide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a computer that slept: the connection is open, but nothing passes any more."""
+    monkeypatch.setattr(connection, "_PING_AFTER", 0.2)
+    monkeypatch.setattr(connection, "_LOST_AFTER", 0.4)
+    await client.call.create_session(agent="support", id="s1")
+    proxy = Proxy()
+    proxy.target = server.port
+    await proxy.start()
+    async with Abide.connect(f"http://127.0.0.1:{proxy.port}") as one, one.subscribe(MESSAGES, {"s": "s1"}) as sub:
+        await anext(sub)
+        proxy.silence()
+        waiting = asyncio.create_task(one.call.append_message(session_id="s1", role="user", content="second"))
+        await client.call.append_message(session_id="s1", role="user", content="first")
+        await asyncio.wait_for(waiting, 20)
+        while len(sub.rows) < 2:
+            await asyncio.wait_for(anext(sub), 20)
+        assert [row.content for row in sub.rows] == ["first", "second"]
+        assert (one.reconnects, sub.mismatches) == (1, 0)
+    await proxy.close()
+
+
 async def test_a_request_waits_for_the_server_until_its_deadline(server: Server, client: Abide) -> None:
     server.kill()
     with pytest.raises(TimedOut) as late:
@@ -140,6 +162,23 @@ async def test_a_request_waits_for_the_server_until_its_deadline(server: Server,
     assert late.value.request_id == "r1"
     server.start()
     assert not (await client.call("create_session", {"agent": "a"}, request_id="r1")).duplicate
+
+
+async def test_a_query_that_is_given_up_frees_its_reader(client: Abide) -> None:
+    """It ran to the limit of ten seconds, and the other queries of the caller waited for it."""
+    endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    cancelled = asyncio.create_task(client.sql(endless))
+    # The queries of a caller begin in order, and two of them run at a time.
+    with pytest.raises(TimedOut):
+        await client.sql(endless, deadline=0.2)
+    await asyncio.wait_for(client.sql("SELECT 1"), 4)
+    other = asyncio.create_task(client.sql(endless))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(client.sql("SELECT 2"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    other.cancel()
+    await asyncio.wait_for(asyncio.gather(waiting, client.sql("SELECT 3")), 4)
 
 
 async def test_no_server(server: Server) -> None:

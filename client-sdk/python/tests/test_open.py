@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from server import Server, binary, environment
 
-from abide import Abide, AbideError, EngineNotFound, UntrustedEngine, peer
+from abide import Abide, AbideError, BadRequest, EngineNotFound, UntrustedEngine, peer
 from abide.dial import Address, dial
 from abide.engine import Engine
 from abide.http_get import get_json
@@ -222,6 +222,14 @@ async def test_a_served_file_is_refused(server: Server) -> None:
         await Abide.open(server.file, binary=binary())
     assert refused.value.code == "file_locked"
     assert refused.value.hint
+
+
+async def test_a_database_in_memory_is_refused(folder: Path) -> None:
+    for name in (":memory:", "file::memory:?cache=shared"):
+        with pytest.raises(BadRequest, match="no databases in memory") as refused:
+            await Abide.open(folder / name)
+        assert refused.value.hint
+    assert not list(folder.iterdir())
 
 
 async def test_no_binary(folder: Path) -> None:

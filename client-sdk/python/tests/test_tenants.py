@@ -214,11 +214,11 @@ async def test_a_session_is_found_by_the_short_and_by_the_stored_id(tenants: Ten
     assert [await found(acme, "main"), await found(acme, main), await found(root, main)] == [main] * 3
     for client, name in ((zeta, "main"), (zeta, main), (zeta, of_bob), (bob, main), (root, "main")):
         assert await found(client, name) is None
-    # The role of a supervisor cannot create sessions. It finds them by the stored id.
+    # The role of a supervisor cannot create sessions.
     supervisor = await tenants.client("acme-supervisor")
-    assert await found(supervisor, main) == main
+    assert [await found(supervisor, "main"), await found(supervisor, main)] == [main] * 2
     sql = "SELECT id FROM sessions WHERE agent <> 'agent'"
-    assert not await root.sql(sql), "finding out the namespace leaves nothing"
+    assert not await root.sql(sql), "looking for a session leaves nothing"
 
 
 async def test_a_client_that_narrows_itself_has_the_namespace_of_that_scope(tenants: Tenants) -> None:

@@ -172,6 +172,18 @@ impl Abide {
         }
     }
 
+    /// What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller without a
+    /// scope. Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server:
+    /// it is known after any answer.
+    #[must_use]
+    pub fn namespace(&self) -> Option<String> {
+        match &self.inner.backend {
+            #[cfg(feature = "embedded")]
+            Backend::Embedded(embedded) => Some(embedded.namespace().to_owned()),
+            Backend::Remote(remote) => remote.namespace(),
+        }
+    }
+
     /// Number of times that the rows of a subscription did not match the server's checksum and were
     /// fetched again; see [`Subscribe::checksum`](crate::Subscribe::checksum).
     #[must_use]

@@ -34,6 +34,11 @@ impl BackendRequest {
         }
     }
 
+    /// Whether it only reads, so that it can be cancelled.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(self, BackendRequest::Sql { .. } | BackendRequest::Explain { .. })
+    }
+
     /// The request as named in error messages.
     fn name(&self) -> String {
         match self {

@@ -98,6 +98,10 @@ impl Embedded {
         self.accepts_calls.subscribe()
     }
 
+    pub(crate) fn namespace(&self) -> &str {
+        self.caller.namespace()
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }

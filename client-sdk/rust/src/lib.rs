@@ -87,16 +87,21 @@ pub use abide_engine::{Retention, buffers::BufferLimits};
 pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::arguments;
+pub use abide_reducers::memory::space_of;
 pub use abide_reducers::message::Appended;
+pub use abide_reducers::plan::NewPlanStep;
 pub use abide_reducers::run::NewRunEvent;
 pub use abide_reducers::run::RunEnd;
 pub use abide_reducers::run::drive::ModelUsage;
+pub use abide_reducers::summary::{NewArchivedResult, NewSummary};
 pub use abide_reducers::tool::{ApprovalPolicy, Rate, Retry, ToolLimits};
 pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
-    Agent, AgentMode, AgentRevision, AgentState, Approval, Effect, HandoffRequest, HandoffStatus,
-    Identity, LostLease, Pause, PauseStage, PauseStatus, Reservation, Role, Run, RunBudget,
-    RunEvent, RunEventKind, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork,
+    Agent, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult, ContextSummary, Effect,
+    HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory, MemoryVector,
+    NewHealth, NewMemory, NewMemoryVector, Pause, PauseStage, PauseStatus, PlanStep,
+    PlanStepStatus, PlanVersion, Reservation, Role, Run, RunBudget, RunEvent, RunEventKind,
+    RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan,
     SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, TraceStatus,
     WithheldAnswer,
 };

@@ -83,6 +83,11 @@ impl Remote {
         self.shared.reconnects.load(Ordering::Relaxed)
     }
 
+    /// The namespace of the caller, as the last connection stated it.
+    pub(crate) fn namespace(&self) -> Option<String> {
+        self.shared.namespace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Whether there is a connection.
     pub(crate) fn connected(&self) -> watch::Receiver<bool> {
         self.shared.connected.subscribe()
@@ -110,7 +115,8 @@ impl Remote {
         let (reply, answer) = oneshot::channel();
         let mut forget = CancelOnDrop { id, commands: &self.commands, armed: true };
         // If the actor has ended, the reply is dropped with the command.
-        let _ = self.commands.send(Command::Ask { id, text, reply });
+        let is_query = ask.is_query();
+        let _ = self.commands.send(Command::Ask { id, text, is_query, reply });
         let attempt = answer.await;
         forget.armed = false;
         attempt.unwrap_or_else(|_| Attempt { outcome: Err(self.close_reason()), uncertain: false })

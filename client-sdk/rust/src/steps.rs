@@ -13,6 +13,7 @@ mod lease;
 mod live_row;
 mod message;
 mod outcome;
+mod stored_id;
 mod supervisor;
 mod timer;
 mod tool;
@@ -20,8 +21,7 @@ mod worker;
 
 use std::future::IntoFuture;
 
-use abide_reducers::arguments::{CompleteSession, CreateSession};
-use abide_schema::Code;
+use abide_reducers::arguments::{CompleteSession, OpenSession as OpenSessionArguments};
 use serde::Serialize;
 use serde_json::Value as JsonValue;
 
@@ -64,7 +64,17 @@ impl Abide {
     /// # }
     /// ```
     pub fn session(&self, agent: impl Into<String>) -> OpenSession {
-        OpenSession { abide: self.clone(), arguments: CreateSession::new(agent) }
+        OpenSession { abide: self.clone(), arguments: OpenSessionArguments::new(agent) }
+    }
+
+    /// The session with this id; `None` if there is none that the caller can see. A caller with a scope can give the id
+    /// that it chose, or the stored id, which begins with [`Abide::namespace`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn find_session(&self, id: &str) -> Result<Option<DurableSession>, Error> {
+        let found = stored_id::find(self, "SELECT id FROM sessions WHERE id = :id", id).await?;
+        Ok(found.map(|id| DurableSession { abide: self.clone(), id }))
     }
 }
 
@@ -73,7 +83,7 @@ impl Abide {
 #[derive(Debug)]
 pub struct OpenSession {
     abide: Abide,
-    arguments: CreateSession,
+    arguments: OpenSessionArguments,
 }
 
 impl OpenSession {
@@ -95,17 +105,7 @@ impl OpenSession {
     /// [`Error`].
     pub async fn open(self) -> Result<DurableSession, Error> {
         let OpenSession { abide, arguments } = self;
-        let wanted = arguments.id.clone();
-        let id = match (abide.call(arguments).await, wanted) {
-            (Ok(session), _) => session.into_inner().id,
-            (Err(error), Some(wanted)) if error.code() == Some(Code::Conflict) => {
-                // The stored id of a caller with a scope has a prefix, which a query hides as well.
-                let sql = "SELECT id FROM sessions WHERE id = :id";
-                let found = abide.sql(sql).param("id", &wanted).fetch::<String>().await?;
-                found.into_iter().next().unwrap_or(wanted)
-            }
-            (Err(error), _) => return Err(error),
-        };
+        let id = abide.call(arguments).await?.into_inner().id;
         Ok(DurableSession { abide, id })
     }
 }

@@ -248,6 +248,15 @@ export class Abide<S extends Schema = BuiltinSchema> extends Emitter<AbideEvents
     return this.#link.reconnects;
   }
 
+  /**
+   * What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty for a caller
+   * without a scope. Calls accept ids without it; rows, answers and queries have it. `undefined` before the
+   * first message of the server: it is known after any answer.
+   */
+  get namespace(): string | undefined {
+    return this.#link.namespace;
+  }
+
   /** How often the rows of a subscription did not match the server's and were fetched again. */
   get mismatches(): number {
     return this.#mismatches;

@@ -649,105 +649,197 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
-  /** The newest pause of a run. */
-  pauses: {
-    /** The run. */
-    run_id: string;
-    /** Its session. */
-    session_id: string;
-    /** Its status. */
-    status: "requested" | "paused" | "resumed";
-    /** The requested stage; null: the next one, whichever it is. */
-    requested_stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null;
-    /** The stage of the last pause. */
-    stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null;
-    /** How many answers the run had at the last pause. */
-    iteration: number | null;
-    /** Why, for people. */
-    reason: string | null;
-    /** The caller that requested it; null if a rule or a callback paused the run. */
-    requested_by: string | null;
-    /** When it was requested. */
-    requested_at: number;
-    /** When the run paused. */
-    paused_at: number | null;
-    /** When the run was resumed. */
-    resumed_at: number | null;
+  /** A fact that an agent remembers. */
+  memories: {
+    /** Its number. */
+    id: number;
+    /** The space: `support@tenant=acme/` is the namespace `support` within the scope `{"tenant": "acme"}`. The id of a session follows if the facts belong to one session. */
+    space: string;
+    /** The namespace: the name of the agent, or a name that several agents share. */
+    namespace: string;
+    /** The session that it belongs to; null if all sessions of the scope share it. */
+    session_id: string | null;
+    /** The scope that it belongs to. JSON text. */
+    scope: string;
+    /** What it is about. A space has one fact with a key. */
+    key: string;
+    /** What is known. */
+    value: string;
+    /** How certain it is, from 0 to 1. */
+    confidence: number;
+    /** The event of the log in which it was learned. */
+    source_seq: number;
+    /** When it was first learned. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
     /** The event of the last change. */
     seq: number;
   };
-  /** A run that was exported and continues elsewhere. It has ended here, with the code `moved`. */
-  run_moves: {
-    /** The run. */
-    run_id: string;
-    /** Its session. */
-    session_id: string;
-    /** The id of the snapshot. */
-    snapshot_id: string;
-    /** The snapshot: a repeated export returns it. JSON text. */
-    snapshot: string;
-    /** The caller that exported it. */
-    exported_by: string;
-    /** When it was exported. */
-    created_at: number;
-    /** The event that exported it. */
+  /** The vector of a fact, for search by meaning. */
+  memory_vectors: {
+    /** The fact. */
+    memory_id: number;
+    /** The model that made it. Vectors of different models cannot be compared. */
+    model: string;
+    /** The numbers: 32-bit floats, little-endian. */
+    vector: Uint8Array;
+    /** The event that stored it. */
     seq: number;
   };
-  /** A run that was imported. */
-  run_imports: {
+  /** The measurements of one answer of a run. */
+  run_health: {
     /** The run. */
     run_id: string;
-    /** Its session. */
+    /** The number of the answer in the run, from 1. */
+    iteration: number;
+    /** The session of the run. */
     session_id: string;
-    /** The id of the snapshot. */
-    snapshot_id: string;
-    /** The id of the run where it was exported. */
-    origin_run_id: string;
-    /** Whether the snapshot is a copy: the run continues at its origin, too. */
-    is_copy: number;
-    /** The caller that imported it. */
-    imported_by: string;
-    /** When it was imported. */
-    created_at: number;
-    /** The event that imported it. */
-    seq: number;
-  };
-  /** A session that was forked from another one. */
-  session_forks: {
-    /** The new session. */
-    session_id: string;
-    /** The session that it has the history of. */
-    origin_id: string;
-    /** The last event of the log that the history includes. */
-    at: number;
-    /** Number of messages that were copied. */
+    /** Tokens of the request. */
+    tokens: number;
+    /** Tokens more than in the request before; 0 if there are fewer. */
+    token_drift: number;
+    /** Messages of the conversation that the model read. */
     messages: number;
-    /** Number of tool calls whose outcomes were copied. */
-    calls: number;
-    /** The caller that forked it. */
-    forked_by: string;
-    /** When it was forked. */
-    created_at: number;
-    /** The event that forked it. */
-    seq: number;
-  };
-  /** The trace of a run that has ended. */
-  run_traces: {
-    /** The run. */
-    run_id: string;
-    /** Its session. */
-    session_id: string;
-    /** The id of the trace in the sinks, in hexadecimal. */
-    trace_id: string;
-    /** Its status. */
-    status: "complete" | "partial";
-    /** Number of its spans. */
-    spans: number;
-    /** Why it is partial. */
-    error: string | null;
-    /** When it was sent. */
+    /** Messages that the conversation has gained since the answer before, with this answer. */
+    new_messages: number;
+    /** Tool results among them. */
+    tool_messages: number;
+    /** `tool_messages` divided by `new_messages`. */
+    over_tooling: number;
+    /** Twice the summaries, plus the archived results, plus the markers that replace results, per message. */
+    context_rot: number;
+    /** How many consecutive answers, up to this one, have requested the same calls; 0 without calls. */
+    repeats: number;
+    /** The thresholds that are reached: a JSON array of `token_drift`, `over_tooling`, `context_rot`, `repeats`. JSON text. */
+    signals: string;
+    /** How many consecutive answers, up to this one, have reached a threshold. */
+    unhealthy: number;
+    /** What the watchdog does about it. */
+    action: "none" | "compact" | "warn" | "stop";
+    /** When it was recorded. */
     created_at: number;
     /** The event that recorded it. */
+    seq: number;
+  };
+  /** How often the watchdog has acted, in all runs. */
+  watchdog_actions: {
+    /** The action. */
+    action: string;
+    /** How often. */
+    count: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A summary of a session's messages. */
+  context_summaries: {
+    /** The session. */
+    session_id: string;
+    /** Its number in the session: 1, 2, 3 … */
+    number: number;
+    /** The run that made it. */
+    run_id: string;
+    /** It covers all messages up to this `agent_state.id`. The model sees markers in place of their results. */
+    through_id: number;
+    /** The model does not see messages up to this id, except those in `kept`. */
+    folded_id: number;
+    /** The compaction that it belongs to is complete when a summary covers the messages up to this id. */
+    goal_id: number;
+    /** `folded_id` of the last summary of that compaction. */
+    goal_folded_id: number;
+    /** The summary: `{stable_facts: [{key, value, confidence}], active_goals, open_questions, discarded_obsolete, raw_summary}`. JSON text. */
+    summary: string;
+    /** Ids of messages up to `folded_id` that the model always sees: system messages and the first user message. JSON text. */
+    kept: string;
+    /** The number of the model's answers up to `folded_id`. */
+    answers: number;
+    /** The handoffs in effect at `folded_id`: an array. JSON text. */
+    handoffs: string;
+    /** How it was made: `model`, or `fallback` if the model gave no usable summary. */
+    origin: string;
+    /** What the integrity check repaired: `{lost, revived}`; null if nothing. JSON text. */
+    repaired: string | null;
+    /** The size of the request in tokens before the compaction. */
+    tokens_before: number;
+    /** When it was recorded. */
+    created_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
+  /** A result that the model sees as a marker. The original stays in `tool_calls` and `agent_state`. */
+  archived_results: {
+    /** The message with the result. */
+    entry_id: number;
+    /** The session. */
+    session_id: string;
+    /** The execution id in the marker: the id of the call. */
+    call_id: string;
+    /** The model provider's id of the call. */
+    provider_call_id: string | null;
+    /** The tool. */
+    tool_name: string;
+    /** The number of the summary that covers it. */
+    number: number;
+    /** The size of the result in characters. */
+    characters: number;
+    /** When it was archived. */
+    created_at: number;
+    /** The event that archived it. */
+    seq: number;
+  };
+  /** The plan of a session. */
+  plans: {
+    /** The session. */
+    session_id: string;
+    /** The number of changes so far. */
+    version: number;
+    /** The number of its steps. */
+    steps: number;
+    /** The number of completed steps. The adherence is `completed / steps`, and 1 without steps. */
+    completed: number;
+    /** The run that last changed it. */
+    run_id: string;
+    /** When it was first written. */
+    created_at: number;
+    /** When it last changed. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A step of the current plan. */
+  plan_steps: {
+    /** The session. */
+    session_id: string;
+    /** Its number in the plan: 1, 2, 3 … */
+    step: number;
+    /** The task. */
+    title: string;
+    /** Its status. */
+    status: string;
+    /** More details. */
+    description: string | null;
+    /** The agent that works on it. */
+    owner: string | null;
+    /** When it counts as done. */
+    exit_criteria: string | null;
+    /** What shows that it is done. */
+    evidence: string | null;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A version of a plan. */
+  plan_versions: {
+    /** The session. */
+    session_id: string;
+    /** The version, from 1. */
+    version: number;
+    /** The run that wrote it. */
+    run_id: string;
+    /** All steps: an array of objects with the columns of `plan_steps`. JSON text. */
+    steps: string;
+    /** When it was written. */
+    created_at: number;
+    /** The event that wrote it. */
     seq: number;
   };
   /** The append-only log: one row for every call with an effect, chained by hash. */
@@ -1055,9 +1147,12 @@ export interface BuiltinReducers {
   /** Deletes the entries whose keys begin with a prefix, in the order of their keys, and at most about 200 or 16 MiB in one call. With the empty prefix it deletes all entries, and then the collection. A collection stays if it is fenced, because it holds the token, and if it has entries that the caller cannot see. */
   delete_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       prefix: string | null;
+      run_id?: string | null | undefined;
     };
     result: {
       /** Entries that this call deleted. */
@@ -1082,6 +1177,24 @@ export interface BuiltinReducers {
       table: string;
     };
     result: BuiltinTables["policies"];
+  };
+  /** Stores vectors of facts, for search by meaning. The vector of a fact that has changed or does not exist any more is dropped. */
+  embed_memories: {
+    args: {
+      model: string;
+      vectors: ({
+        /** The fact. */
+        memory_id: number | bigint;
+        /** The `seq` of the fact whose text the vector represents. If the fact has changed, the vector is dropped. */
+        seq: number | bigint;
+        /** 32-bit floats, little-endian: `{"$blob": "<base64>"}`. */
+        vector: unknown;
+      })[];
+    };
+    result: {
+      /** Vectors that were stored. */
+      stored: number;
+    };
   };
   /** Enables a disabled identity again. */
   enable_identity: {
@@ -1232,15 +1345,20 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome at that event stays without one. The row of `session_forks` links both. */
-  fork_session: {
+  /** Deletes facts of a space: those with these keys, or all. Keys that do not exist are ignored. One call deletes at most 100 facts. The log keeps the calls that saved them. */
+  forget_memories: {
     args: {
-      at?: number | bigint | null | undefined;
-      id?: string | null | undefined;
-      session_id: string;
-      title?: string | null | undefined;
+      fencing_token?: number | bigint | null | undefined;
+      keys?: (string)[] | null | undefined;
+      run_id?: string | null | undefined;
+      space: string;
     };
-    result: BuiltinTables["session_forks"];
+    result: {
+      /** Facts that this call deleted. */
+      forgotten: number;
+      /** Whether facts are left: call it again. */
+      more: boolean;
+    };
   };
   /** Extends the lease on a claimed handoff. */
   heartbeat_handoff: {
@@ -1269,131 +1387,49 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
-  /** Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with the same `id` is the same run. */
-  import_run: {
+  /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
+  open_session: {
     args: {
-      any_definition?: boolean | null | undefined;
+      agent: string;
       id?: string | null | undefined;
-      session_id?: string | null | undefined;
-      snapshot: {
-        /** The agents of the runs, and those that have taken over. */
-        agents: ({
-          /** Its definition; absent if the exporting caller may not read definitions. */
-          definition?: Record<string, unknown> | null | undefined;
-          /** Its name. */
-          name: string;
-          /** Its revision at the origin. */
-          revision: number | bigint;
-        })[];
-        /** When it was made. */
-        created_at: number | bigint;
-        /** `abide-run`. */
-        format: string;
-        /** The id of the snapshot. */
-        id: string;
-        /** Whether it is a copy: the run continues at its origin, too. */
-        is_copy: boolean;
-        /** The run, then the runs that it delegated and waits for, each after the one that delegated it. */
-        runs: ({
-          /** Its agent. */
-          agent: string;
-          /** When it began. */
-          began_at: number | bigint;
-          /** The same for the cost. */
-          budget_cost_micros: number | bigint;
-          /** Tokens that count against its budget, with those of delegated runs. */
-          budget_tokens: number | bigint;
-          /** The tool calls that its messages name and that have an outcome or started a run, in order. */
-          calls: ({
-            /** The arguments that it ran with. */
-            arguments: unknown;
-            /** Number of attempts. */
-            attempt: number | bigint;
-            /** Its id at the origin. */
-            call_id: string;
-            /** Its error. */
-            error?: string | null | undefined;
-            /** The provider's id. */
-            provider_call_id?: string | null | undefined;
-            /** Its result. */
-            result?: unknown | undefined;
-            /** Its status. */
-            status: "delegated" | "succeeded" | "failed" | "rejected" | "cancelled" | "unknown";
-            /** The tool. */
-            tool_name: string;
-          })[];
-          /** Its cost so far in millionths of a dollar, if known. */
-          cost_micros?: number | bigint | null | undefined;
-          /** When it must have ended. */
-          deadline_at?: number | bigint | null | undefined;
-          /** Its id at the origin. */
-          id: string;
-          /** Input tokens so far. */
-          input_tokens: number | bigint;
-          /** Answers of the model so far. */
-          iterations: number | bigint;
-          /** The messages of its session, in order. */
-          messages: ({
-            /** Its text. */
-            content?: string | null | undefined;
-            /** Other data. */
-            data?: unknown | undefined;
-            /** Its kind. */
-            kind: string;
-            /** The author's role. */
-            role: string;
-          })[];
-          /** The metadata of its session. */
-          metadata: Record<string, unknown>;
-          /** Output tokens so far. */
-          output_tokens: number | bigint;
-          /** The run that delegated it. */
-          parent_id?: string | null | undefined;
-          /** What it waits for. */
-          reason?: string | null | undefined;
-          /** The agent's revision at the origin. */
-          revision: number | bigint;
-          /** The scope of its session. */
-          scope: Record<string, unknown>;
-          /** Its session at the origin. */
-          session_id: string;
-          /** The stage of its last pause, which it has passed when it continues. */
-          stage?: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null | undefined;
-          /** How many answers it had then. */
-          stage_iteration?: number | bigint | null | undefined;
-          /** The title of its session. */
-          title?: string | null | undefined;
-          /** Tool calls requested by the model so far. */
-          tool_calls: number | bigint;
-          /** Answers of unknown usage. */
-          usage_missing: number | bigint;
-        })[];
-        /** The tools that the file which imports it must have. */
-        tools: (string)[];
-        /** The version of the format. */
-        version: number | bigint;
-      };
+      metadata?: Record<string, unknown> | null | undefined;
+      parent_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      title?: string | null | undefined;
     };
-    result: BuiltinTables["runs"];
+    result: BuiltinTables["sessions"];
   };
-  /** Requests that a run pauses at a stage of its loop, or at the next one if none is named. Tools that run are not interrupted. A run that waits for a decision pauses after that decision. A repeated request replaces the former one. */
-  pause_run: {
+  /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
+  record_health: {
     args: {
-      id: string;
-      reason?: string | null | undefined;
-      stage?: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null | undefined;
-    };
-    result: BuiltinTables["pauses"];
-  };
-  /** Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without `reason` it takes effect only while `pause_run` requests it for the stage; otherwise the run continues. */
-  record_pause: {
-    args: {
+      action?: "none" | "compact" | "warn" | "stop" | null | undefined;
       fencing_token: number | bigint;
+      health: {
+        /** Summaries, archived results and markers per message. */
+        context_rot: number;
+        /** Messages of the conversation that the model read. */
+        messages: number | bigint;
+        /** Messages that the conversation has gained since the answer before, with this answer. */
+        new_messages: number | bigint;
+        /** The share of tool results. */
+        over_tooling: number;
+        /** Consecutive answers with the same calls. */
+        repeats: number | bigint;
+        /** The thresholds that are reached. */
+        signals: (string)[];
+        /** Tokens more than in the request before. */
+        token_drift: number | bigint;
+        /** Tokens of the request. */
+        tokens: number | bigint;
+        /** Tool results among them. */
+        tool_messages: number | bigint;
+        /** Consecutive answers that have reached a threshold. */
+        unhealthy: number | bigint;
+      };
       id: string;
-      reason?: string | null | undefined;
-      stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails";
+      iteration: number | bigint;
     };
-    result: BuiltinTables["runs"];
+    result: BuiltinTables["run_health"];
   };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
@@ -1422,16 +1458,51 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
-  /** Records that the trace of a run was sent. A later record replaces it. */
-  record_trace: {
+  /** Records a summary of a session's messages, and the results that the model sees as markers from now on. It must cover more than the last one. */
+  record_summary: {
     args: {
-      error?: string | null | undefined;
+      archived?: ({
+        /** The id of the call. */
+        call_id: string;
+        /** The size of the result in characters. */
+        characters: number | bigint;
+        /** The message with the result. */
+        entry_id: number | bigint;
+        /** The model provider's id of the call. */
+        provider_call_id?: string | null | undefined;
+        /** The tool. */
+        tool_name: string;
+      })[] | null | undefined;
+      fencing_token: number | bigint;
       id: string;
-      spans: number | bigint;
-      status: "complete" | "partial";
-      trace_id: string;
+      summary: {
+        /** The number of the model's answers up to `folded_id`. */
+        answers: number | bigint;
+        /** The model does not see messages up to this id. */
+        folded_id: number | bigint;
+        /** What the compaction folds in the end. */
+        goal_folded_id: number | bigint;
+        /** Where the compaction ends. */
+        goal_id: number | bigint;
+        /** The handoffs in effect at `folded_id`. */
+        handoffs: (unknown)[];
+        /** Ids of messages that the model always sees. */
+        kept: (number | bigint)[];
+        /** Its number in the session: one more than the last. */
+        number: number | bigint;
+        /** `model` or `fallback`. */
+        origin: string;
+        /** What the integrity check repaired. */
+        repaired?: unknown | undefined;
+        /** The summary. */
+        summary: unknown;
+        /** It covers all messages up to this id. */
+        through_id: number | bigint;
+        /** The size of the request in tokens before the compaction. */
+        tokens_before: number | bigint;
+      };
     };
-    result: BuiltinTables["run_traces"];
+    result: BuiltinTables["context_summaries"];
   };
   /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. */
   register_agent: {
@@ -1671,6 +1742,34 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tokens"];
   };
+  /** Saves facts, all or nothing. They belong to the scope of the caller, or, with `session_id`, to one session. A fact replaces the one with the same key. A space has at most 1,000 facts. */
+  save_memories: {
+    args: {
+      facts: ({
+        /** How certain it is, from 0 to 1; 1 if omitted. */
+        confidence?: number | null | undefined;
+        /** What it is about. */
+        key: string;
+        /** The event of the log in which it was learned; this call if omitted. */
+        source_seq?: number | bigint | null | undefined;
+        /** What is known. */
+        value: string;
+      })[];
+      fencing_token?: number | bigint | null | undefined;
+      namespace: string;
+      run_id?: string | null | undefined;
+      scope?: Record<string, unknown> | null | undefined;
+      session_id?: string | null | undefined;
+    };
+    result: {
+      /** Facts that are new or have changed. */
+      saved: number;
+      /** The space of the facts. */
+      space: string;
+      /** Facts that were known. */
+      unchanged: number;
+    };
+  };
   /** Sets which rows and columns of a table the callers of a role may see. It applies from this commit on, also to subscriptions. Without a `condition`, all rows. Setting an identical policy changes nothing. */
   set_policy: {
     args: {
@@ -1817,9 +1916,11 @@ export interface BuiltinReducers {
   /** Writes and deletes entries of a collection, all or nothing. The first write creates the collection, in the scope of the caller. A key to delete that does not exist is ignored. Without entries the call changes nothing and returns the stored id of the collection. */
   write_entries: {
     args: {
+      call_id?: string | null | undefined;
       collection_id: string;
       deletes?: (string)[] | null | undefined;
       fencing_token?: number | bigint | null | undefined;
+      handoff_id?: string | null | undefined;
       kind?: string | null | undefined;
       puts?: ({
         /** Its bytes: `{"$blob": "<base64>"}`. */
@@ -1833,6 +1934,7 @@ export interface BuiltinReducers {
         /** Its key. */
         key: string;
       })[] | null | undefined;
+      run_id?: string | null | undefined;
       scope?: Record<string, unknown> | null | undefined;
     };
     result: {
@@ -1843,6 +1945,29 @@ export interface BuiltinReducers {
       /** Entries that were written. */
       written: number;
     };
+  };
+  /** Writes the next version of the plan of a run's session: all steps, in order. Refused with `conflict` if the plan has another version than expected, and with `bad_transition` if not exactly one step is in progress while steps are left and work has begun. */
+  write_plan: {
+    args: {
+      expected_version: number | bigint;
+      fencing_token: number | bigint;
+      id: string;
+      steps: ({
+        /** More details. */
+        description?: string | null | undefined;
+        /** What shows that it is done. */
+        evidence?: string | null | undefined;
+        /** When it counts as done. */
+        exit_criteria?: string | null | undefined;
+        /** The agent that works on it. */
+        owner?: string | null | undefined;
+        /** Its status. */
+        status: "not_started" | "in_progress" | "completed" | "blocked";
+        /** The task. */
+        title: string;
+      })[];
+    };
+    result: BuiltinTables["plans"];
   };
 }
 

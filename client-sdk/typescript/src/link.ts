@@ -40,6 +40,8 @@ export class Link extends Emitter<LinkEvents> {
   readonly subscriptions: Subscriptions;
   /** How often a lost connection was made again. */
   reconnects = 0;
+  /** The namespace of the caller, from the first message of the last connection. */
+  namespace: string | undefined;
 
   readonly #locate: Locate;
   readonly #openSocket: OpenSocket;
@@ -192,6 +194,7 @@ export class Link extends Emitter<LinkEvents> {
     this.#backoff.reset();
     switch (frame.op) {
       case "hello":
+        this.namespace = frame.namespace ?? "";
         return this.subscriptions.hello(frame);
       case "snapshot":
         return this.subscriptions.snapshot(frame);

@@ -79,10 +79,10 @@ export class Requests {
         resolve,
         reject,
       };
-      request.deadline = setTimeout(() => this.#fail(request, this.#timedOut(request)), deadlineMs);
+      request.deadline = setTimeout(() => this.#giveUp(request, this.#timedOut(request)), deadlineMs);
       if (ask.signal) {
         const { signal } = ask;
-        request.onAbort = () => this.#fail(request, signal.reason);
+        request.onAbort = () => this.#giveUp(request, signal.reason);
         signal.addEventListener("abort", request.onAbort);
       }
       this.#send(request);
@@ -143,6 +143,15 @@ export class Requests {
       this.#send(request);
     }, pause);
     return true;
+  }
+
+  /** The caller no longer waits. A query that was sent does not have to run to its end. */
+  #giveUp(request: Pending, error: unknown): void {
+    const { op } = request.message;
+    if (this.#isConnected && (op === "sql" || op === "explain")) {
+      this.sendText(`{"op":"cancel","id":"${request.id}"}`);
+    }
+    this.#fail(request, error);
   }
 
   #fail(request: Pending, error: unknown): void {

@@ -9,7 +9,7 @@ import type { Abide } from "./abide.js";
 import type { BuiltinReducers, BuiltinTables } from "./builtin.js";
 import { AbideError, closedError, isAbideError } from "./errors.js";
 import { LEASE_MS } from "./lease.js";
-import { storedId } from "./namespace.js";
+import { findStoredId } from "./namespace.js";
 import { checkFunction, checkKey, checkOptions, isDate, kindOf, wrong } from "./options.js";
 import {
   Retryable,
@@ -125,24 +125,14 @@ export class Session {
   static async open(client: Abide, options: SessionOptions): Promise<Session> {
     checkOptions("session", options, ["agent", "id", "title", "parentId", "metadata"]);
     const { agent, id, title, parentId: parent_id, metadata } = options;
-    try {
-      const row = await client.call.create_session({ agent, id, title, parent_id, metadata });
-      return new Session(client, fieldOf(row, "id", "string"));
-    } catch (error) {
-      if (id === undefined || !isAbideError(error, "conflict")) throw error;
-      // A policy may hide the session from queries.
-      return new Session(client, await storedId(client, id));
-    }
+    const row = await client.call.open_session({ agent, id, title, parent_id, metadata });
+    return new Session(client, fieldOf(row, "id", "string"));
   }
 
   /** The session with this id, as it is stored or as the caller chose it. */
   static async find(client: Abide, id: string): Promise<Session | undefined> {
-    const sql = "SELECT id FROM sessions WHERE id = :id";
-    const exists = async (stored: string) => (await client.sql(sql, { id: stored })).rows.length > 0;
-    // The server looks in this order, too.
-    if (await exists(id)) return new Session(client, id);
-    const stored = await storedId(client, id);
-    return stored !== id && (await exists(stored)) ? new Session(client, stored) : undefined;
+    const stored = await findStoredId(client, "SELECT id FROM sessions WHERE id = :id", id);
+    return stored === undefined ? undefined : new Session(client, stored);
   }
 
   /** Appends a message, and returns its number. */
@@ -407,10 +397,9 @@ export class Session {
       return fieldOf(await this.client.call.set_timer({ id, session_id: this.id, due_at }), "id", "string");
     } catch (error) {
       if (!isAbideError(error, "conflict")) throw error;
-      const sql = "SELECT id FROM timers WHERE id = :id";
-      const { rows } = await this.client.sql<{ id: string }>(sql, { id: await storedId(this.client, id) });
-      if (!rows[0]) throw error;
-      return rows[0].id;
+      const stored = await findStoredId(this.client, "SELECT id FROM timers WHERE id = :id", id);
+      if (stored === undefined) throw error;
+      return stored;
     }
   }
 

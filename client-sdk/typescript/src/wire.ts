@@ -75,6 +75,7 @@ export interface Frame extends Refusal {
   id?: string;
   seq?: number;
   timeline?: string;
+  namespace?: string;
   from?: number;
   to?: number;
   columns?: (Column | string)[];
@@ -168,6 +169,7 @@ const FIELDS: ReadonlyMap<string, Check> = new Map(
     from: isCount,
     to: isCount,
     timeline: isText,
+    namespace: isText,
     rows: isList,
     more: isFlag,
     history_changed: isFlag,

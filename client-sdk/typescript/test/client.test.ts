@@ -183,6 +183,24 @@ test("an aborted request or subscription rejects with the reason of the signal",
   assert.equal(sub.isEnded, true);
 });
 
+/** They ran to the limit of ten seconds, and the other queries of the caller waited for them. */
+test("an aborted query, and one whose deadline passes, frees its reader", async () => {
+  const endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
+  const reason = new Error("enough");
+  const controller = new AbortController();
+  const aborted = assert.rejects(client.sql(endless, {}, { signal: controller.signal }), reason);
+  const late = assert.rejects(client.sql(endless, {}, { deadlineMs: 200 }), code("timed_out"));
+  // The queries of a caller begin in order, and two of them run at a time.
+  await late;
+  await within("the first reader", client.sql("SELECT 1"), 4_000);
+  const other = client.sql(endless, {}, { signal: controller.signal }).catch((error: unknown) => error);
+  const waiting = client.sql("SELECT 2");
+  controller.abort(reason);
+  await aborted;
+  await within("both readers", Promise.all([waiting, client.sql("SELECT 3")]), 4_000);
+  assert.equal(await other, reason);
+});
+
 test("a request without an answer times out with its request id, and a retry with that id is safe", async () => {
   const silent = createServer(() => {}).listen(0, "127.0.0.1");
   await once(silent, "listening");

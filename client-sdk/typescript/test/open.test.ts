@@ -134,6 +134,15 @@ test("a file that a server has open is reported with its address", async () => {
   await server.stop();
 });
 
+test("a database in memory is refused", async () => {
+  for (const name of [":memory:", "file::memory:?cache=shared"]) {
+    await assert.rejects(Abide.open(folder.file(name)), (error: unknown) => {
+      assert.ok(isAbideError(error, "bad_request") && error.hint, String(error));
+      return error.message.includes("no databases in memory");
+    });
+  }
+});
+
 test("a missing or incompatible engine is reported", async () => {
   const named = process.env["ABIDE_BINARY"];
   const fake = folder.file("fake");

@@ -170,6 +170,11 @@ class Runner {
     const options = step["request_id"] === undefined ? {} : { requestId: step["request_id"] as string };
     if (step["call"]) return await client.request(step["call"], step["args"], options);
     if (step["batch"]) return await client.batch(step["batch"], options);
+    if (step["session"]) {
+      const id = step["id"] === undefined ? {} : { id: step["id"] as string };
+      return { id: (await client.session({ agent: step["session"], ...id })).id };
+    }
+    if (step["find_session"]) return { id: (await client.findSession(step["find_session"]))?.id ?? null };
     if (step["subscribe"]) return await this.#subscribe(client, step);
     assert.ok(step["sql"], "a step that this runner understands");
     const asOf = step["as_of"] === undefined ? {} : { asOf: Number(step["as_of"]) };
@@ -261,7 +266,7 @@ function check(outcome: Outcome, step: Fields, variables: Map<string, unknown>):
     }
     assert.ok(error.message.includes(expected["error"].detail ?? ""), error.message);
   }
-  for (const name of ["seq", "duplicate", "columns"]) {
+  for (const name of ["seq", "duplicate", "columns", "id"]) {
     if (expected[name] !== undefined) assert.deepEqual(plain(outcome[name]), plain(expected[name]), name);
   }
   if (expected["rows"] !== undefined) assert.deepEqual(shown(outcome["rows"]), tagged(expected["rows"]));

@@ -132,5 +132,5 @@ test("a session is found by the short and by the stored id, and never another ca
   assert.equal(await zeta.findSession(`${NAMESPACE}main`), undefined);
   assert.equal(await root.findSession("main"), undefined);
   const { rows } = await root.sql("SELECT id FROM sessions WHERE agent NOT IN ('a')");
-  assert.deepEqual(rows, [], "finding out the namespace leaves nothing");
+  assert.deepEqual(rows, [], "looking for a session leaves nothing");
 });

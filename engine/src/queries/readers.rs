@@ -18,6 +18,7 @@ use crate::commit::queue::{Queue, Rejected, closing};
 use crate::fault_points::FaultPoint;
 use crate::health::Health;
 use crate::ports::{EngineThread, StepScheduler};
+use crate::queries::cancellation::Cancellation;
 use crate::threads::{Threads, panic_text};
 
 /// A job for a reader.
@@ -76,6 +77,9 @@ impl Readers {
 
     /// Runs something on a reader for a caller of that id. It counts as `weight` queries in
     /// the queue. Its snapshots have every group that was finished before the call.
+    ///
+    /// If the future is dropped, the work does not start, or its running statement is interrupted: a caller that has
+    /// gone occupies no reader.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         by: &str,
@@ -92,9 +96,14 @@ impl Readers {
         }
         self.catch_up().await?;
         let (reply, answer) = oneshot::channel();
+        let (cancellation, _cancel) = Cancellation::new();
         let job: ReaderJob = Box::new(move |reader| {
-            // The caller may have gone; then the result is dropped.
-            let _ = reply.send(work(reader));
+            if cancellation.begin(reader) {
+                let done = work(reader);
+                cancellation.end();
+                // The caller may have gone; then the result is dropped.
+                let _ = reply.send(done);
+            }
         });
         self.queue.push(Some(by), job, weight).map_err(|rejected| match rejected {
             Rejected::Full(_) => full(),

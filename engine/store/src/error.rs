@@ -192,6 +192,9 @@ pub enum OpenError {
     /// The path is a symlink to a file that does not exist.
     #[error("{} is a symlink to a file that does not exist", .0.display())]
     Dangling(PathBuf),
+    /// The path is a name of SQLite for a database without a file.
+    #[error("{} names no file: Abide has no databases in memory", .0.display())]
+    InMemory(PathBuf),
     /// It is a folder, a device, or empty.
     #[error("{} is {kind}, not a database file", path.display())]
     NotAFile {
@@ -288,6 +291,9 @@ impl OpenError {
                 (Code::NotFound, "pass the file itself, or point the symlink to an existing file")
             }
             OpenError::Exists(_) => (Code::Conflict, "name a file that does not exist"),
+            OpenError::InMemory(_) => {
+                (Code::BadRequest, "name a file; for a test, one in a temporary folder")
+            }
             OpenError::NotAFile { .. } => (Code::BadRequest, "check the path"),
             OpenError::NotADatabase(_) | OpenError::NotOurs(_) => {
                 (Code::BadRequest, "pass another file; this one was not changed")

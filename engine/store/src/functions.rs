@@ -9,8 +9,11 @@
 //!
 //! SQLite does not use an index range for a replaced LIKE or GLOB. (For LIKE it could only do so
 //! with a NOCASE index; the router of live queries has its own ranges.)
+//!
+//! `search` adds functions that SQLite does not have.
 
 mod glob;
+mod search;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,6 +40,8 @@ struct FunctionContext {
     interrupt: Interrupt,
     /// A connection with SQLite's own functions, opened on first use.
     own: Arc<OnceLock<Mutex<Connection>>>,
+    /// For `fts_match` and `fts_rank`.
+    index: search::TextIndex,
 }
 
 /// A text, not necessarily UTF-8.
@@ -52,7 +57,11 @@ impl ToSql for Text {
 /// could not be interrupted. `value_bytes` is the default limit of a value.
 pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result<Interrupt> {
     let interrupt = Interrupt::install(connection, value_bytes)?;
-    let work = FunctionContext { interrupt: interrupt.clone(), own: Arc::default() };
+    let work = FunctionContext {
+        interrupt: interrupt.clone(),
+        own: Arc::default(),
+        index: search::TextIndex::default(),
+    };
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
@@ -84,6 +93,9 @@ pub(crate) fn install(connection: &mut Connection, value_bytes: usize) -> Result
     define!("jsonb_patch", 2, flags, |work: &FunctionContext, context: &_| {
         work.patch("SELECT jsonb_patch(?1, ?2)", context)
     });
+    define!("fts_match", 2, flags, FunctionContext::fts_match);
+    define!("fts_rank", 2, flags, FunctionContext::fts_rank);
+    define!("vector_similarity", 2, flags, FunctionContext::vector_similarity);
     define!("json_pretty", 1, flags, FunctionContext::pretty);
     define!("json_pretty", 2, flags, FunctionContext::pretty);
     Ok(interrupt)
@@ -224,6 +236,51 @@ impl FunctionContext {
         let mut charge = |steps| self.interrupt.charge(steps);
         let matched = dialect.matches(&pattern, &text, &mut charge);
         matched.map(Some).ok_or_else(interrupted)
+    }
+
+    /// `fts_match(text, query)`: whether a text matches a query of FTS5.
+    fn fts_match(&self, context: &Context<'_>) -> Result<Option<bool>> {
+        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+            return Ok(None);
+        };
+        if query.trim_start().starts_with('*') {
+            // FTS5 would return facts about the index.
+            return Err(failed("fts5: syntax error near \"*\""));
+        }
+        if query.trim().is_empty() {
+            return Ok(Some(false));
+        }
+        self.charge(search::work(&text, search::terms(&query)))?;
+        self.index.matches(&text, &query).map(Some)
+    }
+
+    /// `fts_rank(text, query)`: the share of the words of a query that a text contains, from 0 to 1.
+    fn fts_rank(&self, context: &Context<'_>) -> Result<Option<f64>> {
+        let (Some(text), Some(query)) = (self.text(context, 0)?, self.query(context)?) else {
+            return Ok(None);
+        };
+        let words = search::words(&query);
+        self.charge(search::work(&text, words.len()))?;
+        self.index.rank(&text, &words).map(Some)
+    }
+
+    /// The query of a search, if it is not too long.
+    fn query(&self, context: &Context<'_>) -> Result<Option<String>> {
+        let query = self.text(context, 1)?;
+        if query.as_ref().is_some_and(|query| query.len() > limits::PATTERN_BYTES) {
+            return Err(failed("the query of fts_match or fts_rank is too long"));
+        }
+        Ok(query.map(|query| String::from_utf8_lossy(&query).into_owned()))
+    }
+
+    /// `vector_similarity(a, b)`: the cosine of two vectors, from -1 to 1. NULL if they cannot be compared.
+    fn vector_similarity(&self, context: &Context<'_>) -> Result<Option<f64>> {
+        let (ValueRef::Blob(one), ValueRef::Blob(other)) = (context.get_raw(0), context.get_raw(1))
+        else {
+            return Ok(None);
+        };
+        self.charge(one.len() + other.len())?;
+        Ok(search::similarity(one, other))
     }
 
     fn trim(&self, context: &Context<'_>, (left, right): (bool, bool)) -> Result<Option<Text>> {

@@ -75,6 +75,8 @@ pub(crate) enum InterruptReason {
     Memory,
     /// The engine is shutting down.
     Closing,
+    /// Its caller no longer waits for the result.
+    Cancelled,
 }
 
 /// The remaining allowance of a statement. The progress handler is installed once and reads this
@@ -101,6 +103,7 @@ struct Budgets {
     most: AtomicU64,
     held: ProcessMemory,
     closing: AtomicBool,
+    cancelled: AtomicBool,
     why: AtomicU8,
     value_bytes: usize,
 }
@@ -128,6 +131,7 @@ impl Interrupt {
             most: AtomicU64::new(0),
             held: ProcessMemory::new(),
             closing: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             why: AtomicU8::new(InterruptReason::Nothing as u8),
             value_bytes,
         };
@@ -212,6 +216,11 @@ impl Interrupt {
         self.0.closing.store(true, Ordering::Relaxed);
     }
 
+    /// Interrupts the running statement and all later limited ones while it is set.
+    pub(crate) fn cancel(&self, cancelled: bool) {
+        self.0.cancelled.store(cancelled, Ordering::Relaxed);
+    }
+
     /// Why the last statement was interrupted.
     pub(crate) fn why(&self) -> InterruptReason {
         let why = self.0.why.load(Ordering::Relaxed);
@@ -220,6 +229,7 @@ impl Interrupt {
             InterruptReason::Steps,
             InterruptReason::Memory,
             InterruptReason::Closing,
+            InterruptReason::Cancelled,
         ];
         all.into_iter().find(|known| *known as u8 == why).unwrap_or(InterruptReason::Nothing)
     }
@@ -235,6 +245,8 @@ impl Budgets {
         let now_us = us(self.epoch.elapsed());
         let over = if self.closing.load(Ordering::Relaxed) {
             InterruptReason::Closing
+        } else if self.cancelled.load(Ordering::Relaxed) {
+            InterruptReason::Cancelled
         } else if now_us >= until_us && self.is_out_of_time(now_us) {
             InterruptReason::Time
         } else if self.steps_left.fetch_sub(steps, Ordering::Relaxed) < steps {

@@ -374,8 +374,13 @@ pub(crate) fn open_read_only(path: &Path) -> Result<ReadOnlyFile, OpenError> {
     Ok(ReadOnlyFile::new(connection, complete))
 }
 
-/// Refuses folders and devices by name. SQLite reports most of them as damaged files.
+/// Refuses folders and devices by name. SQLite reports most of them as damaged files. A file would also be made for the names
+/// that mean a database in memory to users of SQLite.
 fn check_kind(path: &Path) -> Result<(), OpenError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name == ":memory:" || name.starts_with("file::memory:") {
+        return Err(OpenError::InMemory(path.to_owned()));
+    }
     let kind = match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => "a folder",
         Ok(meta) if !meta.is_file() => "a device or a pipe",

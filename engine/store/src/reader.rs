@@ -125,6 +125,16 @@ impl InterruptHandle {
     pub fn stop(&self) {
         self.0.end();
     }
+
+    /// Stops the running query and all later ones, until [`InterruptHandle::resume`].
+    pub fn cancel(&self) {
+        self.0.cancel(true);
+    }
+
+    /// Allows queries again.
+    pub fn resume(&self) {
+        self.0.cancel(false);
+    }
 }
 
 /// A constant state. While it exists, the WAL cannot be reset, so keep it short.
@@ -275,6 +285,9 @@ impl Snapshot<'_> {
             InterruptReason::Closing => {
                 return Refusal::new(Code::Overloaded, "the engine is closing")
                     .hint("retry after the restart");
+            }
+            InterruptReason::Cancelled => {
+                return Refusal::new(Code::Overloaded, "the query was cancelled");
             }
             InterruptReason::Time | InterruptReason::Nothing => {
                 let ms = limits.time.as_millis();

@@ -24,6 +24,16 @@ pub struct ModelUsage {
     pub cost_micros: Option<i64>,
 }
 
+impl ModelUsage {
+    /// Whether it reports tool calls and no answer.
+    fn is_calls_alone(&self) -> bool {
+        let is_usage = self.input_tokens.is_some()
+            || self.output_tokens.is_some()
+            || self.cost_micros.is_some();
+        self.tool_calls > 0 && !self.iteration && !is_usage
+    }
+}
+
 /// Claims a run without a driver, or claims it again after a restart of the same identity with the same driver name.
 /// The previous fencing token is no longer accepted.
 #[reducer]
@@ -164,9 +174,12 @@ pub fn record_run(
     }
     if let Some(spent) = spent {
         add(&mut run, &spent)?;
-        let reported = spent.input_tokens.zip(spent.output_tokens);
-        let tokens = reported.map(|(input, output)| input + output);
-        budget::settle(ctx, &run, tokens, spent.cost_micros)?;
+        // Calls that a program reports while it runs say nothing about its usage.
+        if !spent.is_calls_alone() {
+            let reported = spent.input_tokens.zip(spent.output_tokens);
+            let tokens = reported.map(|(input, output)| input + output);
+            budget::settle(ctx, &run, tokens, spent.cost_micros)?;
+        }
     }
     tell_all(ctx, &mut run, events.unwrap_or_default())?;
     save(ctx, run)

@@ -49,7 +49,8 @@ pub enum RunEventKind {
     Delegation,
     /// `{tool_call_id, tool_name, args, session_id, action_requests}`: a decision is required. Ends a turn.
     Interrupt,
-    /// `{status}`: `thinking`, `idle`, or what the run waits for. `{status: "delegating", child}`: an event of a run
+    /// `{status}`: `thinking`, `idle`, or what the run waits for. `{status: "summarization", number, summary, archived,
+    /// origin, tokens_before}`: a summary replaces older messages. `{status: "delegating", child}`: an event of a run
     /// that this one delegated, directly or indirectly. `child` is `{run_id, session_id, agent, number, turn, event,
     /// data}`, with the kind of the event in `event`.
     Status,

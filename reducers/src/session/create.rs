@@ -1,5 +1,6 @@
 //! Creating a session, by a caller or for a delegated run.
 
+use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Json, Refusal, reducer};
 use serde_json::Value as JsonValue;
 
@@ -38,14 +39,53 @@ pub fn create_session(
         }
         None => ctx.new_id("s"),
     };
-    let mut scope = scope.unwrap_or_default();
-    if let Some(parent) = &parent_id {
+    let (scope, metadata) = (scope.unwrap_or_default(), metadata.unwrap_or_default());
+    make(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+}
+
+/// Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and
+/// its other arguments are not compared with the session.
+#[reducer]
+pub fn open_session(
+    ctx: &mut Context<'_>,
+    /// The agent that owns a new session.
+    agent: String,
+    /// The id, as the caller chose it or as it is stored; without it a session with a generated id is created.
+    #[id(new, Session)]
+    id: Option<String>,
+    /// A title for people, for a new session.
+    title: Option<String>,
+    /// The parent of a new session, for a session that works for another one.
+    #[id(Session)]
+    parent_id: Option<String>,
+    /// Application-defined keys of a new session, such as a tenant, that decide who can see it.
+    scope: Option<serde_json::Map<String, JsonValue>>,
+    /// Other data to store with a new session.
+    metadata: Option<serde_json::Map<String, JsonValue>>,
+) -> Result<ReducerResult<Session>, Abort> {
+    check::name("agent", &agent)?;
+    let id = match id {
+        Some(id) => {
+            check::name("id", &id)?;
+            if let Some(session) = ctx.get::<Session>(&id)? {
+                return Ok(ReducerResult::Duplicate(session.seq, session));
+            }
+            id
+        }
+        None => ctx.new_id("s"),
+    };
+    let (scope, metadata) = (scope.unwrap_or_default(), metadata.unwrap_or_default());
+    make(ctx, NewSession { id, agent, title, parent_id, scope, metadata }).map(ReducerResult::Fresh)
+}
+
+/// Creates a session that a caller asked for, within its parent.
+fn make(ctx: &mut Context<'_>, mut new: NewSession) -> Result<Session, Abort> {
+    if let Some(parent) = &new.parent_id {
         let parent = wanted(ctx, parent)?;
         check_depth(ctx, &parent)?;
-        scope::inherit(&mut scope, &parent)?;
+        scope::inherit(&mut new.scope, &parent)?;
     }
-    let metadata = metadata.unwrap_or_default();
-    insert(ctx, NewSession { id, agent, title, parent_id, scope, metadata })
+    insert(ctx, new)
 }
 
 /// Creates the session of a run that was started for a tool call: its id is that of the call, and it has the scope of

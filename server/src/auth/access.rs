@@ -23,6 +23,7 @@ use crate::app_state::AppState;
 use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
+use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::pending::PendingConnection;
 use crate::problem::Problem;
 
@@ -136,6 +137,9 @@ pub(crate) async fn guard(
         Ok(session) => {
             if let Some(pending) = request.extensions().get::<Arc<PendingConnection>>() {
                 pending.admitted();
+            }
+            if let Some(place) = request.extensions().get::<ConnectionPermit>() {
+                place.authenticated();
             }
             request.extensions_mut().insert(session.caller.clone());
             request.extensions_mut().insert(session);

@@ -1,7 +1,7 @@
 //! The phases of a running server, and its open connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -25,7 +25,9 @@ pub(crate) struct Lifecycle {
     connections: u32,
     room: Arc<Semaphore>,
     /// The number of open connections.
-    open: Arc<watch::Sender<usize>>,
+    open: Arc<AtomicUsize>,
+    /// The number of those that were authenticated.
+    in_use: Arc<watch::Sender<usize>>,
     websockets: Arc<AtomicUsize>,
 }
 
@@ -35,13 +37,27 @@ pub(crate) type ConnectionPermit = Arc<OpenConnection>;
 /// A place of the connection limit that is in use.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
-    open: Arc<watch::Sender<usize>>,
+    open: Arc<AtomicUsize>,
+    in_use: Arc<watch::Sender<usize>>,
+    is_authenticated: AtomicBool,
     _place: OwnedSemaphorePermit,
+}
+
+impl OpenConnection {
+    /// A request of the connection was authenticated: the connection now counts as a use of the server.
+    pub(crate) fn authenticated(&self) {
+        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
+            self.in_use.send_modify(|in_use| *in_use += 1);
+        }
+    }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.open.send_modify(|open| *open -= 1);
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        if *self.is_authenticated.get_mut() {
+            self.in_use.send_modify(|in_use| *in_use -= 1);
+        }
     }
 }
 
@@ -63,6 +79,7 @@ impl Lifecycle {
             connections,
             room: Arc::new(Semaphore::new(connections as usize)),
             open: Arc::default(),
+            in_use: Arc::default(),
             websockets: Arc::default(),
         }
     }
@@ -75,13 +92,18 @@ impl Lifecycle {
     /// Takes a permit, if one is available.
     pub(crate) fn enter(&self) -> Option<ConnectionPermit> {
         let _place = Arc::clone(&self.room).try_acquire_owned().ok()?;
-        self.open.send_modify(|open| *open += 1);
-        Some(Arc::new(OpenConnection { open: Arc::clone(&self.open), _place }))
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Some(Arc::new(OpenConnection {
+            open: Arc::clone(&self.open),
+            in_use: Arc::clone(&self.in_use),
+            is_authenticated: AtomicBool::new(false),
+            _place,
+        }))
     }
 
     /// The number of open connections of any kind.
     pub(crate) fn connections(&self) -> usize {
-        *self.open.borrow()
+        self.open.load(Ordering::Relaxed)
     }
 
     /// The number of open WebSockets.
@@ -105,18 +127,18 @@ impl Lifecycle {
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// Waits until there has been no connection for a time: the first time counts until the first connection, the
-    /// second one from the end of the last connection.
+    /// Waits until there has been no authenticated connection for a time: the first time counts until the first one, the
+    /// second one from the end of the last one. A stranger who only connects does not keep the server running.
     pub(crate) async fn unused(&self, before_first: Duration, after_last: Duration) {
-        let mut open = self.open.subscribe();
+        let mut in_use = self.in_use.subscribe();
         let mut patience = before_first;
         // `self` holds the sender, so it cannot be dropped. Every change restarts the time, also a connection that has
         // ended already.
         loop {
-            let in_use = *open.borrow_and_update() > 0;
-            if in_use {
-                let _ = open.changed().await;
-            } else if timeout(patience, open.changed()).await.is_err() {
+            let is_used = *in_use.borrow_and_update() > 0;
+            if is_used {
+                let _ = in_use.changed().await;
+            } else if timeout(patience, in_use.changed()).await.is_err() {
                 return;
             }
             patience = after_last;
@@ -142,12 +164,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_without_connections_is_unused_after_a_time() {
         let lifecycle = Lifecycle::new(4);
+        let stranger = lifecycle.enter();
         let begun = Instant::now();
         lifecycle.unused(FIRST, LAST).await;
-        assert_eq!(begun.elapsed(), FIRST);
+        assert_eq!(begun.elapsed(), FIRST, "a connection without a credential does not count");
+        drop(stranger);
 
-        let (first, second) = (lifecycle.enter(), lifecycle.enter());
-        assert!(first.is_some() && second.is_some() && lifecycle.connections() == 2);
+        let user = || {
+            let user = lifecycle.enter().expect("there is room");
+            // Each of its requests is authenticated.
+            user.authenticated();
+            user.authenticated();
+            user
+        };
+        let (first, second) = (user(), user());
+        assert_eq!(lifecycle.connections(), 2);
         let minute = Duration::from_secs(60);
         let begun = Instant::now();
         assert!(timeout(minute, lifecycle.unused(FIRST, LAST)).await.is_err(), "it is in use");
@@ -158,7 +189,7 @@ mod tests {
             drop(second);
             // tidy: the same
             tokio::time::sleep(LAST / 2).await;
-            drop(lifecycle.enter());
+            drop(user());
         };
         tokio::join!(lifecycle.unused(FIRST, LAST), ends);
         assert_eq!(begun.elapsed(), 2 * minute + LAST / 2 + LAST, "since the end of the last one");

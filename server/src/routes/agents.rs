@@ -152,7 +152,7 @@ pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtensio
     let mut told = json!({
         "packages": {"abide": env!("CARGO_PKG_VERSION")},
         "stream_protocols": ["sse", SUBPROTOCOL],
-        // Tools that are programs run as processes of the server's user, without a sandbox.
+        // Without an agent host, no programs run.
         "sandbox_backends": [],
         "features": {"agents": agents, "mcp": agents, "a2a": false, "artifacts": false},
         "middleware": [],

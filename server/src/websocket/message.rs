@@ -8,13 +8,14 @@ use serde::de::Error as _;
 use serde_json::Value as JsonValue;
 
 /// Each op, with an example message.
-const OPS: [(&str, &str); 8] = [
+const OPS: [(&str, &str); 9] = [
     ("subscribe", r#"{"op":"subscribe","id":"q1","sql":"SELECT …","params":{…},"after_seq":40}"#),
     ("unsubscribe", r#"{"op":"unsubscribe","id":"q1"}"#),
     ("call", r#"{"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"}"#),
     ("batch", r#"{"op":"batch","id":"b1","calls":[{"reducer":"…","args":{…}},…]}"#),
     ("sql", r#"{"op":"sql","id":"s1","sql":"SELECT …","params":{…},"as_of":40}"#),
     ("explain", r#"{"op":"explain","id":"e1","sql":"SELECT …","params":{…}}"#),
+    ("cancel", r#"{"op":"cancel","id":"s1"}"#),
     ("ack", r#"{"op":"ack","seq":42}"#),
     ("ping", r#"{"op":"ping"}"#),
 ];
@@ -70,7 +71,8 @@ fn id(message: &ClientMessage) -> Option<&str> {
         | ClientMessage::Call { id, .. }
         | ClientMessage::Batch { id, .. }
         | ClientMessage::Sql { id, .. }
-        | ClientMessage::Explain { id, .. } => Some(id),
+        | ClientMessage::Explain { id, .. }
+        | ClientMessage::Cancel { id } => Some(id),
         ClientMessage::Ack { .. } | ClientMessage::Ping => None,
     }
 }

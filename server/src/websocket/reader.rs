@@ -21,12 +21,16 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error as SocketError;
 
 use super::message;
+use super::running::RunningQueries;
 use super::writer::{Command, OutgoingMessage, Subscribe};
 use crate::arrivals::Arrivals;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::{Lifecycle, Phase};
 use crate::connections::read_limiter::ReadLimiter;
 use crate::{frames, limits, unsent};
+
+/// The text of an answer, and what counts it if it is large.
+type Answer = (String, Option<Reservation>);
 
 /// The writer has ended, and with it the connection.
 struct WriterGone;
@@ -57,6 +61,7 @@ pub(super) struct Reader<'a> {
     pub(super) answers: mpsc::Sender<OutgoingMessage>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) in_flight: Arc<Semaphore>,
+    pub(super) running: RunningQueries,
     /// A blocked write succeeded: the peer is alive, even if silent.
     pub(super) moved: &'a AtomicBool,
 }
@@ -171,20 +176,33 @@ impl Reader<'_> {
                 self.command(Command::Subscribe(subscribe)).await
             }
             ClientMessage::Unsubscribe { id } => self.command(Command::Unsubscribe { id }).await,
-            ClientMessage::Explain { id, sql, params } => {
-                let asked = id.clone();
-                let explain = async move {
-                    let explained = engine.explain(&caller, &sql, &params).await;
-                    let named = Some(id.clone());
-                    let frame = |explanation| frames::explanation(named, explanation);
-                    reply(&id, explained.map(frame))
-                };
-                self.start(limits::QUERY_WEIGHT, 0, asked, explain).await
+            ClientMessage::Explain { id, sql, params } => self.explain(id, sql, params).await,
+            ClientMessage::Cancel { id } => {
+                self.running.cancel(&id);
+                Ok(())
             }
             ClientMessage::Ping => self.answer(frames::pong()).await,
             // A resume names its seq; the server keeps no acknowledgements.
             ClientMessage::Ack { .. } => Ok(()),
         }
+    }
+
+    /// Starts an explanation of a live query.
+    async fn explain(
+        &self,
+        id: String,
+        sql: String,
+        params: Map<String, JsonValue>,
+    ) -> Result<(), WriterGone> {
+        let (engine, caller) = (self.engine.clone(), self.session.caller.clone());
+        let named = id.clone();
+        let explain = async move {
+            let explained = engine.explain(&caller, &sql, &params).await;
+            let frame = |explanation| frames::explanation(Some(id.clone()), explanation);
+            (reply(&id, explained.map(frame)), None)
+        };
+        let explain = self.cancellable(&named, explain);
+        self.start_counted(limits::QUERY_WEIGHT, 0, named, explain).await
     }
 
     /// Starts a query. Its result counts against the caller's buffers until it is sent.
@@ -218,7 +236,25 @@ impl Reader<'_> {
                 Err(refusal) => (frames::error(Some(&id), &refusal), None),
             }
         };
+        let query = self.cancellable(&named, query);
         self.start_counted(limits::QUERY_WEIGHT, 0, named, query).await
+    }
+
+    /// A query that ends without an answer when the client cancels it, or when the connection has ended. Dropping it frees
+    /// its reader.
+    fn cancellable(
+        &self,
+        id: &str,
+        query: impl Future<Output = Answer> + Send + 'static,
+    ) -> impl Future<Output = Option<Answer>> + Send + 'static {
+        let (running, answers) = (self.running.begin(id), self.answers.clone());
+        async move {
+            tokio::select! {
+                answer = query => Some(answer),
+                () = running.cancelled() => None,
+                () = answers.closed() => None,
+            }
+        }
     }
 
     /// Starts work for a message of this size when there is room for it, in a separate task.
@@ -232,16 +268,16 @@ impl Reader<'_> {
         id: String,
         work: impl Future<Output = String> + Send + 'static,
     ) -> Result<(), WriterGone> {
-        self.start_counted(weight, bytes, id, async move { (work.await, None) }).await
+        self.start_counted(weight, bytes, id, async move { Some((work.await, None)) }).await
     }
 
-    /// The same for work whose answer is counted until it is written.
+    /// The same for work that may have no answer, and whose answer is counted until it is written.
     async fn start_counted(
         &self,
         weight: usize,
         bytes: usize,
         id: String,
-        work: impl Future<Output = (String, Option<Reservation>)> + Send + 'static,
+        work: impl Future<Output = Option<Answer>> + Send + 'static,
     ) -> Result<(), WriterGone> {
         let weight = weight.min(limits::IN_FLIGHT) as u32;
         let room = Arc::clone(&self.in_flight).acquire_many_owned(weight);
@@ -254,7 +290,8 @@ impl Reader<'_> {
         let mut work = Box::pin(async move {
             // Without this, a panicked task would leave the client waiting for its answer.
             let done = AssertUnwindSafe(work).catch_unwind().await;
-            let (text, hold) = done.unwrap_or_else(|_| (frames::error(Some(&id), &failed()), None));
+            let panicked = |_| Some((frames::error(Some(&id), &failed()), None));
+            let Some((text, hold)) = done.unwrap_or_else(panicked) else { return };
             let hold = match hold {
                 Some(hold) => Some(hold),
                 // A committed call cannot be refused: the connection ends without its result.

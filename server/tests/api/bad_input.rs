@@ -364,9 +364,9 @@ async fn invalid_messages_are_refused() {
         ["ping"]
             - bad_request: the message is not a JSON object (abide.v1 is one JSON object per text message)
         {}
-            - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
+            - bad_request: the message has no op ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, cancel, ack, ping)
         {"op":"sing","id":"x"}
-            x bad_request: unknown op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, ack, ping)
+            x bad_request: unknown op "sing" ("op" is one of subscribe, unsubscribe, call, batch, sql, explain, cancel, ack, ping)
         {"op":"call","id":"c1"}
             c1 bad_request: call: missing field `reducer` (send a message like {"op":"call","id":"c1","reducer":"…","args":{…},"request_id":"…"})
         {"op":"call","id":7,"reducer":"nothing"}

@@ -370,3 +370,29 @@ async fn an_exported_run_has_ended_here() {
         assert_eq!(server.post(path, body).await.status, status, "{path} {body}");
     }
 }
+
+/// The actions of the watchdog in the metrics are those of the rows, so a restart does not lose them.
+#[tokio::test]
+async fn the_metrics_count_what_the_watchdog_does() {
+    let server = with_clerk().await;
+    let run = start(&server, &json!({"input": "x"})).await.json()["run"]["id"].clone();
+    let id = run.as_str().expect("a text");
+    let fencing = claim(&server, id).await;
+    for (iteration, action) in ["warn", "none", "warn", "stop"].into_iter().enumerate() {
+        let health = json!({"tokens": 1, "token_drift": 0, "messages": 1, "new_messages": 1,
+            "tool_messages": 0, "over_tooling": 0, "context_rot": 0, "repeats": 0, "signals": [],
+            "unhealthy": 0});
+        let args = json!({"id": id, "fencing_token": fencing, "iteration": iteration + 1,
+            "health": health, "action": action});
+        local(&server, "record_health", args).await;
+    }
+    let metrics = server.get("/metrics").await;
+    let counted: Vec<&str> =
+        metrics.body.lines().filter(|line| line.contains("watchdog")).collect();
+    expect![[r#"
+        # HELP abide_watchdog_actions_total Actions of the watchdog in runs of agents.
+        # TYPE abide_watchdog_actions_total counter
+        abide_watchdog_actions_total{action="stop"} 1
+        abide_watchdog_actions_total{action="warn"} 2"#]]
+    .assert_eq(&counted.join("\n"));
+}

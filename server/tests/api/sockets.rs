@@ -1,12 +1,14 @@
 //! WebSockets: messages, their order, and slow clients.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use abide_schema::reducer::Caller;
 use abide_schema::wire::BatchCall;
 use abide_schema::{Checksum, Value};
 use serde_json::{Value as JsonValue, json};
 use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
@@ -299,4 +301,70 @@ async fn a_dead_peer_times_out() {
     socket.read_to_end(&mut heard).await.expect("it ends");
     let pings = heard.windows(2).filter(|bytes| *bytes == [0x89, 0x00]).count();
     assert_eq!(pings, 3);
+}
+
+/// A query that ends at its limit, after about ten seconds.
+const ENDLESS: &str =
+    "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
+
+fn query(id: &str, sql: &str) -> String {
+    json!({"op": "sql", "id": id, "sql": sql}).to_string()
+}
+
+/// The readers of this caller are occupied by two endless queries, and another query waits for them.
+async fn occupied(server: &TestServer) -> Socket {
+    let mut socket = server.socket().await;
+    // The queries of a caller run in order: when the first fast one is answered, the first endless one runs.
+    for (id, sql) in [("slow1", ENDLESS), ("fast1", "SELECT 1")] {
+        socket.say(&query(id, sql)).await;
+    }
+    assert_eq!(socket.hear_op("rows").await["id"], "fast1");
+    for (id, sql) in [("slow2", ENDLESS), ("fast2", "SELECT 2")] {
+        socket.say(&query(id, sql)).await;
+    }
+    // Messages are taken in order, so the queries are in the queue.
+    socket.say(r#"{"op":"ping"}"#).await;
+    assert_eq!(socket.hear().await["op"], "pong");
+    socket
+}
+
+/// Much less than the limit of a query.
+const SOON: Duration = Duration::from_secs(4);
+
+#[tokio::test]
+async fn a_cancelled_query_frees_its_reader_and_has_no_answer() {
+    let server = TestServer::open().await;
+    let mut socket = occupied(&server).await;
+    socket.say(r#"{"op":"cancel","id":"slow1"}"#).await;
+    let heard = timeout(SOON, socket.hear()).await.expect("a reader is free");
+    assert_eq!((&heard["op"], &heard["id"]), (&json!("rows"), &json!("fast2")));
+    socket.say(r#"{"op":"cancel","id":"slow2"}"#).await;
+    socket.say(r#"{"op":"cancel","id":"unknown"}"#).await;
+    socket.say(&query("fast3", "SELECT 3")).await;
+    assert_eq!(socket.hear().await["id"], "fast3", "cancelled queries have no answer");
+    // A call cannot be cancelled.
+    let call = r#"{"op":"call","id":"c1","reducer":"write_note","args":{"book":"a","text":"x"}}"#;
+    socket.say(call).await;
+    socket.say(r#"{"op":"cancel","id":"c1"}"#).await;
+    assert_eq!(socket.hear().await["id"], "c1");
+}
+
+/// They ran to their limit, also after the client had closed, and other queries of the caller waited.
+#[tokio::test]
+async fn queries_end_with_their_connection() {
+    let server = TestServer::open().await;
+    let mut other = server.socket().await;
+    drop(occupied(&server).await);
+    other.say(&query("fast", "SELECT 1")).await;
+    let heard = timeout(SOON, other.hear_op("rows")).await.expect("a reader is free");
+    assert_eq!(heard["id"], "fast");
+
+    let mut requests = Vec::new();
+    for _ in 0..2 {
+        let body = json!({"sql": ENDLESS}).to_string();
+        requests.push(server.request("POST", "/v1/sql").body(body).begin().await);
+    }
+    drop(requests);
+    other.say(&query("last", "SELECT 1")).await;
+    timeout(SOON, other.hear_op("rows")).await.expect("a reader is free");
 }

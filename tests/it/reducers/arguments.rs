@@ -61,6 +61,7 @@ fn the_arguments_of_each_reducer() {
         &script,
         expect![[r#"
             refused bad_arguments: create_session: there is no argument nonsense (hint: create_session takes agent, id?, title?, parent_id?, scope?, metadata?)
+            refused bad_arguments: open_session: there is no argument nonsense (hint: open_session takes agent, id?, title?, parent_id?, scope?, metadata?)
             refused bad_arguments: suspend_session: there is no argument nonsense (hint: suspend_session takes session_id, reason?)
             refused bad_arguments: resume_session: there is no argument nonsense (hint: resume_session takes session_id, reason?)
             refused bad_arguments: complete_session: there is no argument nonsense (hint: complete_session takes session_id, result?)
@@ -108,8 +109,8 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: enable_identity: there is no argument nonsense (hint: enable_identity takes id)
             refused bad_arguments: create_token: there is no argument nonsense (hint: create_token takes id, identity_id, hash, last_four, label?, expires_in_ms?)
             refused bad_arguments: revoke_token: there is no argument nonsense (hint: revoke_token takes id)
-            refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?)
-            refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?)
+            refused bad_arguments: write_entries: there is no argument nonsense (hint: write_entries takes collection_id, puts?, deletes?, kind?, scope?, fencing_token?, call_id?, run_id?, handoff_id?)
+            refused bad_arguments: delete_entries: there is no argument nonsense (hint: delete_entries takes collection_id, prefix, fencing_token?, call_id?, run_id?, handoff_id?)
             refused bad_arguments: withhold_answer: there is no argument nonsense (hint: withhold_answer takes id, fencing_token, iteration, original)
             refused bad_arguments: pause_run: there is no argument nonsense (hint: pause_run takes id, stage?, reason?)
             refused bad_arguments: record_pause: there is no argument nonsense (hint: record_pause takes id, fencing_token, stage, reason?)
@@ -118,6 +119,12 @@ fn the_arguments_of_each_reducer() {
             refused bad_arguments: import_run: there is no argument nonsense (hint: import_run takes snapshot, id?, session_id?, any_definition?)
             refused bad_arguments: fork_session: there is no argument nonsense (hint: fork_session takes session_id, at?, id?, title?)
             refused bad_arguments: record_trace: there is no argument nonsense (hint: record_trace takes id, trace_id, spans, status, error?)
+            refused bad_arguments: save_memories: there is no argument nonsense (hint: save_memories takes namespace, facts, scope?, session_id?, run_id?, fencing_token?)
+            refused bad_arguments: forget_memories: there is no argument nonsense (hint: forget_memories takes space, keys?, run_id?, fencing_token?)
+            refused bad_arguments: embed_memories: there is no argument nonsense (hint: embed_memories takes model, vectors)
+            refused bad_arguments: record_health: there is no argument nonsense (hint: record_health takes id, fencing_token, iteration, health, action?)
+            refused bad_arguments: record_summary: there is no argument nonsense (hint: record_summary takes id, fencing_token, summary, archived?)
+            refused bad_arguments: write_plan: there is no argument nonsense (hint: write_plan takes id, fencing_token, expected_version, steps)
         "#]],
     );
 }

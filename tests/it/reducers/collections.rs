@@ -120,19 +120,21 @@ fn a_late_writer_is_fenced_off() {
         register_tool name=work effect=idempotent
         create_session agent=support id=s1
         request_tool_call call_id=c1 session_id=s1 tool_name=work arguments={} claim_lease_ms=1000 as=ann
-        write_entries collection_id=t1 puts=[{"key":"a","data":1}] fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":1}] call_id=c1 fencing_token=3 as=ann
         +1s
         claim_tool_call call_id=c1 as=bob
         sql SELECT fencing_token FROM tool_calls
-        write_entries collection_id=t1 puts=[{"key":"a","data":2}] fencing_token=6 as=bob
-        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=3 as=ann
-        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=6 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":2}] call_id=c1 fencing_token=6 as=bob
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] call_id=c1 fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] call_id=c1 fencing_token=6 as=ann
         write_entries collection_id=t1 puts=[{"key":"a","data":3}] as=ann
         delete_entries collection_id=t1 prefix=null as=ann
         sql SELECT data FROM entries
-        delete_entries collection_id=t1 prefix=null fencing_token=6 as=bob
-        write_entries collection_id=t1 puts=[{"key":"a","data":3}] fencing_token=3 as=ann
+        delete_entries collection_id=t1 prefix=null call_id=c1 fencing_token=6 as=bob
+        write_entries collection_id=t1 puts=[{"key":"a","data":3}] call_id=c1 fencing_token=3 as=ann
         sql SELECT (SELECT count(*) FROM entries), fencing_token FROM collections
+        sql SELECT seq, session_id FROM events WHERE reducer LIKE '%_entries'
+        replay
         "#,
         expect![[r#"
             seq 1 {name: work, version: 1, effect: idempotent}
@@ -142,14 +144,84 @@ fn a_late_writer_is_fenced_off() {
             seq 6 {call_id: c1, status: claimed, attempt: 2, fencing_token: 6, claimed_by: bob, lease_expires_at: 14:00:31}
             (6)
             seq 7 {}
-            refused lease_lost: collection t1 has been written with a newer fencing token (hint: claim the work again, and pass the fencing token of that claim)
-            refused denied: the lease on this fencing token is held by another identity (hint: only the identity that claimed it can do that)
+            refused lease_lost: call c1 is claimed by bob under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             refused lease_lost: collection t1 is fenced, and the write has no fencing token (hint: claim the work again, and pass the fencing token of that claim)
             ("2")
             seq 9 {}
-            refused lease_lost: collection t1 has been written with a newer fencing token (hint: claim the work again, and pass the fencing token of that claim)
+            refused lease_lost: call c1 is claimed by bob under another token (hint: what this attempt did may be done again by another; do not report it as done)
             (0, 6)
+            (4, "s1") (7, "s1") (9, "s1")
+            the same up to 9
+        "#]],
+    );
+}
+
+/// Every event of the caller was a valid token: a worker that had lost its lease, or had finished, could make one with any
+/// call, and lock out its successor.
+#[test]
+fn a_token_is_that_of_a_claim_that_is_held() {
+    check(
+        r#"
+        register_tool name=work effect=idempotent
+        create_session agent=support id=s1
+        request_tool_call call_id=c1 session_id=s1 tool_name=work arguments={} claim_lease_ms=1000 as=ann
+        append_message session_id=s1 role=user content=hello as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] fencing_token=4 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c1 fencing_token=4 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c1 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c1 run_id=r1 fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c2 fencing_token=3 as=ann
+        write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c1 fencing_token=3 as=bob
+        delete_entries collection_id=t1 prefix=null call_id=c1 fencing_token=4 as=ann
+        batch as=ann: write_entries collection_id=t1 puts=[{"key":"a"}] call_id=c1 fencing_token=3 | complete_tool_call call_id=c1 fencing_token=3 result=1
+        write_entries collection_id=t1 puts=[{"key":"b"}] call_id=c1 fencing_token=3 as=ann
+        request_supervisor_handoff session_id=s1 reason=help required_capability=x as=ann
+        claim_handoff id=ho#1 as=sue
+        write_entries collection_id=t1 puts=[{"key":"c"}] handoff_id=ho#1 fencing_token=9 as=sue
+        write_entries collection_id=t1 puts=[{"key":"d"}] handoff_id=ho#1 fencing_token=9 as=ann
+        release_handoff id=ho#1 as=sue
+        write_entries collection_id=t1 puts=[{"key":"e"}] handoff_id=ho#1 fencing_token=9 as=sue
+        register_agent name=support definition={"prompt":"be kind"}
+        create_session agent=support id=s2
+        start_run session_id=s2 id=r1 input=hello as=ann
+        claim_run id=r1 driver=d1 lease_ms=1000 as=ann
+        write_entries collection_id=t1 puts=[{"key":"f"}] run_id=r1 fencing_token=15 as=ann
+        write_entries collection_id=t1 puts=[{"key":"g"}] run_id=r1 fencing_token=15 as=bob
+        sql SELECT key FROM entries
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: work, version: 1, effect: idempotent}
+            seq 2 {id: s1, status: created}
+            seq 3 {call_id: c1, status: claimed, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01}
+            seq 4 {id: 1}
+            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused lease_lost: call c1 is claimed by ann under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused bad_arguments: a fencing token needs the claim that it belongs to, and only that (hint: give fencing_token together with call_id, run_id or handoff_id)
+            refused not_found: there is no tool call c2 (hint: SELECT call_id, session_id, status FROM tool_calls  lists them)
+            refused denied: the lease on call c1 is held by another identity (hint: only the identity that claimed it can do that)
+            refused lease_lost: call c1 is claimed by ann under another token (hint: what this attempt did may be done again by another; do not report it as done)
+            batch 7: seq 6 {} | seq 7 {call_id: c1, status: succeeded, attempt: 1, fencing_token: 3, claimed_by: ann, lease_expires_at: 14:00:01, result: 1}
+            refused conflict: call c1 is succeeded already
+            seq 8 {id: ho#1, status: pending, reason: help}
+            seq 9 {id: ho#1, status: claimed, fencing_token: 9, claimed_by: sue, lease_expires_at: 14:15:00, reason: help}
+            seq 10 {}
+            refused conflict: handoff ho#1 was claimed by sue and its lease runs until 2026-11-21T14:15:00Z (hint: watch for handoffs:  abide watch "SELECT id, reason FROM handoff_requests WHERE status = 'pending'")
+            seq 11 {id: ho#1, status: pending, fencing_token: 9, reason: help}
+            refused lease_lost: the claim of handoff ho#1 has expired; the handoff is pending (hint: claim it again with  abide call claim_handoff)
+            seq 12 {name: support, revision: 1, mode: primary}
+            seq 13 {id: s2, status: created}
+            seq 14 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 15 {id: r1, revision: 1, status: running, driver: d1, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 15, lease_expires_at: 14:00:01}
+            seq 16 {}
+            refused denied: the lease on run r1 is held by another identity (hint: only the identity that claimed it can do that)
+            ("a") ("c") ("f")
+            the same up to 17
         "#]],
     );
 }

@@ -566,3 +566,39 @@ fn the_original_of_a_withheld_answer_is_not_in_the_events_of_its_session() {
         "#]],
     );
 }
+
+/// A program reports its tool calls while it runs. They consumed its whole reservation, and its usage counted again at
+/// its end. An answer of unknown usage, such as that of a guardrail, counts as reserved.
+#[test]
+fn calls_alone_settle_no_reservation() {
+    check(
+        r#"
+        register_agent name=lead definition={"limits":{"tokens":1000}}
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        reserve_usage id=r1 fencing_token=4 tokens=500
+        record_run id=r1 fencing_token=4 spent={"tool_calls":1}
+        sql SELECT tokens, reserved_tokens FROM run_budgets
+        record_run id=r1 fencing_token=4 spent={"iteration":true,"input_tokens":20,"output_tokens":10}
+        sql SELECT tokens, reserved_tokens FROM run_budgets
+        reserve_usage id=r1 fencing_token=4 tokens=500
+        record_run id=r1 fencing_token=4 spent={}
+        sql SELECT tokens, reserved_tokens FROM run_budgets
+        "#,
+        expect![[r#"
+            seq 1 {name: lead, revision: 1, mode: primary}
+            seq 2 {id: s1, status: created}
+            seq 3 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            seq 4 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            seq 5 {}
+            seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 1, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            (0, 500)
+            seq 7 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 1, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            (30, 0)
+            seq 8 {}
+            seq 9 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 1, tool_calls: 1, events: 1, fencing_token: 4, lease_expires_at: 14:00:01}
+            (530, 0)
+        "#]],
+    );
+}

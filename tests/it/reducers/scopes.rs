@@ -294,3 +294,59 @@ fn the_log_records_the_authority_of_a_call_and_a_replay_uses_it() {
         "#]],
     );
 }
+
+/// What an SDK needs to find or create a session: one call, which never has to be refused to learn something.
+#[test]
+fn a_session_is_opened_by_the_id_that_was_chosen_and_by_the_stored_id() {
+    check_tenants(
+        r#"
+        open_session agent=support id=a as=ann
+        open_session agent=other id=tenant=acme/a title=late metadata={"n":1} as=ann
+        open_session agent=support id=z as=ann
+        open_session agent=support id=tenant=zeta/z as=ann
+        open_session agent=support as=ann
+        open_session agent=support id=s#1 as=ann
+        open_session agent=support id=s#1 as=zoe
+        open_session agent=support id=child parent_id=a as=ann
+        open_session agent=support id=child parent_id=nowhere as=ann
+        open_session agent=support id=child2 parent_id=nowhere as=ann
+        open_session agent=support id=a
+        open_session agent=support id="" as=ann
+        open_session agent="" id=a as=ann
+        open_session agent=support id=r~1.1 as=ann
+        complete_session session_id=a as=ann
+        open_session agent=support id=a as=ann
+        batch as=ann: open_session agent=support id=b | open_session agent=support id=b | append_message session_id=b role=user content=hello
+        sql SELECT id, agent, title FROM sessions ORDER BY id
+        sql SELECT count(*) FROM events WHERE reducer = 'open_session'
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: refund, version: 1, effect: idempotent}
+            seq 2 {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 3 {id: tenant=zeta/z, status: created, scope: {"tenant":"zeta"}}
+            seq 4 {call_id: tenant=acme/ca, status: pending, attempt: 0, arguments: {"of":"acme"}}
+            seq 5 {call_id: tenant=zeta/cz, status: pending, attempt: 0, arguments: {"of":"zeta"}}
+            seq 4 again {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 4 again {id: tenant=acme/a, status: created, scope: {"tenant":"acme"}}
+            seq 6 {id: tenant=acme/z, status: created, scope: {"tenant":"acme"}}
+            seq 7 {id: tenant=acme/tenant=zeta/z, status: created, scope: {"tenant":"acme"}}
+            seq 8 {id: s#1, status: created, scope: {"tenant":"acme"}}
+            seq 8 again {id: s#1, status: created, scope: {"tenant":"acme"}}
+            seq 9 {id: tenant=zeta/s#1, status: created, scope: {"tenant":"zeta"}}
+            seq 10 {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
+            seq 10 again {id: tenant=acme/child, status: created, parent_id: tenant=acme/a, scope: {"tenant":"acme"}}
+            refused not_found: there is no session nowhere (hint: create it with  abide call create_session)
+            seq 11 {id: a, status: created}
+            refused bad_arguments: id is empty
+            refused bad_arguments: agent is empty
+            refused bad_arguments: the id "r~1.1" contains ~, which is reserved (hint: ids with ~ are derived from the run that they belong to)
+            seq 12 {id: tenant=acme/a, status: completed, scope: {"tenant":"acme"}}
+            seq 12 again {id: tenant=acme/a, status: completed, scope: {"tenant":"acme"}}
+            batch 14: seq 13 {id: tenant=acme/b, status: created, scope: {"tenant":"acme"}} | seq 13 again {id: tenant=acme/b, status: created, scope: {"tenant":"acme"}} | seq 14 {id: 1}
+            ("a", "support", null) ("s#1", "support", null) ("tenant=acme/a", "support", null) ("tenant=acme/b", "support", null) ("tenant=acme/child", "support", null) ("tenant=acme/tenant=zeta/z", "support", null) ("tenant=acme/z", "support", null) ("tenant=zeta/s#1", "support", null) ("tenant=zeta/z", "support", null)
+            (7)
+            the same up to 14
+        "#]],
+    );
+}

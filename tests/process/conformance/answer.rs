@@ -11,6 +11,8 @@ pub(super) enum Answer {
     Called(Committed<JsonValue>),
     Batch(Committed<Vec<CallResult>>),
     Rows(QueryResult),
+    /// The stored id of a session; `None` if there is none.
+    Session(Option<String>),
     /// With its name.
     Subscribed(String, Box<Subscription>),
 }
@@ -31,6 +33,7 @@ impl Answer {
                 let rows: Vec<JsonValue> = rows.iter().map(|row| cells(row)).collect();
                 json!({"seq": seq, "columns": columns, "rows": rows})
             }
+            Answer::Session(id) => json!({"id": id}),
             Answer::Subscribed(_, subscription) => {
                 let rows: Vec<JsonValue> = subscription.rows().map(cells).collect();
                 let columns: Vec<&str> =
@@ -65,7 +68,7 @@ pub(super) fn expect(expected: &JsonValue, answer: &Answer) -> Result<(), String
     for (name, value) in expected.as_object().into_iter().flatten() {
         let is_so = match name.as_str() {
             "result" | "results" => matches(value, &found[name]),
-            "seq" | "duplicate" | "columns" => *value == found[name],
+            "seq" | "duplicate" | "columns" | "id" => *value == found[name],
             "rows" => is_same(value, &found[name]),
             "error" => return Err(format!("it is no error: {found}")),
             _ => return Err(format!("unknown expectation {name}")),

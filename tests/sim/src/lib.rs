@@ -15,8 +15,10 @@ pub mod director;
 pub mod disk;
 pub mod history;
 pub mod keep;
+#[cfg(feature = "virtual-time")]
 pub mod panics;
 pub mod random;
 pub mod rig;
 pub mod script;
+#[cfg(feature = "virtual-time")]
 pub mod sim;

@@ -222,6 +222,7 @@ impl ScriptRun<'_> {
         let token = self.pause(token)?;
         let heartbeat = json!({"id": "run1", "fencing_token": token, "lease_ms": 1_000});
         self.call("agent", "heartbeat_run", heartbeat)?;
+        self.health_and_memory(&token)?;
         self.pass_ms(1_500)?;
         let next = json!({"driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_next_run", next)?);
@@ -255,6 +256,28 @@ impl ScriptRun<'_> {
         self.call("app", "resume_run", json!({"id": "run1"}))?;
         let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
         Ok(token(&self.call("agent", "claim_run", claim)?))
+    }
+
+    /// The measurements of an answer, and facts: saved, changed, embedded, forgotten.
+    fn health_and_memory(&mut self, token: &JsonValue) -> ScriptResult {
+        let health = json!({"tokens": 900, "token_drift": 900, "messages": 3, "new_messages": 2,
+            "tool_messages": 1, "over_tooling": 0.5, "context_rot": 0, "repeats": 1,
+            "signals": ["token_drift"], "unhealthy": 1});
+        let record = json!({"id": "run1", "fencing_token": token, "iteration": 1,
+            "health": health, "action": "compact"});
+        self.call("agent", "record_health", record)?;
+        let facts = json!([{"key": "language", "value": "German", "confidence": 0.25},
+            {"key": "city", "value": "Köln"}]);
+        let save = json!({"namespace": "support", "facts": facts,
+            "run_id": "run1", "fencing_token": token});
+        self.call("agent", "save_memories", save)?;
+        let facts = json!([{"key": "city", "value": "Bonn"}]);
+        let saved = json!({"namespace": "support", "session_id": "s2", "facts": facts});
+        self.call("app", "save_memories", saved)?;
+        let vectors = json!([{"memory_id": 1, "seq": 1, "vector": {"$blob": "AAAAAA=="}}]);
+        self.call("agent", "embed_memories", json!({"model": "m", "vectors": vectors}))?;
+        let forget = json!({"space": "support@/", "keys": ["city"]});
+        self.call("app", "forget_memories", forget).map(drop)
     }
 
     /// A run delegates to another run, and ends before it.

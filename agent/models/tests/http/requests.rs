@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use abide_models::{
-    ModelCall, ModelMessage, ModelProvider as _, ModelRequest, Protocol, Remote, RemoteSettings,
-    ToolSpec, answer_of,
+    EmbeddingRequest, ModelCall, ModelMessage, ModelProvider as _, ModelRequest, Protocol, Remote,
+    RemoteSettings, ToolSpec, answer_of,
 };
 use expect_test::expect_file;
 use serde_json::{Value, json};
@@ -59,6 +59,7 @@ fn conversation() -> ModelRequest {
         temperature: Some(0.5),
         max_tokens: Some(100),
         response_schema: Some(json!({ "type": "object" })),
+        ..ModelRequest::default()
     }
 }
 
@@ -184,4 +185,23 @@ fn invalid_settings_are_refused() {
     assert_eq!(header, "`x y` is not a valid header name");
     let key = refused(|settings| settings.key = Some(abide_models::Secret::new("a\nb")));
     assert_eq!(key, "the key has characters that are not allowed in a header");
+}
+
+/// The `/embeddings` API is asked with the key, and other kinds of providers are not asked at all.
+#[tokio::test]
+async fn embeddings_are_asked() {
+    let answer = r#"{"data":[{"index":0,"embedding":[0.5,1]}],"usage":{"prompt_tokens":3}}"#;
+    let reply = Reply::of(200, "content-type: application/json\r\n", answer);
+    let mut server = Server::start(vec![reply]).await;
+    let provider = remote(Protocol::OpenAiCompatible, &server.url);
+    let request = EmbeddingRequest { model: "e".to_owned(), texts: vec!["Hi".to_owned()] };
+    let embedded = provider.embed(request.clone()).await.expect("it answers");
+    assert_eq!((embedded.vectors, embedded.input_tokens), (vec![vec![0.5, 1.0]], Some(3)));
+    let asked = server.request().await;
+    assert!(asked.line.starts_with("POST ") && asked.line.contains("/embeddings "), "{asked:?}");
+    assert!(asked.headers.iter().any(|header| header.contains(KEY)), "{asked:?}");
+    let body: Value = serde_json::from_str(&asked.body).expect("it is JSON");
+    assert_eq!(body, json!({"model": "e", "input": ["Hi"], "encoding_format": "float"}));
+    let error = remote(Protocol::Anthropic, &server.url).embed(request).await;
+    assert!(error.expect_err("it has no such API").message.contains("makes no embeddings"));
 }

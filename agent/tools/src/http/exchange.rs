@@ -26,8 +26,14 @@ impl Plan {
         {
             headers.insert(header, id);
         }
+        let body = self.body(arguments);
+        if let Some(key) = &self.context_key {
+            let context = invocation.context_json().to_string();
+            let text = body.as_ref().map_or("", |(text, _)| text.as_str());
+            key.sign(&mut headers, (&self.method, &url), &context, text);
+        }
         let mut request = self.client.request(self.method.clone(), url);
-        if let Some((body, media_type)) = self.body(arguments) {
+        if let Some((body, media_type)) = body {
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(media_type));
             request = request.body(body);
         }

@@ -51,7 +51,8 @@ impl Endpoint {
         environment: BTreeMap<String, String>,
         most: usize,
     ) -> Endpoint {
-        Endpoint::Program { launch: Launch { argv, folder, environment }, most }
+        let launch = Launch { argv, folder, environment, supervised: None };
+        Endpoint::Program { launch, most }
     }
 
     pub(super) fn address(

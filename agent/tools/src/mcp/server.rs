@@ -24,6 +24,8 @@ pub(super) struct Server {
     pub(super) only: Option<Vec<String>>,
     pub(super) needs_approval: Vec<String>,
     pub(super) effects: BTreeMap<String, Effect>,
+    /// Whether calls have their context in `_meta`.
+    pub(super) sends_context: bool,
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) tools: Tools,

@@ -8,7 +8,9 @@ use abide_json_integers as integers;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rmcp::ServiceError;
-use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorCode, RequestMetaObject,
+};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -22,6 +24,9 @@ use crate::tool::{Invocation, Tool, ToolDeclaration};
 
 /// Maximum number of tools per server. A longer list is not usable for a model.
 const TOOLS_MAX: usize = 1_000;
+
+/// The member of `_meta` with the context of a call.
+const CONTEXT: &str = "abide/context";
 
 /// A tool of a server.
 pub(super) struct McpTool {
@@ -98,7 +103,8 @@ impl Tool for McpTool {
         let known_as = self.declaration.name.clone();
         async move {
             let cancel = invocation.cancel.clone();
-            let call = call(&server, name, invocation.arguments);
+            let context = server.sends_context.then(|| invocation.context_json());
+            let call = call(&server, name, invocation.arguments, context);
             // Dropping the call sends a cancellation to the server.
             tokio::select! {
                 biased;
@@ -114,7 +120,12 @@ impl Tool for McpTool {
     }
 }
 
-async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutcome {
+async fn call(
+    server: &Arc<Server>,
+    name: String,
+    arguments: Value,
+    context: Option<Value>,
+) -> ToolOutcome {
     let connection = match server.connection().await {
         Ok(connection) => connection,
         Err(why) => {
@@ -130,7 +141,12 @@ async fn call(server: &Arc<Server>, name: String, arguments: Value) -> ToolOutco
             return ToolOutcome::failed(Failure::Arguments, text);
         }
     };
-    let params = CallToolRequestParams::new(name).with_arguments(arguments);
+    let mut params = CallToolRequestParams::new(name).with_arguments(arguments);
+    if let Some(context) = context {
+        let mut meta = RequestMetaObject::default();
+        meta.0.0.insert(CONTEXT.to_owned(), context);
+        params.meta = Some(meta);
+    }
     match connection.peer().call_tool_once(params).await {
         Ok(CallToolResponse::Complete(result)) => outcome(server, &result),
         Ok(_) => {

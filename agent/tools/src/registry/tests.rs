@@ -76,6 +76,24 @@ fn a_blocked_tool_is_visible_and_an_excluded_one_is_not() {
 }
 
 #[test]
+fn a_tool_that_the_operator_blocks_is_denied_to_every_agent() {
+    let tools = tools(&["fs_read", "fs_write", "search"]);
+    tools.block(vec!["fs_*".to_owned()]).expect("there are such tools");
+    // A definition cannot lift it, and a tool that is added later is denied, too.
+    tools.add(tool("fs_late")).expect("it is new");
+    let view = tools.view(selection(Some(&["fs_*", "search"]), &[], &[])).expect("they exist");
+    for name in ["fs_read", "fs_write", "fs_late"] {
+        let denied = view.admit(name, "{}").map(drop).expect_err("it is denied");
+        let text = format!("calls of {name} are blocked for all agents: continue without it");
+        assert_eq!((denied.text, denied.failure), (text, Some(crate::Failure::Denied)));
+        assert!(view.is_blocked(name) && view.get(name).is_none(), "{name}");
+    }
+    assert!(view.admit("search", "{}").is_ok());
+    let unknown = tools.block(vec!["serch".to_owned()]).expect_err("there is no such tool");
+    assert_eq!(unknown.code(), "unknown_tool");
+}
+
+#[test]
 fn a_definition_with_unknown_names_is_refused() {
     check(
         selection(Some(&["search", "sarch", "web_*"]), &["sarch"], &["nosuch"]),

@@ -43,6 +43,18 @@ impl Tools {
     pub fn view(&self, selection: Selection) -> Result<ToolView, ToolsError> {
         ToolView::of(self.clone(), selection)
     }
+
+    /// Denies calls of these tools to all agents, in addition to earlier ones. A `*` at the end of a name matches any
+    /// suffix. No definition can lift it.
+    ///
+    /// # Errors
+    /// A name is unknown, and no source that has not listed its tools yet could provide it.
+    pub fn block(&self, names: Vec<String>) -> Result<(), ToolsError> {
+        let asked = Selection { blocked: names.clone(), ..Selection::default() };
+        self.view(asked)?;
+        self.change(|registry| registry.blocked.extend(names));
+        Ok(())
+    }
 }
 
 /// A call that may be run.
@@ -112,7 +124,8 @@ impl ToolView {
     /// Whether calls of a tool are denied.
     #[must_use]
     pub fn is_blocked(&self, name: &str) -> bool {
-        self.selection.blocks(name)
+        let by_all = self.tools.read(|stock| matches_any(&stock.blocked, name));
+        by_all || self.selection.blocks(name)
     }
 
     /// The tool with this name, if its calls are permitted.
@@ -146,6 +159,10 @@ impl ToolView {
             let text = format!("unknown tool {name}; available: {names}");
             return Err(ToolOutcome::failed(Failure::Denied, text));
         };
+        if self.tools.read(|stock| matches_any(&stock.blocked, name)) {
+            let text = format!("calls of {name} are blocked for all agents: continue without it");
+            return Err(ToolOutcome::failed(Failure::Denied, text));
+        }
         if self.selection.blocks(name) {
             let text = format!("calls of {name} are blocked for this agent: continue without it");
             return Err(ToolOutcome::failed(Failure::Denied, text));

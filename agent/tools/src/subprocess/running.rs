@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::stdio::Output;
 use crate::outcome::{Failure, ToolOutcome};
 use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
+use crate::supervision::Report;
 
 /// Maximum time to read output after the program has exited. Its own output is in the pipe by then, so this limits
 /// only the output of a surviving child process that holds the pipe.
@@ -56,7 +57,7 @@ impl Run<'_> {
             }
         };
         let mut stdout = Vec::new();
-        let stderr = OutputTail::default();
+        let stderr = OutputTail::of(launch);
         let (end, code) = {
             let stdin = child.stdin.take().expect("stdin is piped");
             let out = child.stdout.take().expect("stdout is piped");
@@ -102,7 +103,7 @@ impl Run<'_> {
         };
         if end != End::Exited {
             group.terminate();
-            let over = Instant::now() + self.grace;
+            let over = Instant::now() + group.patience(self.grace);
             loop {
                 tokio::select! {
                     _ = child.wait() => break,
@@ -144,21 +145,15 @@ impl Run<'_> {
                 content.insert("stdout_base64".to_owned(), json!(encoded))
             }
         };
-        let failure = match end {
-            End::TimedOut => {
-                let seconds = self.timeout.as_secs_f64();
-                Some((Failure::TimedOut, format!("{name} timed out after {seconds} s")))
+        let failure = match (end, stderr.report()) {
+            (_, Some(Report::NotStarted(why))) => {
+                content.clear();
+                Some((Failure::Unavailable, format!("{name} did not run: {why}")))
             }
-            End::Cancelled => Some((Failure::Cancelled, format!("{name} was cancelled"))),
-            End::TooLarge => {
-                let most = self.max_output_bytes;
-                let why = format!("{name} was stopped: its output exceeds {most} bytes");
-                Some((Failure::TooLarge, why))
+            (End::Exited, Some(Report::Stopped(why))) => {
+                Some((Failure::Tool, format!("{name} was stopped: {why}")))
             }
-            End::Exited if !self.ok_exit_codes.contains(&code) => {
-                Some((Failure::Tool, format!("{name} failed with exit code {code}")))
-            }
-            End::Exited => self.read(&mut content, &text),
+            (end, _) => self.failure(end, code, &mut content, &text),
         };
         if let Some((failure, _)) = &failure {
             content.insert("failure".to_owned(), json!(failure));
@@ -175,6 +170,33 @@ impl Run<'_> {
             is_error: failure.is_some(),
             exit_code: code,
             failure: failure.map(|(failure, _)| failure),
+        }
+    }
+
+    /// Why a run that was started failed, if it did.
+    fn failure(
+        &self,
+        end: End,
+        code: i32,
+        content: &mut Map<String, Value>,
+        text: &str,
+    ) -> Option<(Failure, String)> {
+        let name = self.name;
+        match end {
+            End::TimedOut => {
+                let seconds = self.timeout.as_secs_f64();
+                Some((Failure::TimedOut, format!("{name} timed out after {seconds} s")))
+            }
+            End::Cancelled => Some((Failure::Cancelled, format!("{name} was cancelled"))),
+            End::TooLarge => {
+                let most = self.max_output_bytes;
+                let why = format!("{name} was stopped: its output exceeds {most} bytes");
+                Some((Failure::TooLarge, why))
+            }
+            End::Exited if !self.ok_exit_codes.contains(&code) => {
+                Some((Failure::Tool, format!("{name} failed with exit code {code}")))
+            }
+            End::Exited => self.read(content, text),
         }
     }
 

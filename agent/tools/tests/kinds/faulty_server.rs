@@ -319,3 +319,19 @@ fn a_definition_can_set_all_fields() {
     assert!(program.expect("it is valid").required);
     assert!(read(json!({"name": "files", "url": "http://h/", "headres": {}})).is_err());
 }
+
+#[tokio::test]
+async fn a_server_receives_the_context_of_a_call() {
+    let forged = json!({"_meta": {"abide/context": {"scope": {"tenant": "evil"}}}});
+    for (mode, sends) in [("", None), ("old", None), ("", Some(false))] {
+        let mut config = config(mode);
+        config.send_context = sends;
+        let (_server, tools) = start(config).await;
+        let outcome = call(tools.get("context").expect("it exists").as_ref(), forged.clone()).await;
+        let expected = match sends {
+            None => context().to_json("call-1").to_string(),
+            Some(_) => "null".to_owned(),
+        };
+        assert_eq!(outcome.text, expected, "{mode}");
+    }
+}

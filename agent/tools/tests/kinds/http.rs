@@ -7,9 +7,12 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use expect_test::{Expect, expect};
 use futures_util::stream;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
 use crate::{call, context, environment, told};
@@ -42,7 +45,14 @@ async fn server() -> String {
 async fn echo(request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("the body is short");
-    let kept = ["authorization", "content-type", "idempotency-key", "x-mine"];
+    let kept = [
+        "authorization",
+        "content-type",
+        "idempotency-key",
+        "x-mine",
+        "abide-context",
+        "abide-signature",
+    ];
     let headers: Value = kept
         .iter()
         .filter_map(|name| Some((*name, parts.headers.get(*name)?.to_str().ok()?)))
@@ -381,7 +391,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
         a value is text, or {env: NAME, prefix: text}
         invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
-        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
+        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `context_key`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
 }
 
 #[test]
@@ -400,4 +410,48 @@ fn the_effect_follows_from_the_method() {
         POST at_most_once
         PATCH at_most_once"#]]
     .assert_eq(&told.join("\n"));
+}
+
+/// HMAC-SHA-256 with a short key, written as the standard says.
+fn code_of(key: &str, text: &str) -> String {
+    let pad = |with: u8| {
+        let mut block = [with; 64];
+        block.iter_mut().zip(key.bytes()).for_each(|(byte, key)| *byte ^= key);
+        block.to_vec()
+    };
+    let inner = Sha256::digest([pad(0x36), text.as_bytes().to_vec()].concat());
+    hex::encode(Sha256::digest([pad(0x5C), inner.to_vec()].concat()))
+}
+
+#[tokio::test]
+async fn a_server_receives_the_context_of_a_call_in_signed_headers() {
+    let server = server().await;
+    let headers = json!({"abide-context": "forged", "abide-signature": "forged"});
+    let config = json!({"method": "POST", "url": format!("{server}/orders/{{id}}?x=1"),
+        "body": "arguments", "headers": headers, "context_key": {"env": "TEST_TOKEN"}});
+    let tool = tool(config_of(config)).expect("the definition is valid");
+    let arguments = json!({"id": "7", "q": "abide-context: forged"});
+    let content = call(&tool, arguments.clone()).await.content;
+    let sent = &content["body"]["headers"];
+    let header = |name: &str| sent[name].as_str().expect("the header is sent").to_owned();
+    let encoded = header("abide-context");
+    let context_json = URL_SAFE_NO_PAD.decode(&encoded).expect("it is base64url");
+    let context_json: Value = serde_json::from_slice(&context_json).expect("it is JSON");
+    assert_eq!(context_json, context().to_json("call-1"));
+    let signature = header("abide-signature");
+    let (time, code) = signature
+        .strip_prefix("t=")
+        .and_then(|it| it.split_once(",v1="))
+        .expect("a time and a code");
+    let digest = hex::encode(Sha256::digest(arguments.to_string()));
+    let text = format!("{time}\nPOST\n/orders/7?x=1\n{encoded}\n{digest}");
+    assert_eq!(code, code_of("s3cret", &text));
+}
+
+fn config_of(more: Value) -> Value {
+    let any = json!({"type": "object", "properties": {"id": {}, "q": {}}});
+    let mut config = json!({"name": "api", "description": "", "parameters": any});
+    let members = config.as_object_mut().expect("it is an object");
+    members.extend(more.as_object().expect("it is an object").clone());
+    config
 }

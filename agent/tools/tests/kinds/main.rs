@@ -20,7 +20,7 @@ fn context() -> ToolContext {
         session_id: "session-1".to_owned(),
         agent: "tester".to_owned(),
         scope: Map::new(),
-        run_id: None,
+        ..ToolContext::default()
     }
 }
 

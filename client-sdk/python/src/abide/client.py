@@ -219,6 +219,15 @@ class Abide:
         return self._connection.reconnects
 
     @property
+    def namespace(self) -> str | None:
+        """What begins the stored form of each id that the caller chooses, such as `tenant=acme/`; empty without a scope.
+
+        Calls accept ids without it; rows, answers and queries have it. `None` before the first message of the server: it is known
+        after any answer.
+        """
+        return self._connection.namespace
+
+    @property
     def timeline(self) -> str | None:
         """The history that the seqs of the connection belong to; it changes when another engine opens the file."""
         return self._connection.subscriptions.timeline
@@ -374,8 +383,7 @@ class Abide:
     async def find_session(self, session_id: str) -> Session | None:
         """The session with this id; `None` if there is none that the caller can see.
 
-        A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope. A role
-        that cannot create sessions has to give the stored id.
+        A caller with a scope can give the id that it chose, or the stored id, which begins with the namespace of its scope.
         """
         return await Session.find(self, session_id)
 

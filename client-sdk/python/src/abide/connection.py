@@ -65,6 +65,8 @@ class Connection:
         self._ended: AbideError | None = None
         self.subscriptions = Subscriptions(self._send_message)
         self.reconnects = 0
+        self.namespace: str | None = None
+        """The namespace of the caller, from the first message of the last connection."""
         self.changed = asyncio.Event()
         """Set, and replaced, whenever `connected` changes."""
 
@@ -131,6 +133,11 @@ class Connection:
                 self._send(request.text)
             try:
                 return await request.answer
+            except (asyncio.CancelledError, TimedOut):
+                # A query that was sent does not have to run to its end.
+                if self._socket is not None and message["op"] in ("sql", "explain"):
+                    self._send(b'{"op":"cancel","id":"%s"}' % name.encode())
+                raise
             except Overloaded as why:
                 is_uncertain |= request.is_uncertain
                 again = loop.time() + max(backoff.next(), (why.retry_after_ms or 0) / 1000)
@@ -263,6 +270,7 @@ class Connection:
             elif op == "rerun":
                 self.subscriptions.rerun(frame)
             elif op == "hello":
+                self.namespace = member(frame, "namespace", str) if "namespace" in frame else ""
                 self.subscriptions.connected(frame.get("timeline"))
             elif op == "error":
                 self._refused(frame)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import BadRequest, Closed, Conflict, NotFound, ToolFailed, UnknownOutcome, member, reading
 from .lease import Function, check_function
-from .namespace import find_row, stored_id
+from .namespace import find_stored_id
 from .tool_run import ClaimedCall, Retryable, run_tool
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AGENT = "agent"
 """The agent of a session that names none."""
 
-_SESSION = "SELECT id, agent FROM sessions WHERE id = :id"
+_SESSION = "SELECT id FROM sessions WHERE id = :id"
 _CALL = "SELECT status, retry_at, result, error FROM tool_calls WHERE call_id = :call_id"
 _APPROVAL = (
     "SELECT c.status, c.error, a.status AS decision, a.decided_by, a.comment, a.arguments, a.approved_arguments"
@@ -77,25 +77,18 @@ class Session:
         """See `Abide.session`."""
         optional = {"id": session_id, "title": title, "metadata": metadata}
         args = {name: value for name, value in optional.items() if value is not None}
-        try:
-            made = await client.call.create_session(agent=_AGENT if agent is None else agent, **args)
-            return Session(client, member(made.value, "id", str))
-        except Conflict:
-            if session_id is None:
-                raise
-            found = await find_row(client, _SESSION, session_id)
-            if found is None:  # A policy hides it from queries.
-                return Session(client, await stored_id(client, session_id))
-            if agent not in (None, found.agent):
-                detail = f"session {session_id} belongs to the agent {found.agent}, not to {agent}"
-                raise Conflict(detail, code="conflict", hint="use another id, or omit agent=") from None
-            return Session(client, found.id)
+        opened = (await client.call.open_session(agent=_AGENT if agent is None else agent, **args)).value
+        owner = member(opened, "agent", str)
+        if agent not in (None, owner):
+            detail = f"session {session_id} belongs to the agent {owner}, not to {agent}"
+            raise Conflict(detail, code="conflict", hint="use another id, or omit agent=")
+        return Session(client, member(opened, "id", str))
 
     @staticmethod
     async def find(client: Abide, session_id: str) -> Session | None:
         """See `Abide.find_session`."""
-        found = await find_row(client, _SESSION, session_id)
-        return None if found is None else Session(client, found.id)
+        found = await find_stored_id(client, _SESSION, session_id)
+        return None if found is None else Session(client, found)
 
     async def message(
         self, role: str, content: str | None, *, key: str | None = None, kind: str | None = None, data: Any = None
@@ -232,10 +225,10 @@ class Session:
         try:
             timer_id = member((await self.client.call.set_timer(**args)).value, "id", str)
         except Conflict:
-            found = await find_row(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
+            found = await find_stored_id(self.client, "SELECT id FROM timers WHERE id = :id", timer_id)
             if found is None:
                 raise
-            timer_id = found.id
+            timer_id = found
         sql = "SELECT status FROM timers WHERE id = :id"
         row = await self._until(sql, {"id": timer_id}, lambda row: row.status != "pending")
         if row.status == "cancelled":

@@ -263,6 +263,11 @@ class Abide:
         return self._client.reconnects
 
     @property
+    def namespace(self) -> str | None:
+        """What begins the stored form of each id that the caller chooses; see `abide.Abide.namespace`."""
+        return self._client.namespace
+
+    @property
     def timeline(self) -> str | None:
         """The history that the seqs of the connection belong to; see `abide.Abide.timeline`."""
         return self._client.timeline

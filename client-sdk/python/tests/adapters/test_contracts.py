@@ -171,8 +171,11 @@ async def test_an_adk_session_that_a_worker_has_fenced(client: Abide) -> None:
     owner = {"app_name": "app", "user_id": "ann", "session_id": "s1"}
     service = AbideSessionService(client)
     session = await service.create_session(**owner)
-    token = (await client.call.create_session(agent="a")).seq
-    args = {"collection_id": "google-adk/app/ann/s1", "puts": [{"key": "other", "data": 1}], "fencing_token": token}
+    await client.call.register_tool(name="work", effect="idempotent")
+    await client.call.create_session(agent="a", id="s1")
+    request = {"call_id": "c1", "session_id": "s1", "tool_name": "work", "arguments": {}, "claim_lease_ms": 60_000}
+    claim = {"call_id": "c1", "fencing_token": (await client.call.request_tool_call(**request))["fencing_token"]}
+    args = {"collection_id": "google-adk/app/ann/s1", "puts": [{"key": "other", "data": 1}], **claim}
     await client.call("write_entries", args)
     for delta in ({}, {"a": 1}):
         with pytest.raises(LeaseLost):

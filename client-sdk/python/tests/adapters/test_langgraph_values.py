@@ -18,7 +18,7 @@ from server import Server
 from abide import Abide
 from abide.adapters import langgraph_bytes, langgraph_values
 from abide.adapters.langgraph import AbideSaver
-from abide.adapters.langgraph_keys import long_id, short_id
+from abide.adapters.langgraph_keys import base_key, long_id, short_id, version_count, version_prefix
 from abide.adapters.untrusted import Budget
 
 
@@ -230,6 +230,21 @@ def test_short_ids_have_the_order_of_the_ids() -> None:
     for name in [*ids, "", "=", "=x", "a/b~%", ids[0].upper(), "1"]:
         assert long_id(short_id(name)) == name
         assert "/" not in short_id(name)
+
+
+def test_versions_have_the_order_of_their_counts() -> None:
+    """LangGraph compares them. Those of other savers are first: they had leading zeros."""
+    counts = [*range(1, 2_000), *(10**digits for digits in range(4, 20))]
+    for digits in (9, 32):
+        versions = [f"{count:0{digits}}.0.5" for count in range(3)] + [f"{version_prefix(count)}.AAAAAA" for count in counts]
+        assert sorted(versions) == versions
+        assert [version_count(version) for version in versions] == [0, 1, 2, *counts]
+
+
+def test_a_base_is_a_version_or_a_key() -> None:
+    """Entries of earlier releases have the key."""
+    assert base_key("v//messages/b10.AAAAAA", "a9.AAAAAA") == "v//messages/a9.AAAAAA"
+    assert base_key("v//messages/b10.AAAAAA", "v//messages/000000009.AAAAAA") == "v//messages/000000009.AAAAAA"
 
 
 def test_the_dictionary_never_changes() -> None:

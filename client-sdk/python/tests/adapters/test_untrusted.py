@@ -280,12 +280,14 @@ async def test_forged_references_end(tenants: Tenants) -> None:
         key: str = rows.scalar()
         folder = key.rsplit("/", 1)[0]
         await plant(other, f"{folder}/a", {"n": 1, "b": f"{folder}/b", "k": 1}, one)
-        await plant(other, f"{folder}/b", {"n": 1, "b": f"{folder}/a", "k": 1}, one)
+        await plant(other, f"{folder}/b", {"n": 1, "b": "a", "k": 1}, one)
         await plant(other, f"{folder}/root", {"f": f"{folder}/root", "o": []}, one)
         await plant(other, f"{folder}/end", {"n": 1}, one)
         forged: list[Any] = [
             {"n": 1, "b": f"{folder}/a", "k": 1},
             {"n": 1, "b": key, "k": 1},
+            {"n": 1, "b": key.rsplit("/", 1)[1], "k": 1},
+            {"n": 1, "b": "none", "k": 1},
             {"n": 1, "b": f"{folder}/none", "k": 1},
             {"n": 1, "b": f"{folder}/end", "k": 2},
             {"n": 1, "b": f"{folder}/end", "k": -1},

@@ -34,6 +34,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct PendingRequest {
     text: Utf8Bytes,
+    is_query: bool,
     reply: oneshot::Sender<Attempt>,
     /// It was sent on this connection.
     sent: bool,
@@ -194,13 +195,19 @@ impl Actor {
             Some(Command::Close { done }) => {
                 return Err(ConnectionEnd::Closed(Error::Closed, Some(done)));
             }
-            Some(Command::Ask { id, text, reply }) => {
+            Some(Command::Ask { id, text, is_query, reply }) => {
                 let text = Utf8Bytes::from(text);
                 let sent = connection.map(|connection| connection.send(text.clone())).is_some();
-                self.requests.insert(id, PendingRequest { text, reply, sent, uncertain: false });
+                let request = PendingRequest { text, is_query, reply, sent, uncertain: false };
+                self.requests.insert(id, request);
             }
             Some(Command::Cancel { id }) => {
-                self.requests.remove(&id);
+                let request = self.requests.remove(&id);
+                if let (Some(request), Some(connection)) = (request, connection)
+                    && request.is_query
+                {
+                    connection.send(format!(r#"{{"op":"cancel","id":"{id}"}}"#));
+                }
             }
             Some(Command::Subscribe { key, query, start, mailbox }) => {
                 self.subscriptions.add(key, query, start, mailbox, connection);
@@ -232,10 +239,18 @@ impl Actor {
             Op::Result | Op::Rows => self.answer(frame),
             Op::Explanation => self.explained(&frame, text),
             Op::Error => self.refused(&frame),
-            Op::Hello => self.subscriptions.hello(&frame),
+            Op::Hello => self.hello(&frame),
             Op::Pong | Op::Unknown => {}
         }
         Ok(())
+    }
+
+    /// The first message of a connection.
+    fn hello(&mut self, frame: &Frame) {
+        let namespace = frame.namespace.clone().unwrap_or_default();
+        let mut shared = self.shared.namespace.lock().unwrap_or_else(PoisonError::into_inner);
+        *shared = Some(namespace);
+        self.subscriptions.hello(frame);
     }
 
     fn answer(&mut self, mut frame: Frame) {

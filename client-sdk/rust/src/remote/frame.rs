@@ -21,6 +21,7 @@ pub(crate) struct Frame {
     pub(crate) id: Option<String>,
     pub(crate) seq: Option<Seq>,
     pub(crate) timeline: Option<String>,
+    pub(crate) namespace: Option<String>,
     pub(crate) from: Option<Seq>,
     pub(crate) to: Option<Seq>,
     #[serde(default)]

@@ -14,6 +14,8 @@ pub(crate) struct Shared {
     pub(super) connected: watch::Sender<bool>,
     /// Why there is no connection at the moment.
     pub(super) last_error: Mutex<Option<String>>,
+    /// The namespace of the caller, from the first message of the last connection.
+    pub(super) namespace: Mutex<Option<String>>,
     /// Why the client has ended.
     pub(super) close_reason: OnceLock<Error>,
 }

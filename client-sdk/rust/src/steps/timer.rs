@@ -7,8 +7,8 @@ use abide_reducers::{TimerStatus, ToolCallStatus};
 use abide_schema::{Code, Micros};
 use serde::Deserialize;
 
-use super::DurableSession;
 use super::live_row::LiveRow;
+use super::{DurableSession, stored_id};
 use crate::Error;
 
 #[derive(Deserialize)]
@@ -45,8 +45,7 @@ impl DurableSession {
             Ok(timer) => Ok(timer.into_inner().id),
             Err(error) if error.code() == Some(Code::Conflict) => {
                 let sql = "SELECT id FROM timers WHERE id = :id";
-                let found = self.abide.sql(sql).param("id", &id).fetch::<String>().await?;
-                found.into_iter().next().ok_or(error)
+                stored_id::find(&self.abide, sql, &id).await?.ok_or(error)
             }
             Err(error) => Err(error),
         }

@@ -46,6 +46,13 @@ pub struct ToolStep {
     lease: Duration,
 }
 
+/// A call that was requested, now or by an earlier run of the step.
+struct Requested {
+    call: ToolCall,
+    /// Whether this step has claimed it.
+    is_claimed: bool,
+}
+
 /// A call that this step has claimed, or its recorded result.
 enum Claim {
     Held(Box<ToolCall>),
@@ -91,8 +98,11 @@ impl ToolStep {
     {
         let ToolStep { session, request, effect, lease } = self;
         let request = request?;
-        let call_id = request.call_id.clone();
-        let mut held = session.request_and_claim(request, effect, lease).await?;
+        let Requested { call, is_claimed } =
+            session.request_and_claim(request, effect, lease).await?;
+        // Queries have the stored id.
+        let call_id = call.call_id.clone();
+        let mut held = is_claimed.then_some(call);
         let result = loop {
             let call = match held.take() {
                 Some(call) => call,
@@ -117,14 +127,14 @@ impl ToolStep {
 }
 
 impl DurableSession {
-    /// Requests a call and claims it in the same transaction. `None` if it cannot be claimed at once: it exists, waits for
-    /// an approval, or a limit of the tool holds it back.
+    /// Requests a call and claims it in the same transaction. It is not claimed if that is impossible at once: it exists,
+    /// waits for an approval, or a limit of the tool holds it back.
     async fn request_and_claim(
         &self,
         request: RequestToolCall,
         effect: Option<Effect>,
         lease: Duration,
-    ) -> Result<Option<ToolCall>, Error> {
+    ) -> Result<Requested, Error> {
         let made = self.try_request_and_claim(&request, lease).await;
         match (made, effect) {
             (Err(error), Some(effect)) if error.code() == Some(Code::NotFound) => {
@@ -140,17 +150,18 @@ impl DurableSession {
         &self,
         request: &RequestToolCall,
         lease: Duration,
-    ) -> Result<Option<ToolCall>, Error> {
+    ) -> Result<Requested, Error> {
         let claim = claim(&request.call_id, lease);
         match self.abide.batch([Call::of(request.clone()), Call::of(claim)]).await {
             Ok(mut done) => {
                 let claimed = done.value.pop().map(|done| done.result).unwrap_or_default();
-                let claimed = serde_json::from_value(claimed);
-                claimed.map(Some).map_err(|why| Error::decode("the claimed call", &why))
+                let call = serde_json::from_value(claimed)
+                    .map_err(|why| Error::decode("the claimed call", &why))?;
+                Ok(Requested { call, is_claimed: true })
             }
             Err(error) if matches!(error.code(), Some(Code::Conflict | Code::Overloaded)) => {
-                self.abide.call(request.clone()).await?;
-                Ok(None)
+                let call = self.abide.call(request.clone()).await?.into_inner();
+                Ok(Requested { call, is_claimed: false })
             }
             Err(error) => Err(error),
         }

@@ -1,12 +1,14 @@
 //! Identities and tokens created through the SDK: access, scope, limits, revocation.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use abide_client::arguments::{
     CreateIdentity, CreateSession, DisableIdentity, EnableIdentity, RevokeToken, SetRole,
 };
-use abide_client::{Abide, CallLimits, Code, Error, RateLimit, Scope, Secret};
+use abide_client::{Abide, CallLimits, Code, Effect, Error, RateLimit, Scope, Secret};
 use abide_server::AccessConfig;
+use serde_json::{Value as JsonValue, json};
 
 use crate::world::{Server, World};
 
@@ -100,5 +102,57 @@ async fn a_remote_handle_acts_for_a_scope() {
     assert_eq!(refused.code(), Some(Code::Denied));
     admin.close().await;
     assert!(!acme.connected(), "a derived handle is closed with its parent");
+    server.stop().await;
+}
+
+/// Each program of a tenant finds its sessions, and the steps of those. The second program queried the id that it had
+/// chosen, or the id of a call as the SDK derives it: it found nothing and waited for ever.
+#[tokio::test]
+async fn the_steps_of_a_tenant_are_found_again() {
+    let scope = |tenant: &str| Scope::from([("tenant".to_owned(), tenant.to_owned())]);
+    let world = World::new();
+    let server = world.serve(None, AccessConfig::loopback()).await;
+    let remote = Abide::connect(&format!("http://{}", server.address)).await.expect("it connects");
+    let embedded = Abide::embed(server.engine.clone());
+    assert_eq!(embedded.namespace().as_deref(), Some(""));
+    for (nth, abide) in [embedded.clone(), remote].into_iter().enumerate() {
+        let tenant = format!("acme {nth}");
+        let namespace = format!("tenant=acme%20{nth}/");
+        let acme = abide.acting_for(&scope(&tenant)).await.expect("it is permitted");
+        let tool = abide_client::arguments::RegisterTool::new("pay").effect(Effect::AtMostOnce);
+        abide.call(tool).await.expect("it is registered");
+        assert!(acme.find_session("main").await.expect("a query").is_none());
+        assert_eq!(acme.namespace().as_deref(), Some(namespace.as_str()));
+        let chosen = acme.session("a").id("main").await.expect("it is made");
+        assert_eq!(chosen.id(), format!("{namespace}main"));
+        let generated = acme.session("a").await.expect("it is made");
+        assert!(generated.id().starts_with("s_"), "{}", generated.id());
+        let runs = AtomicUsize::new(0);
+        for (given, stored) in [("main", chosen.id()), (chosen.id(), chosen.id())]
+            .into_iter()
+            .chain([(generated.id(), generated.id()); 2])
+        {
+            let session = acme.session("b").id(given).await.expect("it is found");
+            assert_eq!(session.id(), stored);
+            let found = acme.find_session(given).await.expect("a query").expect("it exists");
+            assert_eq!(found.id(), stored);
+            found.message("user", "Please pay.").key("question").await.expect("it is kept");
+            let step = found.tool("pay", json!({}), "pay").run(|_: JsonValue| async {
+                runs.fetch_add(1, Ordering::Relaxed);
+                Ok("paid".to_owned())
+            });
+            assert_eq!(step.await.expect("it has a result"), "paid");
+            // tidy: the step itself, which waits for a timer that is due
+            found.sleep_until(SystemTime::now(), "sleep").await.expect("it fires");
+        }
+        assert_eq!(runs.into_inner(), 2, "once for each session");
+        let other = abide.acting_for(&scope("other")).await.expect("it is permitted");
+        for id in ["main", chosen.id(), generated.id()] {
+            assert!(other.find_session(id).await.expect("a query").is_none(), "{id}");
+        }
+        let messages: Vec<i64> =
+            abide.sql("SELECT count(*) FROM agent_state").fetch().await.expect("a query");
+        assert_eq!(messages, [2 * (nth as i64 + 1)], "a keyed message is appended once");
+    }
     server.stop().await;
 }

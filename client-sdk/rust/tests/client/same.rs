@@ -69,6 +69,7 @@ stories! {
     a_subscription_can_start_as_of_a_seq
     a_resumed_subscription_gets_the_columns
     a_query_is_explained
+    a_dropped_query_frees_its_reader
 }
 
 async fn new_session(abide: &Abide) -> Session {
@@ -625,4 +626,25 @@ async fn a_subscription_is_a_stream() {
     abide.close().await;
     assert_eq!(StreamExt::next(&mut inserts).await, None);
     assert!(matches!(abide.call_by_name("keep", json!({"name": "b"})).await, Err(Error::Closed)));
+}
+
+/// It ran to the limit of ten seconds, and the other queries of the caller waited for it.
+async fn a_dropped_query_frees_its_reader(abide: &Abide) {
+    let endless = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)
+        SELECT count(*) FROM n";
+    let ask = |sql: &'static str| {
+        let abide = abide.clone();
+        tokio::spawn(async move { abide.sql(sql).fetch::<i64>().await.expect("it has rows") })
+    };
+    // The queries of a caller begin in order, and two of them run at a time.
+    let first = ask(endless);
+    assert_eq!(ask("SELECT 1").await.expect("it ends"), [1]);
+    let second = ask(endless);
+    let waits = ask("SELECT 2");
+    first.abort();
+    second.abort();
+    let soon = Duration::from_secs(4);
+    let found = tokio::time::timeout(soon, async { (waits.await, ask("SELECT 3").await) }).await;
+    let (waited, last) = found.expect("the readers are free");
+    assert_eq!((waited.expect("it ends"), last.expect("it ends")), (vec![2], vec![3]));
 }

@@ -1,4 +1,4 @@
-//! The deterministic functions of SQLite.
+//! The deterministic functions of SQLite, and Abide's own functions for search.
 //!
 //! This is an allowlist: any other function is `no such function`, so a new SQLite function cannot
 //! silently make a live query wrong.
@@ -38,6 +38,8 @@ const SCALAR: &[&str] = &[
     "concat",
     "concat_ws",
     "format",
+    "fts_match",
+    "fts_rank",
     "glob",
     "hex",
     "if",
@@ -95,6 +97,7 @@ const SCALAR: &[&str] = &[
     "unistr_quote",
     "unlikely",
     "upper",
+    "vector_similarity",
     "zeroblob",
 ];
 

@@ -226,3 +226,84 @@ fn the_number_of_arguments_is_limited() {
     let told = told(&ours, &format!("json_extract('{{}}', {paths})"), &[]);
     assert!(told.contains("too many arguments"), "{told}");
 }
+
+/// A value of an expression, as SQLite quotes it, or its error.
+fn quoted(connection: &Connection, expression: &str) -> String {
+    let quoted = connection.query_row(&format!("SELECT quote({expression})"), [], |row| row.get(0));
+    quoted.unwrap_or_else(|error| error.to_string())
+}
+
+#[test]
+fn a_text_matches_a_query_of_fts5() {
+    let (connection, _) = replaced();
+    for (expression, expected) in [
+        ("fts_match('The refunds of Zoë', 'refund')", "1"),
+        ("fts_match('The refunds of Zoë', 'zoe')", "1"),
+        ("fts_match('The refunds of Zoë', 'order')", "0"),
+        ("fts_match('The refunds of Zoë', '\"refunds of\" AND zo*')", "1"),
+        ("fts_match('The refunds of Zoë', 'refund NOT zoe')", "0"),
+        ("fts_match('', 'refund')", "0"),
+        ("fts_match('x', '')", "0"),
+        ("fts_match(NULL, 'x')", "NULL"),
+        ("fts_match('x', NULL)", "NULL"),
+        ("fts_match(17, '17')", "1"),
+        // The index has one text at a time.
+        ("fts_match('one', 'one') + fts_match('two', 'one')", "1"),
+        ("fts_rank('The refunds of Zoë', 'refund zoe')", "1.0"),
+        ("fts_rank('The refunds of Zoë', 'Refund order? REFUND!')", "0.5"),
+        ("fts_rank('x', '?!')", "0.0"),
+        ("fts_rank('x', NULL)", "NULL"),
+    ] {
+        assert_eq!(quoted(&connection, expression), expected, "{expression}");
+    }
+}
+
+/// A wrong query is an error, also the forms with which FTS5 returns facts about its index; and the next query works.
+#[test]
+fn a_wrong_query_is_an_error() {
+    let (connection, _) = replaced();
+    for query in ["\"open", "a AND", "(a", "nothing:a", "*reads", " *id", "^"] {
+        let quoted_query = query.replace('\'', "''");
+        let told = quoted(&connection, &format!("fts_match('a b', '{quoted_query}')"));
+        assert!(!matches!(told.as_str(), "0" | "1"), "{query}: {told}");
+        assert_eq!(quoted(&connection, "fts_match('a b', 'b')"), "1", "after {query}");
+        // It reads any text as words.
+        let told = quoted(&connection, &format!("fts_rank('a b', '{quoted_query}')"));
+        assert!(told.parse::<f64>().is_ok(), "{query}: {told}");
+    }
+    let long = format!("fts_match('a', '{}')", "a ".repeat(2_049));
+    assert_eq!(quoted(&connection, &long), "the query of fts_match or fts_rank is too long");
+}
+
+/// A search in a large text with many words stops like any other statement, before it has read the text.
+#[test]
+fn a_search_counts_its_work() {
+    let (connection, interrupt) = replaced();
+    let text = "a b ".repeat(1 << 20);
+    let query = "a* OR ".repeat(500) + "a";
+    let limits = QueryLimits { steps: 1_000_000, ..LARGE };
+    let running = interrupt.start(&limits);
+    let found: Result<bool, _> =
+        connection.query_row("SELECT fts_match(?1, ?2)", (&text, &query), |row| row.get(0));
+    drop(running);
+    assert!(found.is_err());
+    assert_eq!(interrupt.why(), InterruptReason::Steps);
+}
+
+#[test]
+fn vectors_are_compared_by_their_cosine() {
+    let (connection, _) = replaced();
+    for (expression, expected) in [
+        ("vector_similarity(x'0000803F00000000', x'0000003F00000000')", "1.0"),
+        ("vector_similarity(x'0000803F00000000', x'000000000000803F')", "0.0"),
+        ("vector_similarity(x'0000803F00000000', x'000080BF00000000')", "-1.0"),
+        ("vector_similarity(x'0000803F', x'0000803F00000000')", "NULL"),
+        ("vector_similarity(x'00000000', x'0000803F')", "NULL"),
+        ("vector_similarity(x'0000C07F', x'0000803F')", "NULL"),
+        ("vector_similarity(x'', x'')", "NULL"),
+        ("vector_similarity(x'00', x'00')", "NULL"),
+        ("vector_similarity('text', x'0000803F')", "NULL"),
+    ] {
+        assert_eq!(quoted(&connection, expression), expected, "{expression}");
+    }
+}

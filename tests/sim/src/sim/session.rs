@@ -64,7 +64,7 @@ enum SessionEvent {
 /// Serves the subscriptions of a connection.
 pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
     let mut connection = engine.connect(&caller);
-    pipe.borrow_mut().to_client.push_back(protocol::hello(engine.durable_seq(), engine.timeline()));
+    pipe.borrow_mut().to_client.push_back(protocol::hello(&engine, &caller));
     loop {
         let next = {
             let mut told = pin!(connection.next());

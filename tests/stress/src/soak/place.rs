@@ -4,13 +4,14 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::statvfs;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 use crate::CheckResult;
+use crate::server::output;
 
 /// Capacity in addition to the clients' writes.
 const BASE_MB: u64 = 160;
@@ -34,12 +35,15 @@ impl SmallVolume {
     pub(crate) fn make(span: Duration) -> CheckResult<SmallVolume> {
         let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
         let megabytes = (BASE_MB + MINUTE_MB * span.as_secs().div_ceil(60)).min(MOST_MB);
-        let size =
-            std::ffi::CString::new(format!("size={megabytes}m")).map_err(|why| why.to_string())?;
-        let mounted =
-            mount("abide-soak", folder.path(), "tmpfs", MountFlags::NOSUID, Some(size.as_c_str()));
+        let options = format!("size={megabytes}m,nosuid");
+        // With the commands of the system: a feature of `rustix` would compile everything that depends on it again.
+        let mounted = output(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &options, "abide-soak"])
+                .arg(folder.path()),
+        );
         match &mounted {
-            Ok(()) => println!("soak      a disk of {megabytes} MB (tmpfs)"),
+            Ok(_) => println!("soak      a disk of {megabytes} MB (tmpfs)"),
             Err(why) => println!("left out: a full disk, tmpfs cannot be mounted: {why}"),
         }
         Ok(SmallVolume { folder, is_mounted: mounted.is_ok() })
@@ -84,7 +88,7 @@ impl Drop for SmallVolume {
     fn drop(&mut self) {
         if self.is_mounted {
             // Detached: it is unmounted with the last open handle, also after a failure.
-            let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
+            let _ = output(Command::new("umount").arg("--lazy").arg(self.folder.path()));
         }
     }
 }

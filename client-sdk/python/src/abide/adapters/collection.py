@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from ..client import Abide, Call
+from ..namespace import namespace_of
 from .cache import BYTES_PER_VALUE, Cache, Decode
 from .writer import MOST_PUTS, Entry, Needs, Write, Writer, parts_of
 
@@ -78,7 +79,6 @@ class Collections:
         self.cache = Cache(client, decode, bytes_per_value)
         """What has been read."""
         self._writer = _kept(client, "writer", lambda: Writer(client))
-        self._namespace: str | None = None
 
     @staticmethod
     def of(
@@ -92,19 +92,14 @@ class Collections:
 
     async def stored_id(self, *parts: str) -> str:
         """The stored id of a collection. A caller with a scope has its own namespace."""
-        name = path(self.kind, *parts)
-        if self._namespace is None:
-            # Without entries the call changes nothing.
-            made = await self.client.call.write_entries(collection_id=self.kind)
-            self._namespace = made["collection_id"][: -len(self.kind)]
-        return self._namespace + name
+        return await namespace_of(self.client) + path(self.kind, *parts)
 
     def parts(self, stored_id: str) -> list[str]:
         """The parts of a stored id; none if it is that of another scope, or does not begin with the kind.
 
         Any caller of the scope can make a collection of a kind.
         """
-        namespace = self._namespace or ""
+        namespace = self.client.namespace or ""
         kind, *parts = stored_id.removeprefix(namespace).split("/")
         return list(map(unescape, parts)) if kind == self.kind and stored_id.startswith(namespace) else []
 

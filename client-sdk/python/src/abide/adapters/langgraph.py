@@ -56,7 +56,15 @@ from ..errors import Conflict, LimitExceeded, MalformedEntry
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
 from .langgraph_chains import Chains, description
-from .langgraph_keys import checkpoint_key, long_id, short_id, value_key, writes_prefix
+from .langgraph_keys import (
+    checkpoint_key,
+    long_id,
+    short_id,
+    value_key,
+    version_count,
+    version_prefix,
+    writes_prefix,
+)
 from .langgraph_serde import AllowedTypes, StrictSerializer
 from .langgraph_values import Encoded, Stored, Values
 from .untrusted import Budget, decoding
@@ -64,8 +72,8 @@ from .writer import Entry, Write
 
 _KIND = "langgraph"
 
-# A version of a channel is a count, and a random part that distinguishes the branches of a thread.
-_COUNT_DIGITS = 9
+# How LangGraph begins the path of a usual task; the name of its node follows.
+_PATH_OF_NODE = "~__pregel_pull, "
 
 _SMALL_TEXT = 64
 
@@ -154,9 +162,9 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The next version of a channel."""
-        count = 0 if current is None else int(str(current).split(".", 1)[0])
+        count = 0 if current is None else version_count(str(current))
         branch = urlsafe_b64encode(random.getrandbits(32).to_bytes(4, "big"))[:6].decode()
-        return f"{count + 1:0{_COUNT_DIGITS}}.{branch}"
+        return f"{version_prefix(count + 1)}.{branch}"
 
     # Reading.
 
@@ -254,7 +262,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
             many = isinstance(data["c"], builtins.list)
             indexes = data.get("i") or (range(len(data["c"])) if many else [int(index)])
             for at, channel, one in zip(indexes, data["c"] if many else [data["c"]], value if many else [value], strict=True):
-                order = writes_sort_key(data.get("p", ""), task_id, at)
+                order = writes_sort_key(_task_path(data), task_id, at)
                 found.setdefault((task_id, at), (order, (task_id, channel, one)))
         return [write for _, write in sorted(found.values(), key=itemgetter(0))]
 
@@ -343,7 +351,6 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 return keys
 
     async def _thread_ids(self) -> builtins.list[str]:
-        await self._collections.stored_id("")
         ids: builtins.list[str] = []
         while True:
             params = {"kind": _KIND, "after": ids[-1] if ids else ""}
@@ -487,7 +494,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
     def _encode_writes(
         self, collection: str, prefix: str, writes: Sequence[tuple[str, Any]], task_path: str, refers: bool
     ) -> tuple[builtins.list[Entry], builtins.list[Encoded]]:
-        said: dict[str, Any] = {"p": task_path} if task_path else {}
+        said = _path_description(task_path)
         puts: builtins.list[Entry] = []
         usual: builtins.list[tuple[int, str, Any]] = []
         for at, (channel, value) in enumerate(writes):
@@ -686,7 +693,19 @@ def _is_whole(stored: Stored | None) -> bool:
 
 
 def _version_text(version: str | int | float) -> str:
-    return version if isinstance(version, str) else f"{version:0{_COUNT_DIGITS}}"
+    return version if isinstance(version, str) else f"{version:09}"
+
+
+def _path_description(task_path: str) -> dict[str, Any]:
+    """The path of a task in the JSON of a write."""
+    if task_path.startswith(_PATH_OF_NODE):
+        return {"q": task_path.removeprefix(_PATH_OF_NODE)}
+    return {"p": task_path} if task_path else {}
+
+
+def _task_path(data: Mapping[str, Any]) -> str:
+    """The inverse of `_path_description`."""
+    return _PATH_OF_NODE + str(data["q"]) if "q" in data else data.get("p", "")
 
 
 def _has(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:

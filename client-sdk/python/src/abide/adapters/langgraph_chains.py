@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from ..client import Abide
 from ..errors import MalformedEntry
+from .langgraph_keys import base_key
 from .langgraph_values import Stored
 from .untrusted import Budget
 
@@ -100,7 +101,7 @@ class Chains:
     async def _references(self, collection: str, sql: str, params: dict[str, Any]) -> References:
         """Base, root and size of entries."""
         rows: list[tuple[Any, ...]] = (await self._client.sql(sql, {"c": collection, **params})).cells
-        return {key: (_name(base), _name(root), size) for key, base, root, size in rows}
+        return {key: (_base(key, base), _name(root), size) for key, base, root, size in rows}
 
     async def heads(self, collection: str, keys: list[str]) -> dict[str, dict[str, Any]]:
         """The descriptions of checkpoints."""
@@ -122,6 +123,10 @@ class Chains:
             if len(page) < 10_000:
                 return found
             after = max(page)
+
+
+def _base(key: str, value: Any) -> str | None:
+    return base_key(key, value) if isinstance(value, str) else None
 
 
 def _name(value: Any) -> str | None:

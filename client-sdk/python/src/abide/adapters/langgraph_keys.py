@@ -1,6 +1,7 @@
 """Keys of the entries of a LangGraph thread.
 
 Ids are UUIDs, which are stored with 22 characters instead of 36, in the same order. Any other id is stored as it is.
+A version of a channel is a count, and a random part that distinguishes the branches of a thread.
 """
 
 from __future__ import annotations
@@ -50,3 +51,21 @@ def writes_prefix(checkpoint: str) -> str:
 def value_key(checkpoint: str, channel: str, version: str) -> str:
     """The key of a version of a channel; both are escaped. `checkpoint` is a key of its namespace."""
     return f"v/{checkpoint.split('/', 2)[1]}/{channel}/{version}"
+
+
+def base_key(key: str, base: str) -> str:
+    """The key of the version that another one is based on. Both are of one channel, so only the version is stored."""
+    # Older entries have the whole key. A version is escaped, so it has no separator.
+    return base if "/" in base else f"{key.rsplit('/', 1)[0]}/{base}"
+
+
+def version_prefix(count: int) -> str:
+    """A count as the first part of a version: its digits after a letter for their number, so that texts have its order."""
+    digits = str(count)
+    return chr(ord("a") + len(digits) - 1) + digits
+
+
+def version_count(version: str) -> int:
+    """The count of a version. Those of other savers, and older ones, are digits only, and are before all others."""
+    count = version.split(".", 1)[0]
+    return int(count[1:] if count[:1].isalpha() else count)

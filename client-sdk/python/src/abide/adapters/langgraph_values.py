@@ -5,8 +5,8 @@ version), the number of items that it keeps of it, and the new items. A value th
 another entry names that as its root (see `langgraph_bytes`). `Values` remembers the latest versions of lists and the latest
 bytes in this process, so that it can find both, and so that a load does not read what it knows.
 
-The JSON of an entry: `t` is how the bytes are read, absent for the usual way; `n` the number of items, `b` the base and `k`
-the items that it keeps, for lists; `f` the root and `o` the parts of it.
+The JSON of an entry: `t` is how the bytes are read, absent for the usual way; `n` the number of items, `b` the version of
+the base and `k` the items that it keeps, for lists; `f` the root and `o` the parts of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import langgraph_bytes
-from .langgraph_keys import writes_prefix
+from .langgraph_keys import base_key, writes_prefix
 from .models import IMMUTABLE, Master
 from .untrusted import Budget, decoding, too_large
 from .writer import Write
@@ -159,7 +159,7 @@ class Values:
         items = _items(added)
         if base is not None and kept:
             encoded.size += base.size
-            encoded.data |= {"b": base.key, "k": kept}
+            encoded.data |= {"b": base.key.rsplit("/", 1)[1], "k": kept}
             encoded.needs[base.key] = base.written
             items = None if items is None else base.items[:kept] + items
         encoded.items = items
@@ -250,7 +250,8 @@ class Values:
             if at in parts:
                 raise ValueError(f"{at!r} is its own base")
             parts[at] = None
-            at = _entry(at, chain).data.get("b")
+            base = _entry(at, chain).data.get("b")
+            at = None if base is None else base_key(at, base)
         value: list[Any] = []
         size = 0
         for part in reversed(parts):

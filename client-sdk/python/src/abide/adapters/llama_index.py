@@ -148,7 +148,6 @@ class AbideChatStore(BaseChatStore):
         return self._bridge.run(self._keys())
 
     async def _keys(self) -> list[str]:
-        await self._collections.stored_id("")
         sql = """SELECT id FROM collections AS c WHERE kind = :kind
             AND EXISTS (SELECT 1 FROM entries AS e WHERE e.collection_id = c.id) ORDER BY id"""
         rows = await self._collections.client.sql(sql, {"kind": _KIND})

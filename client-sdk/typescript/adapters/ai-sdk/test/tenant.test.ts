@@ -6,7 +6,7 @@ import { Abide } from "@abide/client";
 import { ChatStore } from "@abide/ai-sdk";
 import type { UIMessage } from "ai";
 
-import { startTenantServer, type TenantServer } from "./tenant-server.js";
+import { startTenantServer, type TenantServer } from "../../tenant-server.js";
 
 let server: TenantServer;
 let admin: Abide;

@@ -6,7 +6,7 @@ import { Abide } from "@abide/client";
 import { AbideSession } from "@abide/openai-agents";
 import type { AgentInputItem } from "@openai/agents";
 
-import { startTenantServer, type TenantServer } from "./tenant-server.js";
+import { startTenantServer, type TenantServer } from "../../tenant-server.js";
 
 let server: TenantServer;
 const clients: Abide[] = [];

@@ -1,0 +1,26 @@
+//! What a driver knows about the health of its run.
+
+use abide_client::{HealthAction, RunHealth};
+
+impl HealthState {
+    /// Notes measurements that have been recorded.
+    pub(crate) fn note(&mut self, health: RunHealth) {
+        if health.action == HealthAction::Compact {
+            self.compacted = Some(health.iteration);
+        }
+        self.last = Some(health);
+    }
+}
+
+/// The measurements of a run so far.
+#[derive(Debug, Default)]
+pub(crate) struct HealthState {
+    /// Whether the rows have been read.
+    pub(crate) is_read: bool,
+    /// The newest row.
+    pub(crate) last: Option<RunHealth>,
+    /// The answer after which the context was last compacted by the watchdog.
+    pub(crate) compacted: Option<i64>,
+    /// Whether the watchdog wants a compaction before the model is asked again.
+    pub(crate) wants_compaction: bool,
+}

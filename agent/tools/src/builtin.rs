@@ -1,0 +1,23 @@
+//! The tools that come with Abide: files and programs of a workspace, web pages, web searches and package registries.
+
+mod browser;
+mod edit;
+mod execute;
+mod find;
+mod grep;
+mod html;
+mod list;
+mod packages;
+mod public_address;
+mod read;
+mod registration;
+mod search;
+mod snapshot;
+mod touched;
+mod web;
+
+pub use browser::BrowserConfig;
+pub use execute::ExecuteConfig;
+pub use packages::PackagesConfig;
+pub use registration::{BuiltinError, BuiltinToolsConfig, add_builtin_tools};
+pub use search::{SearchConfig, SearchProvider};

@@ -1,0 +1,213 @@
+//! The tool `execute`: a shell command in the sandbox.
+//!
+//! A command that fails, or is stopped at its time limit, is a result and not a failure of the tool: the sandbox has
+//! ended everything that the command started, so the state of the workspace is known.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::Effect;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::snapshot::Snapshot;
+use crate::capture::{Capture, Captured, Ended};
+use crate::config::ConfigError;
+use crate::context::VARIABLE;
+use crate::environment::{Inherit, Setting};
+use crate::function::Function;
+use crate::outcome::{Failure, ToolOutcome};
+use crate::sandbox::{JobOptions, Sandbox};
+use crate::supervision::Report;
+use crate::tool::{Invocation, ToolDeclaration};
+
+/// The settings of `execute`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "the settings of execute: a map")]
+pub struct ExecuteConfig {
+    /// Environment variables to set, in addition to the inherited ones.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Setting>,
+    /// The environment variables to inherit. `HOME` and `TMPDIR` are always a new empty folder.
+    pub inherit_env: Inherit,
+    /// Maximum duration of a command, in milliseconds; the default is 600,000.
+    pub timeout_ms: u64,
+    /// Maximum size of each of stdout and stderr in the result, in bytes; the default is 200,000. Of longer output, the
+    /// beginning and the end are kept.
+    pub max_output_bytes: usize,
+    /// Whether each call needs an approval.
+    pub needs_approval: bool,
+}
+
+impl Default for ExecuteConfig {
+    fn default() -> ExecuteConfig {
+        ExecuteConfig {
+            env: BTreeMap::new(),
+            inherit_env: Inherit::default(),
+            timeout_ms: 600_000,
+            max_output_bytes: 200_000,
+            needs_approval: false,
+        }
+    }
+}
+
+/// Default duration of a command, in seconds.
+const SECONDS: u64 = 120;
+
+/// The time between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Beyond this multiple of the kept output, a command is stopped.
+const FLOOD: usize = 500;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Execute {
+    /// The command, for sh -c.
+    command: String,
+    /// The working directory, relative to the workspace. The default is the workspace itself.
+    folder: Option<PathBuf>,
+    /// Stop the command after so many seconds. The default is 120.
+    timeout_seconds: Option<u64>,
+}
+
+pub(super) fn execute(sandbox: &Sandbox, config: &ExecuteConfig) -> Result<Function, ConfigError> {
+    if config.timeout_ms == 0 || config.max_output_bytes == 0 {
+        return Err(ConfigError::new("execute", "a limit must not be 0"));
+    }
+    let environment =
+        sandbox.environment().for_program("execute", &config.inherit_env, &config.env)?;
+    let most = Duration::from_millis(config.timeout_ms);
+    let parameters = schemars::schema_for!(Execute).to_value();
+    let declaration = ToolDeclaration {
+        effect: Effect::AtMostOnce,
+        needs_approval: config.needs_approval,
+        // The tool itself stops the command, and then needs time for the result.
+        timeout: most + Duration::from_secs(30),
+        ..ToolDeclaration::new("execute", description(sandbox), parameters)
+    };
+    let tool = Arc::new(Commands {
+        sandbox: sandbox.clone(),
+        environment,
+        most,
+        max_output_bytes: config.max_output_bytes,
+    });
+    Ok(Function::of(declaration, move |invocation| {
+        let tool = Arc::clone(&tool);
+        async move { tool.run(invocation).await }
+    }))
+}
+
+fn description(sandbox: &Sandbox) -> String {
+    let network = if sandbox.has_network() { "" } else { " There is no network." };
+    format!(
+        "Runs a shell command in the workspace and returns its output and exit code. Only the workspace and \
+         temporary files can be changed.{network} Every process that the command starts ends with it, so a server \
+         cannot be left running."
+    )
+}
+
+struct Commands {
+    sandbox: Sandbox,
+    environment: BTreeMap<String, String>,
+    most: Duration,
+    max_output_bytes: usize,
+}
+
+impl Commands {
+    async fn run(&self, invocation: Invocation) -> ToolOutcome {
+        let failed = |failure, why: String| ToolOutcome::failed(failure, format!("execute: {why}"));
+        let context = invocation.context_json().to_string();
+        let arguments: Execute = match serde_json::from_value(invocation.arguments) {
+            Ok(arguments) => arguments,
+            Err(why) => return failed(Failure::Arguments, why.to_string()),
+        };
+        if arguments.command.contains('\0') {
+            return failed(Failure::Arguments, "the command contains a zero byte".to_owned());
+        }
+        let folder = match self.folder(&invocation.context, arguments.folder).await {
+            Ok(folder) => folder,
+            Err(why) => return failed(Failure::Arguments, why),
+        };
+        let before = self.snapshot(&invocation.context).await;
+        let mut environment = self.environment.clone();
+        environment.insert(VARIABLE.to_owned(), context);
+        let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
+        let options = JobOptions { folder, grace: GRACE, ..JobOptions::default() };
+        let launch = match self.sandbox.launch(&invocation.context, argv, environment, options) {
+            Ok(launch) => launch,
+            Err(why) => return failed(Failure::Unavailable, why),
+        };
+        let asked = arguments.timeout_seconds.unwrap_or(SECONDS).max(1);
+        let capture = Capture {
+            timeout: Duration::from_secs(asked).min(self.most),
+            grace: GRACE,
+            kept: self.max_output_bytes,
+            most: self.max_output_bytes.saturating_mul(FLOOD),
+        };
+        let captured = match capture.run(&launch, &invocation.cancel).await {
+            Ok(captured) => captured,
+            Err(why) => return failed(Failure::Unavailable, format!("it did not run: {why}")),
+        };
+        match &captured.report {
+            Some(Report::NotStarted(why)) => {
+                return failed(Failure::Unavailable, format!("it did not run: {why}"));
+            }
+            _ if captured.end == Ended::Cancelled => {
+                return failed(Failure::Cancelled, "it was cancelled".to_owned());
+            }
+            _ => {}
+        }
+        let after = self.snapshot(&invocation.context).await;
+        outcome(&captured, before.changes(&after), capture.timeout)
+    }
+
+    /// The working directory, checked for the model: the supervisor resolves it again.
+    async fn folder(
+        &self,
+        context: &crate::ToolContext,
+        folder: Option<PathBuf>,
+    ) -> Result<PathBuf, String> {
+        let Some(folder) = folder else { return Ok(PathBuf::from(".")) };
+        let files = self.sandbox.files_of(context).map_err(|why| why.to_string())?;
+        let path = files.relative(&folder.to_string_lossy()).map_err(|why| why.to_string())?;
+        let (_, real) = files.open_folder(&path).map_err(|why| why.to_string())?;
+        Ok(if real.as_os_str().is_empty() { PathBuf::from(".") } else { real })
+    }
+
+    async fn snapshot(&self, context: &crate::ToolContext) -> Snapshot {
+        let Ok(files) = self.sandbox.files_of(context) else { return Snapshot::default() };
+        tokio::task::spawn_blocking(move || Snapshot::of(&files)).await.unwrap_or_default()
+    }
+}
+
+fn outcome(
+    captured: &Captured,
+    (files, is_complete): (Vec<Value>, bool),
+    timeout: Duration,
+) -> ToolOutcome {
+    let code = captured.exit_code;
+    let note = match (&captured.report, captured.end) {
+        (Some(Report::Stopped(why)), _) => Some(format!("the command was stopped: {why}")),
+        (_, Ended::TimedOut) => {
+            Some(format!("the command was stopped after {} s", timeout.as_secs_f64()))
+        }
+        (_, Ended::TooLarge) => Some("the command was stopped: it wrote too much".to_owned()),
+        _ if code != 0 => Some(format!("exit code {code}")),
+        _ => None,
+    };
+    let mut parts = Vec::new();
+    let (stdout, stderr) = (captured.stdout.text(), captured.stderr.text());
+    parts.extend(Some(stdout.clone()).filter(|text| !text.is_empty()));
+    parts.extend(Some(format!("stderr:\n{stderr}")).filter(|_| !stderr.is_empty()));
+    parts.extend(note.clone());
+    if parts.is_empty() {
+        parts.push("no output".to_owned());
+    }
+    let content = json!({"exit_code": code, "stdout": stdout, "stderr": stderr, "files": files,
+        "files_complete": is_complete, "stopped": captured.end != Ended::Exited, "note": note});
+    ToolOutcome { text: parts.join("\n"), exit_code: code, ..ToolOutcome::json(content) }
+}

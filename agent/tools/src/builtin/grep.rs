@@ -1,0 +1,165 @@
+//! The tool `grep`.
+
+use abide_client::Effect;
+use regex::bytes::{Regex, RegexBuilder};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::find::pattern;
+use super::list::{Walk, content, file_tool};
+use super::touched::{Touch, touched};
+use crate::function::Function;
+use crate::outcome::ToolOutcome;
+use crate::sandbox::{EntryKind, Sandbox, Workspace, WorkspaceError};
+
+/// Maximum number of lines in an answer.
+const LINES: usize = 500;
+
+/// Maximum size of a searched file, in bytes.
+const FILE_BYTES: usize = 4 << 20;
+
+/// Maximum size of all searched files, in bytes.
+const ALL_BYTES: usize = 256 << 20;
+
+/// Maximum length of a shown line, in bytes.
+const LINE_BYTES: usize = 400;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Grep {
+    /// A regular expression (RE2 syntax: no lookaround, no backreferences).
+    pattern: String,
+    /// The file or folder to search, relative to the workspace. The default is the workspace itself.
+    path: Option<String>,
+    /// Search only files whose name matches this pattern, such as **/*.rs
+    glob: Option<String>,
+    /// Whether case does not matter. The default is false.
+    ignore_case: Option<bool>,
+    /// The number of lines to show before and after each match, at most 10. The default is 0.
+    context: Option<usize>,
+}
+
+pub(super) fn grep(sandbox: &Sandbox) -> Function {
+    let description = "Searches the text files of the workspace for a regular expression. Each \
+                       result is path:line:text. The folders .git, node_modules and target are \
+                       searched only if path names them.";
+    file_tool(sandbox, "grep", description, Effect::ReadOnly, run)
+}
+
+fn run(workspace: &Workspace, arguments: Grep) -> Result<ToolOutcome, WorkspaceError> {
+    let regex = RegexBuilder::new(&arguments.pattern)
+        .case_insensitive(arguments.ignore_case == Some(true))
+        .build()
+        .map_err(|why| WorkspaceError::new(format!("the pattern is invalid: {why}")))?;
+    let names = arguments.glob.as_deref().map(pattern).transpose()?;
+    let around = arguments.context.unwrap_or(0).min(10);
+    let mut search = Search { regex, around, ..Search::default() };
+    let start = workspace.relative(arguments.path.as_deref().unwrap_or("."))?;
+    if let Ok((file, real)) = workspace.open_file(&start) {
+        search.file(&real.to_string_lossy(), &content(file, &real, FILE_BYTES)?);
+    } else {
+        let mut walk = Walk::of(workspace, &start)?;
+        for (path, kind) in walk.by_ref() {
+            let name = path.to_string_lossy();
+            let is_named = names.as_ref().is_none_or(|names| names.is_match(&name));
+            if kind != EntryKind::File || !is_named {
+                continue;
+            }
+            if search.is_full() {
+                break;
+            }
+            // A file that disappeared, or is too large, is not searched.
+            let Ok((file, real)) = workspace.open_file(&path) else { continue };
+            match content(file, &real, FILE_BYTES) {
+                Ok(bytes) => search.file(&name, &bytes),
+                Err(_) => search.skipped += 1,
+            }
+        }
+        search.is_cut |= walk.is_cut;
+    }
+    Ok(search.outcome(&arguments.pattern))
+}
+
+struct Search {
+    regex: Regex,
+    around: usize,
+    lines: Vec<String>,
+    matches: usize,
+    files: Vec<serde_json::Value>,
+    bytes: usize,
+    skipped: usize,
+    is_cut: bool,
+}
+
+impl Default for Search {
+    fn default() -> Search {
+        Search {
+            regex: Regex::new("").expect("the empty pattern is valid"),
+            around: 0,
+            lines: Vec::new(),
+            matches: 0,
+            files: Vec::new(),
+            bytes: 0,
+            skipped: 0,
+            is_cut: false,
+        }
+    }
+}
+
+impl Search {
+    fn is_full(&mut self) -> bool {
+        let is_full = self.lines.len() >= LINES || self.bytes >= ALL_BYTES;
+        self.is_cut |= is_full;
+        is_full
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) {
+        self.bytes += bytes.len();
+        if bytes.iter().take(8 << 10).any(|byte| *byte == 0) {
+            return;
+        }
+        let all: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+        let matching: Vec<usize> =
+            (0..all.len()).filter(|at| self.regex.is_match(all[*at])).collect();
+        if matching.is_empty() {
+            return;
+        }
+        self.files.push(touched(name.as_ref(), Touch::Read, None));
+        let mut shown_until = 0;
+        for at in matching {
+            if self.is_full() {
+                return;
+            }
+            self.matches += 1;
+            let from = at.saturating_sub(self.around).max(shown_until);
+            let until = (at + self.around + 1).min(all.len());
+            for (line, text) in all.iter().enumerate().take(until).skip(from) {
+                let mark = if line == at { ':' } else { '-' };
+                let text = String::from_utf8_lossy(text);
+                let text = &text[..text.floor_char_boundary(LINE_BYTES)];
+                self.lines.push(format!("{name}{mark}{}{mark}{text}", line + 1));
+            }
+            shown_until = until.max(shown_until);
+        }
+    }
+
+    fn outcome(self, pattern: &str) -> ToolOutcome {
+        let mut text = match self.lines.is_empty() {
+            true => format!("no line matches {pattern}"),
+            false => self.lines.join("\n"),
+        };
+        if self.is_cut {
+            text.push_str("\n[not complete: use a narrower pattern, path or glob]");
+        }
+        if self.skipped > 0 {
+            text.push_str(&format!(
+                "\n[{} files are too large and were not searched]",
+                self.skipped
+            ));
+        }
+        let content = json!({"matches": self.matches, "files": self.files,
+            "is_complete": !self.is_cut && self.skipped == 0});
+        ToolOutcome { text, ..ToolOutcome::json(content) }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which addresses a web tool may connect to: those of the public internet. A page could otherwise make the server
+//! read from its own machine or network.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use futures_util::FutureExt as _;
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+/// Hosts that are permitted although their addresses are not public: `host` or `host:port`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PermittedHosts(BTreeSet<String>);
+
+impl PermittedHosts {
+    pub(super) fn of(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
+        PermittedHosts(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
+    }
+
+    /// Adds the host of a configured address.
+    pub(super) fn permit(&mut self, url: &Url) {
+        if let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) {
+            self.0.insert(format!("{host}:{port}"));
+        }
+    }
+
+    fn has(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or_default();
+        self.0.contains(host) || self.0.contains(&format!("{host}:{port}"))
+    }
+
+    /// Whether a host is permitted with at least one port.
+    fn has_name(&self, name: &str) -> bool {
+        self.0.iter().any(|host| host.split(':').next() == Some(name))
+    }
+
+    /// Checks the parts of a URL that need no resolution of names.
+    pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("{}: only http and https can be used", url.scheme()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("a URL with a user name is not used".to_owned());
+        }
+        let host = url.host_str().ok_or("the URL has no host")?;
+        if self.has(url) {
+            return Ok(());
+        }
+        let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        match literal {
+            Ok(address) if !is_public(address) => Err(refusal(host)),
+            Ok(_) => Ok(()),
+            // The name may be permitted with another port only.
+            Err(_) if self.has_name(host) => Err(refusal(host)),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+fn refusal(host: &str) -> String {
+    format!("{host} is not a public address, and only public addresses can be used")
+}
+
+/// Resolves names to public addresses. The connection uses exactly the addresses that were checked.
+impl Resolve for PermittedHosts {
+    fn resolve(&self, name: Name) -> Resolving {
+        let is_permitted = self.has_name(name.as_str());
+        async move {
+            let host = name.as_str().to_owned();
+            let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
+            let all: Vec<SocketAddr> = found.collect();
+            let usable: Vec<SocketAddr> =
+                all.into_iter().filter(|at| is_permitted || is_public(at.ip())).collect();
+            if usable.is_empty() {
+                return Err(refusal(&host).into());
+            }
+            let addresses: Addrs = Box::new(usable.into_iter());
+            Ok(addresses)
+        }
+        .boxed()
+    }
+}
+
+/// Whether an address is reachable from everywhere (the registries of special addresses of IANA).
+pub(super) fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let is_special = address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_documentation()
+        || a == 0
+        // Shared by carriers.
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 192 && b == 0 && c == 0)
+        // 6to4 relays.
+        || (a == 192 && b == 88 && c == 99)
+        || (a == 198 && (18..20).contains(&b))
+        // Multicast, reserved and broadcast.
+        || a >= 224;
+    !is_special
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let parts = address.segments();
+    let embedded = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_public_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match parts {
+        // ::ffff:a.b.c.d
+        [0, 0, 0, 0, 0, 0xFFFF, high, low] => embedded(high, low),
+        // NAT64
+        [0x64, 0xFF9B, 0, 0, 0, 0, high, low] => embedded(high, low),
+        // 6to4
+        [0x2002, high, low, ..] => embedded(high, low),
+        // Teredo, benchmarks, ORCHID, documentation
+        [0x2001, 0 | 2 | 0xDB8, ..] => false,
+        [0x2001, second, ..] if (0x10..0x40).contains(&second) => false,
+        [0x3FFF, second, ..] if second < 0x1000 => false,
+        // Only 2000::/3 is assigned.
+        [first, ..] => (0x2000..0x4000).contains(&first),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_addresses_are_not_public() {
+        for address in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "192.0.0.8",
+            "192.0.2.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "2002:a00:1::",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::1",
+            "2001::1",
+            "100::1",
+            "3fff::1",
+        ] {
+            let parsed = address.parse().expect("it is an address");
+            assert!(!is_public(parsed), "{address}");
+        }
+        for address in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:8.8.8.8"]
+        {
+            let parsed = address.parse().expect("it is an address");
+            assert!(is_public(parsed), "{address}");
+        }
+    }
+
+    #[test]
+    fn urls_are_checked_in_every_spelling() {
+        let hosts = PermittedHosts::of(["127.0.0.1:9".to_owned(), "wiki.local:80".to_owned()]);
+        for (text, is_permitted) in [
+            ("http://127.0.0.1:9/x", true),
+            ("http://127.0.0.1:10/", false),
+            ("http://127.1:10/", false),
+            ("http://2130706433/", false),
+            ("http://0x7f.0.0.1/", false),
+            ("http://017700000001/", false),
+            ("http://[::1]/", false),
+            ("http://[::ffff:7f00:1]/", false),
+            ("http://wiki.local/", true),
+            ("http://wiki.local:22/", false),
+            ("http://user@example.com/", false),
+            ("ftp://example.com/", false),
+            ("file:///etc/passwd", false),
+            ("https://example.com/", true),
+        ] {
+            let url = Url::parse(text).expect("it is a URL");
+            assert_eq!(hosts.check(&url).is_ok(), is_permitted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A supervised program whose output is kept up to a size: the beginning and the end. More output does not fail the
+//! program, and both of its pipes are always read.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::process::{Launch, exit_code};
+use crate::supervision::{Report, split_report};
+
+/// Maximum time to read the rest of the output after the program has ended.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capture {
+    pub(crate) timeout: Duration,
+    pub(crate) grace: Duration,
+    /// Maximum number of bytes to keep of each stream.
+    pub(crate) kept: usize,
+    /// Maximum number of bytes of each stream before the program is stopped.
+    pub(crate) most: usize,
+}
+
+/// Why a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Exited,
+    TimedOut,
+    Cancelled,
+    TooLarge,
+}
+
+/// What a program did.
+pub(crate) struct Captured {
+    pub(crate) end: Ended,
+    pub(crate) exit_code: i32,
+    pub(crate) stdout: Excerpt,
+    pub(crate) stderr: Excerpt,
+    pub(crate) report: Option<Report>,
+}
+
+impl Capture {
+    /// Runs a program without input.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) async fn run(
+        &self,
+        launch: &Launch,
+        cancel: &CancellationToken,
+    ) -> io::Result<Captured> {
+        let (mut child, group) = launch.spawn()?;
+        drop(child.stdin.take());
+        let (mut stdout, mut stderr) = (Excerpt::of(self.kept), Excerpt::of(self.kept));
+        let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let err = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let deadline = Instant::now() + self.timeout;
+        let (end, code) = {
+            let read = async {
+                tokio::try_join!(stdout.read(out, self.most), stderr.read(err, self.most)).is_ok()
+            };
+            let mut read = std::pin::pin!(read);
+            let mut is_read = None;
+            let end = loop {
+                tokio::select! {
+                    fits = &mut read, if is_read.is_none() => {
+                        is_read = Some(fits);
+                        if !fits {
+                            break Ended::TooLarge;
+                        }
+                    }
+                    _ = child.wait() => break Ended::Exited,
+                    () = sleep_until(deadline) => break Ended::TimedOut,
+                    () = cancel.cancelled() => break Ended::Cancelled,
+                }
+            };
+            if end != Ended::Exited {
+                group.terminate();
+                let over = Instant::now() + group.patience(self.grace);
+                loop {
+                    tokio::select! {
+                        _ = child.wait() => break,
+                        () = sleep_until(over) => break,
+                        // The program may have to flush its output before it handles the signal.
+                        fits = &mut read, if is_read.is_none() => is_read = Some(fits),
+                    }
+                }
+            }
+            group.kill();
+            let status = timeout(self.grace.max(DRAIN), child.wait()).await;
+            if is_read.is_none() {
+                let _ = timeout(DRAIN, &mut read).await;
+            }
+            (end, status.ok().and_then(Result::ok).map_or(1, exit_code))
+        };
+        let mut report = None;
+        if let Some(supervisor) = &launch.supervised {
+            let (found, text) = split_report(supervisor, &stderr.lossy_tail());
+            report = found;
+            if report.is_some() {
+                stderr.replace_tail(text);
+            }
+        }
+        Ok(Captured { end, exit_code: code, stdout, stderr, report })
+    }
+}
+
+/// The beginning and the end of a stream.
+pub(crate) struct Excerpt {
+    most: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    all: usize,
+}
+
+impl Excerpt {
+    fn of(most: usize) -> Excerpt {
+        Excerpt { most, head: Vec::new(), tail: VecDeque::new(), all: 0 }
+    }
+
+    /// Reads to the end, or up to a size.
+    async fn read(&mut self, mut from: impl AsyncRead + Unpin, most: usize) -> Result<(), ()> {
+        let mut buffer = vec![0; 16 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            self.push(&buffer[..read]);
+            if self.all > most {
+                return Err(());
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.all += bytes.len();
+        let half = self.most.div_ceil(2);
+        let (first, rest) = bytes.split_at(bytes.len().min(half - self.head.len()));
+        self.head.extend_from_slice(first);
+        self.tail.extend(rest);
+        let over = self.tail.len().saturating_sub(self.most - half);
+        self.tail.drain(..over);
+    }
+
+    /// The text, with a mark for the omitted part. Invalid UTF-8 is replaced.
+    pub(crate) fn text(&self) -> String {
+        let tail: Vec<u8> = self.tail.iter().copied().collect();
+        let omitted = self.all.saturating_sub(self.head.len() + tail.len());
+        if omitted == 0 {
+            let whole = [self.head.as_slice(), &tail].concat();
+            return String::from_utf8_lossy(&whole).trim_end().to_owned();
+        }
+        // Characters at the cuts are left out if they are incomplete.
+        let from = tail.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0);
+        let head = String::from_utf8_lossy(&self.head);
+        let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let tail = String::from_utf8_lossy(&tail[from..]);
+        format!("{head}\n[{omitted} bytes omitted]\n{}", tail.trim_end())
+    }
+
+    /// The last part, in which a supervisor reports.
+    fn lossy_tail(&self) -> String {
+        let tail: Vec<u8> = self.tail.iter().copied().collect();
+        let whole = if tail.len() < 4_096 { [self.head.as_slice(), &tail].concat() } else { tail };
+        String::from_utf8_lossy(&whole).into_owned()
+    }
+
+    fn replace_tail(&mut self, text: String) {
+        let whole = self.tail.len() < 4_096;
+        self.all -= self.tail.len();
+        if whole {
+            self.all -= self.head.len();
+            self.head.clear();
+        }
+        self.all += text.len();
+        self.tail = text.into_bytes().into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_and_the_end_are_kept() {
+        let mut excerpt = Excerpt::of(8);
+        excerpt.push(b"0123456789");
+        excerpt.push(b"abcdef");
+        assert_eq!(excerpt.text(), "0123\n[8 bytes omitted]\ncdef");
+        let mut short = Excerpt::of(8);
+        short.push("äöü\n".as_bytes());
+        assert_eq!(short.text(), "äöü");
+    }
+}

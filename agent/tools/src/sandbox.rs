@@ -1,0 +1,214 @@
+//! Sandboxes: where the programs of tools run. A backend turns a command into the command of an isolated process; a
+//! supervisor starts that process, limits it, and ends everything that it started.
+//!
+//! This file has the configured sandbox. It does not define tools: `subprocess` and `builtin` use it.
+
+mod availability;
+mod backend;
+mod bubblewrap;
+mod config;
+mod docker;
+#[cfg(target_os = "linux")]
+mod landlocked;
+mod local;
+#[cfg(target_os = "linux")]
+mod process_tree;
+mod supervisor;
+mod workspace;
+mod workspaces;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::environment::Environment;
+use crate::process::Launch;
+pub use crate::supervision::Launcher;
+use crate::supervision::{InnerSpec, Spec, WorkingFolder, nonce};
+use crate::tool::ToolContext;
+pub use availability::{Availability, available_backends};
+pub use backend::{IsolatedCommand, SandboxBackend, SandboxJob};
+use bubblewrap::Bubblewrap;
+pub use config::{BackendName, Network, SandboxConfig, SandboxError, SandboxLimits};
+use docker::Docker;
+use local::Local;
+pub use supervisor::sandbox_exec;
+pub(crate) use workspace::{EntryKind, Workspace, WorkspaceError};
+use workspaces::Workspaces;
+
+/// The configured sandbox. A clone refers to the same one.
+#[derive(Clone)]
+pub struct Sandbox {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: SandboxConfig,
+    backend: Box<dyn SandboxBackend>,
+    launcher: Launcher,
+    workspaces: Workspaces,
+    /// The environment that programs inherit from.
+    environment: Environment,
+}
+
+/// What one tool adds to the configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobOptions {
+    pub(crate) folder: PathBuf,
+    pub(crate) readable: Vec<PathBuf>,
+    pub(crate) writable: Vec<PathBuf>,
+    pub(crate) grace: Duration,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("backend", &self.shared.backend).finish_non_exhaustive()
+    }
+}
+
+impl Sandbox {
+    /// Opens the configured sandbox. Relative paths of the configuration are relative to `folder`, which programs and
+    /// file tools do not see where the backend can hide it.
+    ///
+    /// # Errors
+    /// The backend is not available, the workspace does not exist, or the settings contradict each other.
+    pub fn open(
+        config: SandboxConfig,
+        folder: &Path,
+        launcher: Launcher,
+        environment: &Environment,
+    ) -> Result<Sandbox, SandboxError> {
+        let config = config.checked(folder)?;
+        let backend: Box<dyn SandboxBackend> = match config.backend {
+            BackendName::Local => Box::new(Local),
+            BackendName::Bubblewrap => Box::new(Bubblewrap),
+            BackendName::Docker => Box::new(Docker::new(&config, environment)?),
+        };
+        let availability = Availability::of(config.backend, &launcher, environment);
+        if let Availability::Unavailable(reason) = availability {
+            return Err(SandboxError::Unavailable { backend: config.backend, reason });
+        }
+        Sandbox::with_backend(config, folder, backend, launcher, environment)
+    }
+
+    /// As [`Sandbox::open`], with a backend of the caller, which must be available.
+    ///
+    /// # Errors
+    /// As [`Sandbox::open`].
+    pub fn with_backend(
+        config: SandboxConfig,
+        folder: &Path,
+        backend: Box<dyn SandboxBackend>,
+        launcher: Launcher,
+        environment: &Environment,
+    ) -> Result<Sandbox, SandboxError> {
+        let config = config.checked(folder)?;
+        let workspaces = Workspaces::open(&config, folder)?;
+        let environment = environment.clone();
+        let shared = Shared { config, backend, launcher, workspaces, environment };
+        Ok(Sandbox { shared: Arc::new(shared) })
+    }
+
+    /// The name of its backend.
+    #[must_use]
+    pub fn backend(&self) -> BackendName {
+        self.shared.backend.name()
+    }
+
+    /// The folder that the tools of a call can change. Sessions with different scopes have different folders.
+    ///
+    /// # Errors
+    /// The folder cannot be created.
+    pub fn workspace_of(&self, context: &ToolContext) -> io::Result<PathBuf> {
+        self.shared.workspaces.of(&context.scope)
+    }
+
+    /// The same folder, for file tools.
+    pub(crate) fn files_of(&self, context: &ToolContext) -> Result<Workspace, WorkspaceError> {
+        let root = self.workspace_of(context).map_err(|why| WorkspaceError::io("", &why))?;
+        Workspace::open(&root, self.shared.workspaces.hidden_in(&root))
+    }
+
+    /// Whether its programs can use the network.
+    pub(crate) fn has_network(&self) -> bool {
+        self.shared.config.network() == Network::Host
+    }
+
+    pub(crate) fn environment(&self) -> &Environment {
+        &self.shared.environment
+    }
+
+    /// The process that runs a command isolated and supervised.
+    ///
+    /// # Errors
+    /// One sentence: the command cannot run in this sandbox.
+    pub(crate) fn launch(
+        &self,
+        context: &ToolContext,
+        argv: Vec<String>,
+        mut environment: BTreeMap<String, String>,
+        options: JobOptions,
+    ) -> Result<Launch, String> {
+        let Shared { config, backend, launcher, workspaces, .. } = &*self.shared;
+        let workspace = self
+            .workspace_of(context)
+            .map_err(|why| format!("the workspace cannot be used: {why}"))?;
+        let id = nonce().map_err(|why| format!("no random numbers: {why}"))?;
+        let temporary = std::env::temp_dir().join(format!("abide-sandbox-{id}"));
+        for name in ["HOME", "TMPDIR", "TEMP", "TMP"] {
+            environment.insert(name.to_owned(), temporary.display().to_string());
+        }
+        let JobOptions { folder, readable, writable, grace } = options;
+        let joined = |own: &[PathBuf], more: Vec<PathBuf>| [own, &more].concat();
+        let job = SandboxJob {
+            argv,
+            environment,
+            hidden: workspaces.hidden_in(&workspace),
+            workspace,
+            folder,
+            readable: joined(&config.readable, readable),
+            writable: joined(&config.writable, writable),
+            network: config.network(),
+            limits: config.limits.clone(),
+            temporary,
+            id,
+        };
+        let isolated = backend.isolate(&job)?;
+        Ok(supervised(launcher, job, isolated, grace))
+    }
+}
+
+/// The launch of a supervisor that runs an isolated command.
+fn supervised(
+    launcher: &Launcher,
+    job: SandboxJob,
+    isolated: IsolatedCommand,
+    grace: Duration,
+) -> Launch {
+    let folder = match &isolated.landlock {
+        Some(_) => WorkingFolder { root: job.workspace.clone(), below: job.folder.clone() },
+        None => WorkingFolder { root: PathBuf::from("/"), below: PathBuf::from(".") },
+    };
+    let spec = Spec {
+        nonce: job.id.clone(),
+        parent: std::process::id(),
+        grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
+        processes: job.limits.processes,
+        temporary: job.temporary,
+        at_end: isolated.at_end,
+        inner: InnerSpec {
+            nonce: job.id.clone(),
+            supervisor: 0,
+            folder,
+            limits: job.limits,
+            landlock: isolated.landlock,
+        },
+    };
+    let (argv, variable) = launcher.command(&spec, isolated.argv);
+    let mut environment = isolated.environment;
+    environment.extend([variable]);
+    Launch { argv, folder: None, environment, supervised: Some(job.id) }
+}

@@ -1,0 +1,128 @@
+//! Which backends work on this machine, and why others do not.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::config::BackendName;
+use super::docker::client_variables;
+use crate::environment::Environment;
+use crate::supervision::Launcher;
+
+/// Whether a backend works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Availability {
+    /// It works; a note about its strength.
+    Available(String),
+    /// It does not work; the reason.
+    Unavailable(String),
+}
+
+/// How long a program may take to show that it works.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+impl Availability {
+    /// Tries a backend.
+    #[must_use]
+    pub fn of(name: BackendName, launcher: &Launcher, environment: &Environment) -> Availability {
+        if !cfg!(target_os = "linux") {
+            return Availability::Unavailable("sandboxes need Linux".to_owned());
+        }
+        if !launcher.exists() {
+            let why = "this program cannot start a supervisor: pass a Launcher";
+            return Availability::Unavailable(why.to_owned());
+        }
+        match name {
+            BackendName::Local => Availability::Available(landlock()),
+            BackendName::Bubblewrap => bubblewrap(environment),
+            BackendName::Docker => docker(environment),
+        }
+    }
+
+    /// The reason, if it does not work.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Availability::Available(_) => None,
+            Availability::Unavailable(reason) => Some(reason),
+        }
+    }
+}
+
+/// All backends, as `GET /capabilities` lists them.
+#[must_use]
+pub fn available_backends(launcher: &Launcher, environment: &Environment) -> Vec<Value> {
+    let found = std::thread::scope(|scope| {
+        let tries = BackendName::ALL
+            .map(|name| (name, scope.spawn(move || Availability::of(name, launcher, environment))));
+        tries.map(|(name, tried)| (name, tried.join()))
+    });
+    let lines = found.into_iter().map(|(name, availability)| match availability {
+        Ok(Availability::Available(note)) => {
+            json!({"name": name.as_str(), "available": true, "note": note})
+        }
+        Ok(Availability::Unavailable(reason)) => {
+            json!({"name": name.as_str(), "available": false, "reason": reason})
+        }
+        Err(_) => json!({"name": name.as_str(), "available": false, "reason": "unknown"}),
+    });
+    lines.collect()
+}
+
+#[cfg(target_os = "linux")]
+fn landlock() -> String {
+    super::landlocked::support()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn landlock() -> String {
+    String::new()
+}
+
+fn bubblewrap(environment: &Environment) -> Availability {
+    let mut command = Command::new("bwrap");
+    command.args(["--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"]);
+    match try_command(command, environment) {
+        Ok(_) => Availability::Available("namespaces".to_owned()),
+        Err(why) => Availability::Unavailable(why),
+    }
+}
+
+fn docker(environment: &Environment) -> Availability {
+    let mut command = Command::new("docker");
+    command.args(["version", "--format", "{{.Server.Version}}"]);
+    match try_command(command, environment) {
+        Ok(version) => Availability::Available(format!("server {version}")),
+        Err(why) => Availability::Unavailable(why),
+    }
+}
+
+/// Runs a short command; returns its first line of output.
+fn try_command(mut command: Command, environment: &Environment) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.env_clear().envs(client_variables(environment));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|why| format!("cannot start {name}: {why}"))?;
+    let begin = Instant::now();
+    // The output of these commands fits into a pipe.
+    while child.try_wait().map_err(|why| why.to_string())?.is_none() {
+        if begin.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("{name} did not answer within {} s", PATIENCE.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().map_err(|why| why.to_string())?;
+    let first = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+    };
+    match output.status.success() {
+        true => Ok(first(&output.stdout)),
+        false => Err(format!("{name} failed: {}", first(&output.stderr))),
+    }
+}

@@ -1,0 +1,117 @@
+//! The backend `docker`: a container for each program, by the command line of Docker. The program sees the image, the
+//! workspace and the configured paths.
+
+use std::collections::BTreeMap;
+
+use super::backend::{IsolatedCommand, SandboxBackend, SandboxJob};
+use super::bubblewrap::text;
+use super::config::{BackendName, Network, SandboxConfig, SandboxError};
+use crate::environment::Environment;
+
+/// The folder of temporary files within the container.
+const TEMPORARY: &str = "/tmp";
+
+/// Variables that the image sets for itself.
+const OF_IMAGE: [&str; 5] = ["PATH", "SHELL", "USER", "LOGNAME", "LD_LIBRARY_PATH"];
+
+#[derive(Debug)]
+pub(super) struct Docker {
+    image: String,
+    /// The variables of Docker's command line.
+    client: BTreeMap<String, String>,
+}
+
+impl Docker {
+    pub(super) fn new(
+        config: &SandboxConfig,
+        environment: &Environment,
+    ) -> Result<Docker, SandboxError> {
+        let image = config.image.clone().unwrap_or_default();
+        if image.starts_with('-') || image.is_empty() {
+            return Err(SandboxError::Invalid(format!("{image:?} is not the name of an image")));
+        }
+        Ok(Docker { image, client: client_variables(environment) })
+    }
+}
+
+/// The variables that the command line of Docker uses.
+pub(super) fn client_variables(environment: &Environment) -> BTreeMap<String, String> {
+    let own = |name: &str| name.starts_with("DOCKER_") || matches!(name, "PATH" | "HOME");
+    let own = environment.iter().filter(|(name, _)| own(name));
+    own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+impl SandboxBackend for Docker {
+    fn name(&self) -> BackendName {
+        BackendName::Docker
+    }
+
+    fn isolate(&self, job: &SandboxJob) -> Result<IsolatedCommand, String> {
+        let limits = &job.limits;
+        let name = format!("abide-{}", job.id);
+        let user = format!(
+            "{}:{}",
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw()
+        );
+        let network = match job.network {
+            Network::None => "none",
+            Network::Host => "bridge",
+        };
+        let mut argv = vec!["docker".to_owned(), "run".to_owned()];
+        argv.extend(["--rm", "--interactive", "--init", "--read-only"].map(str::to_owned));
+        argv.extend(["--pull=never", "--cap-drop=ALL"].map(str::to_owned));
+        argv.push("--security-opt=no-new-privileges".to_owned());
+        argv.extend([
+            format!("--name={name}"),
+            format!("--network={network}"),
+            format!("--user={user}"),
+            format!("--memory={}m", limits.memory_mb),
+            format!("--memory-swap={}m", limits.memory_mb),
+            format!("--pids-limit={}", limits.processes),
+            format!("--ulimit=cpu={}", limits.cpu_seconds),
+            format!("--ulimit=nofile={}", limits.open_files),
+            format!("--ulimit=fsize={}", limits.file_mb << 20),
+            format!("--tmpfs={TEMPORARY}"),
+        ]);
+        let mut mount = |path: &str, how: &str| -> Result<(), String> {
+            // The syntax of a mount has no escape for a comma.
+            if path.contains(',') {
+                return Err(format!("docker cannot mount {path:?}: it contains a comma"));
+            }
+            argv.push(format!("--mount=type=bind,source={path},target={path}{how}"));
+            Ok(())
+        };
+        mount(&text(&job.workspace)?, "")?;
+        for path in &job.writable {
+            mount(&text(path)?, "")?;
+        }
+        for path in &job.readable {
+            mount(&text(path)?, ",readonly")?;
+        }
+        if let Some(hidden) = &job.hidden {
+            argv.push(format!("--tmpfs={}", text(&job.workspace.join(hidden))?));
+        }
+        argv.push(format!("--workdir={}", text(&job.working_directory())?));
+        let mut environment = self.client.clone();
+        for (variable, value) in &job.environment {
+            if OF_IMAGE.contains(&variable.as_str()) {
+                continue;
+            }
+            match variable.as_str() {
+                "HOME" | "TMPDIR" | "TEMP" | "TMP" => {
+                    argv.push(format!("--env={variable}={TEMPORARY}"));
+                }
+                // The value is not on the command line, where other users could read it.
+                _ => {
+                    argv.push(format!("--env={variable}"));
+                    environment.insert(variable.clone(), value.clone());
+                }
+            }
+        }
+        argv.push(self.image.clone());
+        argv.extend(job.argv.iter().cloned());
+        let at_end = ["docker", "rm", "--force", &name].map(str::to_owned).to_vec();
+        Ok(IsolatedCommand { argv, environment, landlock: None, at_end })
+    }
+}

@@ -1,0 +1,154 @@
+//! Programs that try to leave their sandbox. Each attempt is a shell script; the secret is outside of the workspace.
+
+use std::fs;
+
+use abide_tools::{Network, SandboxConfig};
+use serde_json::json;
+
+use crate::{Home, SECRET, backends};
+
+/// Attempts to read the secret, or to change something outside of the workspace. `$home` is the folder with the
+/// secret and the workspace; `$server` is the process that runs the tools.
+const ATTEMPTS: [(&str, &str); 19] = [
+    ("..", "cat ../secret"),
+    ("an absolute path", "cat $home/secret"),
+    ("a symlink", "ln -s ../secret link; cat link"),
+    ("a symlink to a folder", "ln -s $home up; cat up/secret; ls up/"),
+    ("a hard link", "ln ../secret hard && cat hard"),
+    ("/proc/self/root", "cat /proc/self/root$home/secret"),
+    ("the root of the supervisor", "cat /proc/$PPID/root$home/secret"),
+    ("the working directory of the supervisor", "cat /proc/$PPID/cwd/../secret"),
+    ("a file that is moved", "mv ../secret . && cat secret"),
+    ("a new file", "echo x > ../new; echo x > $home/new; cp /etc/hostname $home/new"),
+    ("a changed file", "echo x >> ../secret; truncate -s0 $home/secret; chmod 777 ../secret"),
+    ("a removed file", "rm -f ../secret $home/secret; rm -rf $home"),
+    ("a mount", "mkdir m; mount --bind $home m && cat m/secret"),
+    ("the environment of the server", "cat /proc/$server/environ | tr '\\0' '\\n'"),
+    ("the environment of the supervisor", "cat /proc/$PPID/environ | tr '\\0' '\\n'"),
+    ("its own environment", "env; export -p"),
+    ("the memory of the server", "head -c 100 /proc/$server/mem; ls -l /proc/$server/fd"),
+    ("a signal to the server", "kill -0 $server && echo TOP-SECRET"),
+    ("a signal to the supervisor", "test $PPID -gt 2 && kill -0 $PPID && echo TOP-SECRET"),
+];
+
+#[tokio::test]
+async fn programs_do_not_leave_the_sandbox() {
+    for backend in backends() {
+        for (what, script) in ATTEMPTS {
+            let home = Home::with(&json!({"backend": backend}));
+            let begin = format!("home={} server={};", home.path("").display(), std::process::id());
+            let outcome = home.sh(&format!("{begin} {script}")).await;
+            assert!(!outcome.text.contains(SECRET), "{backend}, {what}: {}", outcome.text);
+            // The program ran, and failed within.
+            assert_eq!(outcome.failure, None, "{backend}, {what}: {}", outcome.text);
+            let secret = fs::read_to_string(home.path("secret")).expect("the secret still exists");
+            assert_eq!(secret, SECRET, "{backend}, {what}");
+            assert!(!home.path("new").exists(), "{backend}, {what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn programs_can_work_in_the_workspace() {
+    for backend in backends() {
+        let home = Home::with(&json!({"backend": backend}));
+        home.write("src/a.txt", "one\n");
+        let script = "cat src/a.txt && echo two >> src/a.txt && mkdir new && mv src new/ && pwd && \
+                      echo x > $TMPDIR/t && cat $TMPDIR/t && cd ~ && echo done && head -c1 /dev/urandom | wc -c";
+        let outcome = home.sh(script).await;
+        let path = home.path("work").canonicalize().expect("it exists");
+        let expected = format!("one\n{}\nx\ndone\n1", path.display());
+        assert_eq!(outcome.text, expected, "{backend}");
+        assert_eq!(home.read("new/src/a.txt"), "one\ntwo\n", "{backend}");
+        let files = &outcome.content["files"];
+        let paths: Vec<_> =
+            files.as_array().expect("a list").iter().map(|it| &it["path"]).collect();
+        assert_eq!(paths, ["new/src/a.txt", "src/a.txt"], "{backend}: {files}");
+    }
+}
+
+/// With namespaces, even the names of the configuration and of other processes are not visible.
+#[tokio::test]
+async fn bubblewrap_hides_the_configuration_the_network_and_other_processes() {
+    if !backends().contains(&abide_tools::BackendName::Bubblewrap) {
+        return;
+    }
+    let home = Home::with(&json!({"backend": "bubblewrap"}));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let script = format!(
+        "cat .abide/abide.yaml; ls -A .abide; ls /proc | grep -c '^[0-9]'; \
+         bash -c 'echo x > /dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo connected; ls /root /home"
+    );
+    let outcome = home.sh(&script).await;
+    assert!(!outcome.text.contains(SECRET), "{}", outcome.text);
+    assert!(!outcome.text.contains("connected"), "{}", outcome.text);
+    let stdout = outcome.content["stdout"].as_str().expect("it is text");
+    let processes: usize = stdout.trim().parse().expect("only the count is printed");
+    assert!(processes < 10, "{stdout}");
+
+    // The control: with the network of the machine, the same connection succeeds.
+    let home = Home::with(&json!({"backend": "bubblewrap", "network": "host"}));
+    assert!(home.sh(&script).await.text.contains("connected"));
+}
+
+#[test]
+fn settings_that_promise_too_much_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = |config: serde_json::Value| {
+        let config: SandboxConfig =
+            serde_json::from_value(config).map_err(|why| why.to_string())?;
+        let opened = abide_tools::Sandbox::open(
+            config,
+            folder.path(),
+            crate::launcher(),
+            &crate::environment(),
+        );
+        opened.map(drop).map_err(|why| format!("{}: {why}", why.code()))
+    };
+    let cases = [
+        json!({"workspace": ".", "network": "none"}),
+        json!({"workspace": "/"}),
+        json!({"workspace": "."}),
+        json!({"workspace": "missing"}),
+        json!({"workspace": ".", "backend": "docker"}),
+        json!({"workspace": ".", "image": "debian"}),
+        json!({"workspace": ".", "limits": {"processes": 0}}),
+        json!({"workspace": ".", "backend": "gvisor"}),
+        json!({"workspace": ".", "root": "/"}),
+        json!({}),
+    ];
+    let lines: Vec<String> = cases
+        .into_iter()
+        .map(|config| match open(config.clone()) {
+            Ok(()) => format!("{config}: accepted"),
+            Err(why) => format!("{config}: {why}"),
+        })
+        .map(|line| line.replace(&folder.path().display().to_string(), "FOLDER"))
+        .collect();
+    expect_test::expect![[r#"
+        {"network":"none","workspace":"."}: bad_sandbox_config: sandbox: the backend local cannot deny the network: use bubblewrap or docker
+        {"workspace":"/"}: bad_sandbox_config: sandbox: workspace / must be a folder other than /
+        {"workspace":"."}: bad_sandbox_config: sandbox: the workspace must not be the folder of the configuration
+        {"workspace":"missing"}: bad_sandbox_config: sandbox: workspace FOLDER/missing: No such file or directory (os error 2)
+        {"backend":"docker","workspace":"."}: bad_sandbox_config: sandbox: the backend docker needs an image
+        {"image":"debian","workspace":"."}: bad_sandbox_config: sandbox: only the backend docker has an image
+        {"limits":{"processes":0},"workspace":"."}: bad_sandbox_config: sandbox: a limit must not be 0
+        {"backend":"gvisor","workspace":"."}: unknown variant `gvisor`, expected one of `local`, `bubblewrap`, `docker`
+        {"root":"/","workspace":"."}: unknown field `root`, expected one of `backend`, `workspace`, `scoped_workspaces`, `readable`, `writable`, `network`, `image`, `limits`
+        {}: missing field `workspace`"#]].assert_eq(&lines.join("\n"));
+    assert_eq!(SandboxConfig::new(".").network(), Network::Host);
+}
+
+#[test]
+fn without_a_launcher_no_sandbox_is_available() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = SandboxConfig::new("..");
+    let launcher = abide_tools::Launcher::none();
+    let refused =
+        abide_tools::Sandbox::open(config, folder.path(), launcher.clone(), &crate::environment());
+    let refused = refused.map(drop).expect_err("there is no supervisor");
+    assert_eq!(refused.code(), "sandbox_unavailable");
+    let all = abide_tools::available_backends(&launcher, &crate::environment());
+    assert!(all.iter().all(|backend| backend["available"] == false), "{all:?}");
+}

@@ -1,0 +1,229 @@
+//! The agent `default` with the built-in tools: it reads, edits and tests a small project in a sandbox, with a model that
+//! answers from a script.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use expect_test::expect;
+use serde_json::Value as JsonValue;
+use tempfile::TempDir;
+
+use crate::program::{ExitedProcess, Process, abide};
+
+/// A project with a defect, and the folder of agents in it.
+struct Project {
+    folder: TempDir,
+}
+
+const CONFIG: &str = "
+models:
+  default: { provider: script, model: scripted }
+  providers: [{ id: script, kind: script, script: answers.yaml, models: [scripted] }]
+sandbox: { workspace: .. }
+";
+
+const FIXES: &str = r#"
+answers:
+  - calls: [{ name: grep, arguments: { pattern: "expr" } }]
+  - calls: [{ name: read_file, arguments: { path: add.sh } }]
+  - calls: [{ name: execute, arguments: { command: "sh test.sh" } }]
+  - calls: [{ name: edit_file, arguments: { path: add.sh, old: "$1 - $2", new: "$1 + $2" } }]
+  - calls: [{ name: execute, arguments: { command: "sh test.sh" } }]
+  - calls: [{ name: write_file, arguments: { path: notes/done.md, content: "It adds.\n" } }]
+  - text: It is fixed.
+"#;
+
+impl Project {
+    fn new(answers: &str) -> Project {
+        let project = Project { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(project.path(".abide/agents")).unwrap();
+        fs::write(project.path(".abide/abide.yaml"), CONFIG).unwrap();
+        fs::write(project.path(".abide/answers.yaml"), answers).unwrap();
+        fs::write(project.path("add.sh"), "expr $1 - $2\n").unwrap();
+        fs::write(project.path("test.sh"), "test $(sh add.sh 2 2) = 4 && echo passed\n").unwrap();
+        project
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn spawn(&self, args: &[&str]) -> Process {
+        let mut command = abide();
+        command.current_dir(self.folder.path()).args(["--db", ".abide/agents.db"]).args(args);
+        // A server with secrets.
+        command.env("OPENAI_API_KEY", "s3cret-key");
+        Process::spawn(&mut command)
+    }
+
+    fn run(&self, args: &[&str]) -> ExitedProcess {
+        self.spawn(args).ended()
+    }
+
+    fn agent(&self, name: &str) -> ExitedProcess {
+        self.run(&["agent", "run", name, "Fix the sum.", "--id", "fix"])
+    }
+
+    fn rows(&self, sql: &str) -> JsonValue {
+        self.run(&["sql", "--json", sql]).json()["rows"].take()
+    }
+
+    /// The files that the calls of all sessions touched: the query of docs/sandboxes.md.
+    fn touched(&self) -> Vec<String> {
+        let sql = "SELECT tool_name, file.value ->> '$.action', file.value ->> '$.path' \
+                   FROM tool_calls, json_each(tool_calls.result, '$.content.files') AS file \
+                   ORDER BY tool_calls.created_at, file.key";
+        let rows = self.rows(sql);
+        let lines = rows.as_array().unwrap().iter().map(|row| {
+            let cells = row.as_array().unwrap().iter().map(|cell| cell.as_str().unwrap());
+            cells.collect::<Vec<_>>().join(" ")
+        });
+        lines.collect()
+    }
+}
+
+#[test]
+fn the_default_agent_fixes_a_project_in_a_sandbox() {
+    let project = Project::new(FIXES);
+    let done = project.agent("default").good();
+    expect![[r#"
+        → grep {"pattern":"expr"}
+        ← add.sh:1:expr $1 - $2
+        → read_file {"path":"add.sh"}
+        ← 1\texpr $1 - $2
+        → execute {"command":"sh test.sh"}
+        ← exit code 1
+        → edit_file {"new":"$1 + $2","old":"$1 - $2","path":"add.sh"}
+        ← edited add.sh: 1 replacement(s), the first at line 1
+        → execute {"command":"sh test.sh"}
+        ← passed
+        → write_file {"content":"It adds.\n","path":"notes/done.md"}
+        ← created notes/done.md (9 bytes)
+        It is fixed.
+    "#]]
+    .assert_eq(&done);
+    assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
+    assert_eq!(
+        project.touched(),
+        [
+            "grep read add.sh",
+            "read_file read add.sh",
+            "edit_file modified add.sh",
+            "write_file created notes/done.md",
+        ]
+    );
+}
+
+#[test]
+fn readonly_has_the_tools_that_change_nothing_and_hitl_test_asks_at_once() {
+    let project = Project::new(FIXES);
+    let listed = project.run(&["agent", "list", "--db", ".abide/none.db"]);
+    assert_ne!(listed.code, Some(0));
+    let asked = project.agent("hitl_test");
+    assert_eq!(asked.code, Some(5), "{asked:?}");
+    assert!(asked.stderr.contains("awaiting_approval grep"), "{asked:?}");
+    let sql = "SELECT agent, definition ->> '$.tools' FROM agent_revisions ORDER BY agent";
+    let rows = names(&project.rows(sql));
+    expect![[r#"
+        ["default","[\"*\"]"]
+        ["hitl_test","[\"*\"]"]
+        ["readonly","[\"glob\",\"grep\",\"ls\",\"read_file\"]"]"#]]
+    .assert_eq(&rows);
+    // A model that asks for a tool that the agent does not have.
+    let writes = "answers: [{ calls: [{ name: write_file, arguments: { path: a, content: b } }] }, \
+                  { text: I cannot. }]";
+    let project = Project::new(writes);
+    let refused = project.agent("readonly").good();
+    assert!(refused.contains("unknown tool write_file"), "{refused}");
+    assert!(!project.path("a").exists());
+}
+
+fn names(rows: &JsonValue) -> String {
+    let lines = rows.as_array().unwrap().iter().map(JsonValue::to_string);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Regression: a program of the server survived `kill -9`, and a second one was started beside it.
+#[test]
+fn a_command_ends_with_the_killed_server_and_does_not_run_again() {
+    let project = Project::new(
+        r#"
+answers:
+  - calls: [{ name: execute, arguments: { command: "exec 3>alive; echo begin >&3; setsid sleep 1000 & sleep 1000" } }]
+  - text: It is settled.
+"#,
+    );
+    let pipe = project.path("alive");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut run = project.spawn(&["agent", "run", "default", "Fix the sum.", "--id", "fix"]);
+    let mut reader = BufReader::new(fs::File::open(&pipe).unwrap());
+    let mut text = String::new();
+    reader.read_line(&mut text).unwrap();
+    run.kill();
+    // Returns when no process has the pipe open any more.
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "begin\n");
+    let waits = project.agent("default");
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    assert!(waits.stderr.contains("unknown execute"), "{waits:?}");
+    let settle = [
+        "call",
+        "settle_tool_call",
+        "call_id=fix~1.1",
+        "outcome=failed",
+        "error=killed",
+        "evidence={}",
+    ];
+    let settled = project.run(&settle);
+    assert_eq!(settled.code, Some(0), "{settled:?}");
+    let done = project.agent("default").good();
+    assert!(done.ends_with("It is settled.\n"), "{done}");
+}
+
+#[test]
+fn a_definition_that_needs_another_sandbox_is_refused() {
+    let project = Project::new(FIXES);
+    let boxed = "tools: [ls]\nsandbox: docker\n";
+    fs::write(project.path(".abide/agents/boxed.yaml"), boxed).unwrap();
+    let check = project.run(&["agent", "check"]);
+    assert_eq!(check.code, Some(1), "{check:?}");
+    expect![[r#"
+        .abide/agents/boxed.yaml:2: sandbox docker is not configured; this runtime has the sandbox local   [sandbox_unavailable]
+          hint: configure it in abide.yaml, or remove sandbox from the definition
+    "#]].assert_eq(&check.stdout);
+    let server =
+        project.spawn(&["serve", "--json", "--listen", "127.0.0.1:0", "--agents", ".abide"]);
+    let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
+    assert_eq!(greeting["agents"]["sandbox"], "local", "{greeting}");
+    let address = greeting["listening"].as_str().unwrap().to_owned();
+    let told = get(&address, "/capabilities");
+    assert_eq!(told["sandbox"], "local", "{told}");
+    let backends = told["sandbox_backends"].as_array().unwrap();
+    let names: Vec<&JsonValue> = backends.iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["local", "bubblewrap", "docker"]);
+    assert_eq!(backends[0]["available"], true, "{told}");
+    for backend in backends {
+        let why = if backend["available"] == true { "note" } else { "reason" };
+        assert_ne!(backend[why].as_str(), Some(""), "{told}");
+    }
+    server.terminate();
+    assert_eq!(server.ended().code, Some(0));
+    let config = CONFIG.replace("workspace: ..", "workspace: .., backend: docker");
+    fs::write(project.path(".abide/abide.yaml"), config).unwrap();
+    let refused = project.run(&["agent", "check"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("the backend docker needs an image"), "{refused:?}");
+}
+
+/// A GET request; the body of the answer as JSON.
+fn get(address: &str, path: &str) -> JsonValue {
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap()
+}
