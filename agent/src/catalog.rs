@@ -107,6 +107,12 @@ impl Catalog {
         self
     }
 
+    /// The same with the guardrails of another catalog.
+    pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
+        self.guardrails = other.guardrails.clone();
+        self
+    }
+
     /// The guardrails in Rust.
     pub(crate) fn guardrails(&self) -> &GuardrailFunctions {
         &self.guardrails

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
 use crate::guardrail::{Guardrail, GuardrailFunctions};
+use crate::pause_rule::PauseRule;
 use crate::profile::{Profile, ProfileSettings};
 use crate::{folder_texts, plan};
 
@@ -62,6 +63,9 @@ pub struct AgentDefinition {
     /// Guardrails for requests and answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub middleware: Vec<Guardrail>,
+    /// Rules that pause its runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pause: Vec<PauseRule>,
     /// The model and its parameters.
     pub config: AgentConfig,
     /// How the agent may be used.
@@ -391,6 +395,12 @@ impl AgentDefinition {
             return contradiction(
                 "the output of a program (cli) cannot be held back: remove middleware",
             );
+        }
+        if self.cli.is_some() && !self.pause.is_empty() {
+            return contradiction("a program (cli) cannot be paused at a stage: remove pause");
+        }
+        if let Some(why) = self.pause.iter().find_map(|rule| rule.check().err()) {
+            return contradiction(&why);
         }
         if let Some(why) = self.middleware.iter().find_map(|rule| rule.check().err()) {
             return contradiction(&why);

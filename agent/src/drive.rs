@@ -13,7 +13,7 @@ use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{HandoffEntry, RequestedCall};
 use crate::watchdog::{self, WatchdogStep};
-use crate::{delegate, handoff, memory, model_call, program, restart, tool_calls};
+use crate::{delegate, handoff, memory, model_call, pause, program, restart, tool_calls};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -56,7 +56,11 @@ impl Driver {
                 continue;
             }
             let waiting = delegate::waiting(self, &calls).await?;
-            match next_step::next(&self.run, &self.entries, &calls, &waiting) {
+            let next = next_step::next(&self.run, &self.entries, &calls, &waiting);
+            if pause::at_stage(self, &next, &calls).await? {
+                return Ok(DriveResult::Waits);
+            }
+            match next {
                 NextStep::Ask => {
                     self.check_limits()?;
                     structured::check_repairs(self)?;
@@ -183,7 +187,11 @@ impl Driver {
             Some(run) => (&run.session_id, run.reason.as_deref().unwrap_or(reason)),
             None => (&self.run.session_id, reason),
         };
-        let interrupt = interrupt(session_id, all, reason);
+        let mut interrupt = interrupt(session_id, all, reason);
+        if reason == "pause" {
+            let paused = below.runs.first().map(|run| run.id.as_str());
+            interrupt.insert("run_id".to_owned(), json!(paused));
+        }
         let run = self.abide.call(self.run_lease.wait(interrupt)).await?;
         Ok(run.status == RunStatus::Waiting)
     }

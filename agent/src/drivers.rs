@@ -22,6 +22,7 @@ use crate::run_lease::{RunLease, millis};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 use crate::step::Failure;
+use crate::tracer::TraceQueue;
 
 /// Delay before a run is retried after a connection error or a panic of its driver.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -41,6 +42,8 @@ pub(crate) struct Drivers {
     shared: Arc<RuntimeContext>,
     tasks: JoinSet<DriverExit>,
     driven: HashMap<String, ActiveDriver>,
+    /// The runs that have ended, for their traces.
+    traces: Option<TraceQueue>,
 }
 
 /// A run with a driver.
@@ -68,8 +71,8 @@ enum ExitReason {
 }
 
 impl Drivers {
-    pub(crate) fn new(shared: Arc<RuntimeContext>) -> Drivers {
-        Drivers { shared, tasks: JoinSet::new(), driven: HashMap::new() }
+    pub(crate) fn new(shared: Arc<RuntimeContext>, traces: Option<TraceQueue>) -> Drivers {
+        Drivers { shared, tasks: JoinSet::new(), driven: HashMap::new(), traces }
     }
 
     /// Starts a driver for a run, unless there is one.
@@ -98,6 +101,11 @@ impl Drivers {
 
     /// Stops all drivers.
     pub(crate) async fn shutdown(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Ok(DriverExit { run, how: ExitReason::Well }) = ended {
+                self.trace(&run);
+            }
+        }
         self.tasks.shutdown().await;
     }
 
@@ -105,7 +113,7 @@ impl Drivers {
         let panics = self.driven.remove(&run).map_or(0, |driven| driven.panics);
         self.shared.run_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
         match how {
-            ExitReason::Well => {}
+            ExitReason::Well => self.trace(&run),
             ExitReason::Unreached(error) => {
                 tracing::warn!(run, %error, "a run could not be driven; it will be retried");
                 self.drive(run, panics, AGAIN);
@@ -114,6 +122,13 @@ impl Drivers {
                 tracing::error!(run, times = panics + 1, "the driver of a run panicked");
                 self.drive(run, panics + 1, AGAIN);
             }
+        }
+    }
+
+    /// Sends the trace of a run, if it has ended.
+    fn trace(&self, run: &str) {
+        if let Some(traces) = &self.traces {
+            traces.add(run);
         }
     }
 

@@ -20,6 +20,8 @@
 //! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `plan` the planning tool,
 //! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
+//! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `golden` recordings, `golden_run` their repetition, `golden_diff` its
+//! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
 //! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
@@ -44,6 +46,9 @@ mod driver;
 mod drivers;
 mod folder_check;
 mod folder_texts;
+mod golden;
+mod golden_diff;
+mod golden_run;
 mod guardrail;
 mod handoff;
 mod health_state;
@@ -57,6 +62,8 @@ mod model_call;
 mod model_choice;
 mod native;
 mod next_step;
+mod pause;
+mod pause_rule;
 mod plan;
 mod profile;
 mod profile_settings;
@@ -81,6 +88,10 @@ mod summarized_context;
 mod summary;
 mod tool_calls;
 mod tool_response;
+mod trace;
+mod trace_names;
+mod trace_sink;
+mod tracer;
 mod transcript;
 mod trusted_programs;
 mod verdict;
@@ -101,7 +112,10 @@ pub use definition::{
     Subagent,
 };
 pub use definition_error::DefinitionError;
+pub use golden::{GoldenConversation, GoldenError, GoldenMessage, GoldenOutcome, GoldenRun};
+pub use golden_diff::{GoldenChange, GoldenChangeKind};
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use pause_rule::{PausePoint, PauseRule};
 pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{
     ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
@@ -111,3 +125,5 @@ pub use project::{AgentProject, ProjectError};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;
 pub use settings::Settings;
+pub use trace_sink::{TraceConfig, TraceSink};
+pub use tracer::Tracer;

@@ -12,6 +12,8 @@ use serde::Deserialize;
 
 use crate::catalog::Catalog;
 use crate::definition_error::{misspelled, plain};
+use crate::trace_sink::TraceConfig;
+use crate::tracer::Tracer;
 
 /// The content of `abide.yaml`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -19,7 +21,7 @@ use crate::definition_error::{misspelled, plain};
     default,
     deny_unknown_fields,
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 http_tools, programs and mcp_servers"
+                 http_tools, programs, mcp_servers and traces"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
@@ -29,6 +31,7 @@ struct ProjectConfig {
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     mcp_servers: Vec<McpServerConfig>,
+    traces: TraceConfig,
 }
 
 /// What no agent may do, whatever its definition says.
@@ -49,6 +52,8 @@ pub struct AgentProject {
     pub catalog: Catalog,
     /// MCP servers. Dropping one removes its tools.
     pub servers: Vec<McpServer>,
+    /// Sends traces, if `abide.yaml` has sinks.
+    pub tracer: Option<Tracer>,
     /// The sandbox of programs and file tools.
     pub sandbox: Option<Sandbox>,
 }
@@ -80,6 +85,9 @@ pub enum ProjectError {
     /// A tool has a duplicate or an empty name.
     #[error(transparent)]
     Tools(#[from] ToolsError),
+    /// A sink of traces cannot be used.
+    #[error("{0}")]
+    Traces(String),
     /// A required MCP server cannot be reached.
     #[error(transparent)]
     Mcp(#[from] McpError),
@@ -130,6 +138,26 @@ impl AgentProject {
         environment: &Environment,
         launcher: Launcher,
     ) -> Result<AgentProject, ProjectError> {
+        AgentProject::opened(folder, environment, launcher, true).await
+    }
+
+    /// As [`AgentProject::open_in`], without MCP servers: for tests, which start no process.
+    ///
+    /// # Errors
+    /// [`ProjectError`].
+    pub async fn open_offline(
+        folder: &Path,
+        environment: &Environment,
+    ) -> Result<AgentProject, ProjectError> {
+        AgentProject::opened(folder, environment, Launcher::none(), false).await
+    }
+
+    async fn opened(
+        folder: &Path,
+        environment: &Environment,
+        launcher: Launcher,
+        is_online: bool,
+    ) -> Result<AgentProject, ProjectError> {
         let config = read(&folder.join("abide.yaml"))?;
         let variable = |name: &str| environment.value(name).map(str::to_owned);
         let surroundings = Surroundings { environment: &variable, folder };
@@ -147,13 +175,19 @@ impl AgentProject {
             tools.add(SubprocessTool::in_sandbox(program, environment, sandbox.as_ref())?)?;
         }
         let mut servers = Vec::new();
-        for server in config.mcp_servers {
+        for server in config.mcp_servers.into_iter().filter(|_| is_online) {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
         tools.block(config.tool_security.blocked_tools)?;
         let backend = sandbox.as_ref().map(Sandbox::backend);
         let catalog = Catalog::new(folder, tools.clone()).sandbox(backend);
-        Ok(AgentProject { models, tools, catalog, servers, sandbox })
+        let tracer = match is_online {
+            true => {
+                Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?
+            }
+            false => None,
+        };
+        Ok(AgentProject { models, tools, catalog, servers, sandbox, tracer })
     }
 }
 

@@ -15,12 +15,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
+use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::drivers::Drivers;
+use crate::pause_rule::{PauseCallback, PausePoint};
 use crate::run_lease::RunLease;
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
 use crate::settings::Settings;
+use crate::tracer::{TraceQueue, Tracer};
 use crate::trusted_programs::TrustedPrograms;
 use crate::{
     agent_tool, delegate, handoff, heartbeat, memory_tools, plan, program_approvals, tool_response,
@@ -33,10 +36,15 @@ pub struct Runtime {
     /// The last registration.
     registered: Mutex<RegisteredDefinitions>,
     problems: watch::Sender<Vec<Problem>>,
+    /// Sends traces, once it is started.
+    tracer: Mutex<Option<Tracer>>,
 }
 
 /// How often the folder of definitions is checked for changes.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a runtime that stops waits for traces to be sent.
+const TRACES: Duration = Duration::from_secs(5);
 
 impl Runtime {
     /// A runtime for a database, with these models and the tools of the catalog's definitions.
@@ -57,10 +65,12 @@ impl Runtime {
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
+            pause_callback: PauseCallback::default(),
             sandbox: catalog.sandbox_name(),
         });
         let (problems, _) = watch::channel(Vec::new());
-        Runtime { shared, catalog, registered: Mutex::default(), problems }
+        let (registered, tracer) = (Mutex::default(), Mutex::default());
+        Runtime { shared, catalog, registered, problems, tracer }
     }
 
     /// Sets the environment variables that programs inherit; the default is that of this process.
@@ -69,6 +79,25 @@ impl Runtime {
         let shared =
             Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
         shared.environment = environment;
+        self
+    }
+
+    /// Sends the traces of runs that end while the runtime runs.
+    #[must_use]
+    pub fn traces(self, tracer: Tracer) -> Runtime {
+        Runtime { tracer: Mutex::new(Some(tracer)), ..self }
+    }
+
+    /// Asks this function at each stage of each run whether the run pauses there; the text is the reason. It may be
+    /// asked several times at one stage. If it panics, the run pauses, too.
+    #[must_use]
+    pub fn pause_when(
+        mut self,
+        callback: impl Fn(&PausePoint<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Runtime {
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
+        shared.pause_callback = PauseCallback::of(callback);
         self
     }
 
@@ -109,6 +138,11 @@ impl Runtime {
         let CatalogChanges { reading, gone, files } = self.changes();
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
+        // The tools that stand for agents: a run that is imported can have called them. A name that is taken fails the
+        // runs of the agent.
+        for definition in reading.definitions.iter().flat_map(AgentDefinition::with_inline) {
+            drop(Composition::load(abide, &definition).await?);
+        }
         for name in gone {
             match abide.call(RetireAgent::new(&name)).await {
                 Ok(_) => tracing::info!(agent = name, "retired an agent: its file was removed"),
@@ -160,7 +194,8 @@ impl Runtime {
     /// # Errors
     /// [`RuntimeError`] if the connection is lost.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), RuntimeError> {
-        let mut drivers = Drivers::new(Arc::clone(&self.shared));
+        let (queue, tracing) = self.start_tracer().unzip();
+        let mut drivers = Drivers::new(Arc::clone(&self.shared), queue);
         let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
         for id in self.left_behind().await? {
             drivers.begin(id);
@@ -194,7 +229,17 @@ impl Runtime {
             }
         }
         drivers.shutdown().await;
+        drop(drivers);
+        if let Some(tracing) = tracing {
+            // What is not sent by then is sent after the next start.
+            let _ = tokio::time::timeout(TRACES, tracing).await;
+        }
         Ok(())
+    }
+
+    fn start_tracer(&self) -> Option<(TraceQueue, JoinHandle<()>)> {
+        let tracer = self.tracer.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(tracer.start(self.shared.abide.clone(), self.shared.settings.now()))
     }
 
     /// A subscription to the runs without a driver.

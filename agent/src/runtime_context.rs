@@ -9,6 +9,7 @@ use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
 use crate::guardrail::GuardrailFunctions;
+use crate::pause_rule::PauseCallback;
 use crate::run_lease::RunLease;
 use crate::settings::Settings;
 use crate::trusted_programs::TrustedPrograms;
@@ -26,6 +27,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) environment: Environment,
     /// The guardrails in Rust.
     pub(crate) guardrails: GuardrailFunctions,
+    /// The callback that can pause a run.
+    pub(crate) pause_callback: PauseCallback,
     /// The sandbox of the tools.
     pub(crate) sandbox: Option<BackendName>,
 }

@@ -1,11 +1,14 @@
 //! `abide agent`: runs the agents of a folder. A run is stored in rows: after a kill, the same command with the
 //! same `--id` continues it.
 
+mod golden;
 mod hint;
 mod host;
 mod memory;
+mod pause;
 mod registry;
 mod run;
+mod snapshot;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -45,6 +48,20 @@ enum AgentCommand {
     List,
     /// Report everything in the folder that cannot work
     Check,
+    /// Pause a run at a stage of its loop
+    Pause(pause::Pause),
+    /// Resume a paused run
+    Resume(pause::Resume),
+    /// Write a run that waits to stdout, to continue it in another file
+    Export(snapshot::Export),
+    /// Continue an exported run
+    Import(snapshot::Import),
+    /// Create a session with the history of another one up to an event
+    Fork(snapshot::Fork),
+    /// Write a run that has ended to stdout, as a recording for tests
+    Record(golden::Record),
+    /// Repeat recordings offline, and show what has changed
+    Test(golden::Test),
     /// List and delete the facts that agents remember
     Memory(memory::Memory),
 }
@@ -58,6 +75,12 @@ Examples:
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
+  abide agent pause order-7 --at after_agent && abide agent resume order-7
+  abide --db agents.db agent export order-7 > order-7.json
+  abide --db other.db agent import order-7.json
+  abide --db agents.db agent fork order-7 --at 42 --id order-7b
+  abide --db agents.db agent record order-7 > tests/refund.jsonl
+  abide agent test tests
 
 With --db this process drives the runs of the file; without it the server does. The prompt on stderr
 asks for approvals. Without a terminal the run waits, stderr has the command that decides, and the
@@ -66,7 +89,8 @@ exit code is 5. With --json stdout has one JSON object for each event of the run
 impl Agent {
     /// Whether the runs are driven by this process.
     pub(crate) fn drives_agents(&self, options: &Options) -> bool {
-        matches!(self.what, AgentCommand::Run(_)) && options.db.is_some()
+        let drives = matches!(self.what, AgentCommand::Run(_) | AgentCommand::Import(_));
+        drives && options.db.is_some()
     }
 }
 
@@ -80,6 +104,13 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::Check => check(options, &args.agents).await,
         AgentCommand::Memory(memory) => memory::run(options, memory).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
+        AgentCommand::Pause(pause) => pause::pause(options, pause).await,
+        AgentCommand::Resume(resume) => pause::resume(options, resume).await,
+        AgentCommand::Export(export) => snapshot::export(options, export).await,
+        AgentCommand::Import(import) => snapshot::import(options, &args.agents, import).await,
+        AgentCommand::Fork(fork) => snapshot::fork(options, fork).await,
+        AgentCommand::Record(record) => golden::record(options, record).await,
+        AgentCommand::Test(test) => golden::test(options, &args.agents, test).await,
     }
 }
 

@@ -18,6 +18,7 @@ pub use crate::handoff::{
 pub use crate::health::RecordHealth;
 pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
 pub use crate::message::AppendMessage;
+pub use crate::pause::{PauseRun, RecordPause, ResumeRun};
 pub use crate::plan::WritePlan;
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
@@ -28,6 +29,9 @@ pub use crate::session::create::{CreateSession, OpenSession};
 pub use crate::session::{
     CancelSession, CompleteSession, FailSession, ResumeSession, SuspendSession,
 };
+pub use crate::snapshot::export::ExportRun;
+pub use crate::snapshot::fork::ForkSession;
+pub use crate::snapshot::import::ImportRun;
 pub use crate::summary::RecordSummary;
 pub use crate::timer::{CancelTimer, SetTimer};
 pub use crate::tool::RegisterTool;
@@ -35,4 +39,5 @@ pub use crate::tool_call::cancel::{AcknowledgeCancel, CancelToolCall};
 pub use crate::tool_call::claim::{ClaimNextToolCall, ClaimToolCall, HeartbeatToolCall};
 pub use crate::tool_call::finish::{CompleteToolCall, FailToolCall, SettleToolCall};
 pub use crate::tool_call::request::RequestToolCall;
+pub use crate::trace::RecordTrace;
 pub use crate::withheld::WithholdAnswer;

@@ -145,6 +145,21 @@ fn release_amount(ctx: &mut Context<'_>, run: &Run) -> Result<Option<Amount>, Ab
     Ok(Some(Amount { tokens, cost_micros }))
 }
 
+/// Sets what an imported run had consumed, with the runs below it, if its definition has a budget.
+pub(crate) fn restore(
+    ctx: &mut Context<'_>,
+    run: &Run,
+    tokens: i64,
+    cost_micros: i64,
+) -> Result<(), Abort> {
+    ctx.without_policies(|ctx| {
+        let Some(mut budget) = budget_of(ctx, run)? else { return Ok(()) };
+        budget.tokens = budget.tokens.max(tokens);
+        budget.cost_micros = budget.cost_micros.max(cost_micros);
+        put(ctx, budget)
+    })
+}
+
 /// A run and the runs above it.
 fn chain(ctx: &mut Context<'_>, run: &Run) -> Result<Vec<Run>, Abort> {
     let (mut chain, mut above) = (vec![run.clone()], run.parent_id.clone());

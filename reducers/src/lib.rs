@@ -17,13 +17,17 @@ pub mod handoff;
 pub mod health;
 pub mod memory;
 pub mod message;
+pub mod pause;
 pub mod plan;
 pub mod run;
 pub mod session;
+pub mod snapshot;
 pub mod summary;
 pub mod timer;
 pub mod tool;
 pub mod tool_call;
+pub mod trace;
+pub mod usage;
 pub mod withheld;
 
 mod check;
@@ -52,13 +56,16 @@ pub use handoff::{HandoffRequest, HandoffStatus};
 pub use health::{HealthAction, NewHealth, RunHealth, WatchdogActions};
 pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
+pub use pause::{Pause, PauseStage, PauseStatus};
 pub use plan::{PlanStep, PlanStepStatus, PlanVersion, SessionPlan};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
+pub use snapshot::{RunImport, RunMove, RunSnapshot, SessionFork};
 pub use summary::{ArchivedResult, ContextSummary};
 pub use timer::{Timer, TimerStatus};
 pub use tool::{Effect, Tool};
 pub use tool_call::{LostLease, ToolCall, ToolCallStatus};
+pub use trace::{RunTrace, TraceStatus};
 pub use waiting::WaitingEntry;
 pub use withheld::WithheldAnswer;
 
@@ -86,6 +93,11 @@ pub fn modules() -> Vec<Module> {
         cleanup::module(),
         collection::module(),
         withheld::module(),
+        // Not last: if the newest object of the schema is a view, SQLite's integrity check reports no unused pages.
+        usage::module(),
+        pause::module(),
+        snapshot::module(),
+        trace::module(),
         memory::module(),
         health::module(),
         summary::module(),

@@ -35,12 +35,12 @@ pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run}
 pub use end::{RunEnd, abort_run, finish_run};
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus};
-pub(crate) use rows::{active, find, is_former, save, tell};
+pub(crate) use rows::{PAUSED, active, find, is_former, save, tell};
 use rows::{missing, status, tell_all};
 pub use start::start_run;
 pub(crate) use start::{NewRun, begin};
 pub use wait::wait_run;
-pub(crate) use wait::wake;
+pub(crate) use wait::{go_on_after_pause, wake};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";

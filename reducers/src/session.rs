@@ -29,7 +29,7 @@ mod rows;
 pub(crate) mod scope;
 
 pub(crate) use ancestors::{is_closing, wanted};
-pub(crate) use create::make_child;
+pub(crate) use create::{NewSession, insert, make_child};
 pub use create::{create_session, open_session};
 use end::{CANCELLED, end};
 pub(crate) use end::{mark_cancelled, stopped};

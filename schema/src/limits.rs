@@ -345,6 +345,18 @@ pub const SESSION_DEPTH: i64 = 100;
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");
 
+/// Maximum size of a reason for people in bytes, such as that of a pause: it is copied into events.
+pub const REASON_BYTES: usize = 4 << 10;
+
+/// Maximum size of a snapshot of a run in bytes: it is an argument of one call, with room for the other arguments.
+pub const SNAPSHOT_BYTES: usize = 7 << 20;
+
+/// Maximum number of messages and tool calls that a snapshot or a fork copies in one transaction.
+pub const SNAPSHOT_ROWS: usize = 20_000;
+
+/// Maximum size of the messages and outcomes that a fork copies, in bytes: the writer copies them in one transaction.
+pub const FORK_BYTES: usize = 16 << 20;
+
 /// Facts in a memory space. A search compares all of them, and a full space still takes milliseconds.
 pub const MEMORIES_OF_A_SPACE: i64 = 1_000;
 

@@ -8,6 +8,7 @@ mod explain;
 mod probe;
 mod protocols;
 mod runs;
+mod snapshots;
 mod sql;
 
 use axum::Router;
@@ -35,6 +36,11 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/agents/{name}/runs", post(runs::start))
         .route("/v1/runs/{id}", get(runs::get))
         .route("/v1/runs/{id}/abort", post(runs::abort))
+        .route("/v1/runs/{id}/pause", post(snapshots::pause))
+        .route("/v1/runs/{id}/resume", post(snapshots::resume))
+        .route("/v1/runs/{id}/export", post(snapshots::export))
+        .route("/v1/imports", post(snapshots::import))
+        .route("/v1/sessions/{id}/fork", post(snapshots::fork))
         .route("/v1/runs/{id}/events", get(runs::events::events))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{id}", get(responses::retrieve))

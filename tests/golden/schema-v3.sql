@@ -542,6 +542,19 @@ CREATE UNIQUE INDEX runs_session_id ON runs (session_id) WHERE status IN ('runni
 
 CREATE INDEX runs_session_id_created_at ON runs (session_id, created_at);
 
+CREATE TABLE session_forks (
+  session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  origin_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  at INTEGER NOT NULL,
+  messages INTEGER NOT NULL,
+  calls INTEGER NOT NULL,
+  forked_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX session_forks_origin_id ON session_forks (origin_id);
+
 CREATE TABLE sessions (
   id TEXT PRIMARY KEY NOT NULL,
   agent TEXT NOT NULL,

@@ -90,6 +90,10 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
             json!({"id": "r1", "fencing_token": run, "iteration": 1, "original": "forged"}),
         ),
         (
+            "record_pause",
+            json!({"id": "r1", "fencing_token": run, "stage": "after_agent", "reason": "forged"}),
+        ),
+        (
             "record_summary",
             json!({"id": "r1", "fencing_token": run, "summary": {"number": 1, "through_id": 1,
             "folded_id": 1, "goal_id": 1, "goal_folded_id": 1, "summary": "forged", "kept": [],
@@ -199,6 +203,7 @@ fn non_holders_cannot_end_leases() {
                 "request_tool_call",
                 "reserve_usage",
                 "withhold_answer",
+                "record_pause",
                 "record_health",
                 "save_memories",
                 "forget_memories",

@@ -272,7 +272,8 @@ fn a_damaged_page_elsewhere_is_reported() {
         WHERE name = 'tools'; DELETE FROM sqlite_schema WHERE name = 'agent_state_session_id'";
     raw.execute_batch(&format!("PRAGMA writable_schema = ON; {sql}")).unwrap();
     drop(raw);
-    assert!(matches!(verify(&world.path()), Err(VerifyError::Damaged(_))));
+    let found = verify(&world.path());
+    assert!(matches!(found, Err(VerifyError::Damaged(_))), "{found:?}");
 }
 
 #[test]

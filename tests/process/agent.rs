@@ -621,3 +621,87 @@ fn http(server: &Server, method: &str, path: &str, body: &JsonValue) -> (u16, Js
     let (status, body) = request(server, method, path, &body);
     (status, serde_json::from_str(&body).unwrap())
 }
+
+/// A run is paused before it pays, exported, and continues in another file; there it is recorded and tested offline.
+#[test]
+fn a_run_is_paused_moved_recorded_and_tested() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    let clerk = "tools: [look, refund]\npause: [{ at: after_agent, tools: [refund] }]\n";
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), clerk).unwrap();
+    let waits = agent_folder.clerk(&["--yes"]);
+    assert_eq!(waits.code, Some(5), "{waits:?}");
+    expect![[r#"
+        waits: run order-7 is paused at after_agent   [waits]
+          hint: abide agent resume --db agents.db order-7
+          then: abide agent run --db agents.db --agents project --id order-7 clerk 'Pay order A-7 back.'
+    "#]].assert_eq(&waits.stderr);
+
+    let plain = |args: &[&str]| {
+        let mut command = abide();
+        command.current_dir(agent_folder.folder.path()).args(args);
+        Process::spawn(&mut command).ended()
+    };
+    let exported = plain(&["--db", "agents.db", "agent", "export", "order-7"]);
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    fs::write(agent_folder.path("order-7.json"), &exported.stdout).unwrap();
+    let here = agent_folder.clerk(&[]);
+    assert_eq!(here.code, Some(1), "{here:?}");
+    assert!(here.stderr.contains("continues elsewhere   [moved]"), "{here:?}");
+
+    let import = ["--db", "other.db", "agent", "import", "order-7.json"];
+    let waits = agent_folder.run(&import);
+    assert_eq!(waits.code, Some(5), "the payment needs the approval of this file: {waits:?}");
+    expect![[r#"
+        waits: awaiting_approval refund {"order":"A-7"}   [waits]
+          hint: abide call --db other.db decide_approval call_id=order-7~2.1 decision=approve
+          then: abide agent import --db other.db --agents project order-7.json
+    "#]]
+    .assert_eq(&waits.stderr);
+    let done = agent_folder.run(&[&import[..], &["--yes"]].concat()).good();
+    assert!(done.contains("Order A-7 is paid back.\n"), "{done}");
+    assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"], "nothing has run twice");
+
+    fs::create_dir(agent_folder.path("tests")).unwrap();
+    let recorded = plain(&["--db", "other.db", "agent", "record", "order-7"]).good();
+    fs::write(agent_folder.path("tests/refund.jsonl"), recorded).unwrap();
+    let tested = agent_folder.run(&["agent", "test", "tests"]).good();
+    assert_eq!(tested, "ok        refund\n1 recording: 1 same, 0 changed, 0 failed\n");
+    let blocked = "tools: [look, refund]\nblocked_tools: [refund]\n";
+    fs::write(agent_folder.path("project/agents/clerk.yaml"), blocked).unwrap();
+    let tested = agent_folder.run(&["agent", "test", "tests"]);
+    assert_eq!(tested.code, Some(1), "{tested:?}");
+    expect![[r#"
+        changed   refund
+          result of refund (2.1)
+            - done
+            + error: calls of refund are blocked for this agent: continue without it
+          call of refund (2.1)
+            - needs an approval: approved
+            + needs no approval
+        1 recording: 0 same, 1 changed, 0 failed
+    "#]]
+    .assert_eq(&tested.stdout);
+    agent_folder.run(&["agent", "test", "tests", "--accept"]).good();
+    agent_folder.run(&["agent", "test", "tests"]).good();
+    let none = agent_folder.run(&["agent", "test", "tests", "--only", "nothing"]);
+    assert_eq!(none.code, Some(1), "{none:?}");
+    assert_eq!(agent_folder.ledger().len(), 2, "a test runs no tool");
+
+    let fork = ["--db", "other.db", "agent", "fork", "order-7", "--id", "again"];
+    plain(&fork).good();
+    let sql = "SELECT role, content FROM agent_state WHERE session_id = 'again'";
+    let rows = plain(&["sql", "--json", "--db", "other.db", sql]).json();
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 6, "{rows}");
+}
+
+/// A snapshot that is not one, or is too large, creates no file.
+#[test]
+fn a_wrong_snapshot_creates_no_file() {
+    let agent_folder = AgentFolder::new(ANSWERS);
+    fs::write(agent_folder.path("wrong.json"), "{\"format\": \"tar\"}").unwrap();
+    for file in ["wrong.json", "absent.json"] {
+        let refused = agent_folder.run(&["--db", "other.db", "agent", "import", file]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(!agent_folder.path("other.db").exists());
+    }
+}

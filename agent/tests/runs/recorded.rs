@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Limits, Profile,
-    Runtime, Settings, until_turn_ends,
+    AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
+    PauseRule, Profile, Runtime, Settings,
 };
-use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, StartRun};
-use abide_client::{Abide, AgentState, Json};
+use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, ResumeRun, StartRun};
+use abide_client::{Abide, AgentState, Json, PauseStage};
 use abide_models::{
     Conversation, ModelCall, ModelError, ModelErrorKind, ModelMessage, ModelProvider, ModelRequest,
     ModelStream, Models, ModelsConfig, Replay, Surroundings, read_conversations,
@@ -297,12 +297,25 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
             }
             abide.call(AbortRun::new(&id)).await.expect("the runtime runs");
         }
-        until_turn_ends(abide, &id, 0).await.expect("the run ends");
+        let mut events = Events::of(abide, &id, 0).await.expect("the subscription starts");
+        while events.next().await.expect("the stream continues").is_some() {}
+    }
+}
+
+/// Resumes every run that pauses.
+async fn resume_all(abide: Abide) {
+    let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
+    let mut paused = abide.subscribe(sql).await.expect("the subscription starts");
+    while paused.next().await.is_some() {
+        for (id, _) in paused.typed_rows::<(String, i64)>().expect("they are rows") {
+            // The rows can be older than the end of an aborted run.
+            let _ = abide.call(ResumeRun::new(&id)).await;
+        }
     }
 }
 
 /// Registers the agent of a conversation: its instructions, and a model with its name.
-async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
+async fn register(abide: &Abide, name: &str, conversation: &Conversation, pause: &[PauseRule]) {
     let definition = AgentDefinition {
         name: name.to_owned(),
         tools: vec!["*".to_owned()],
@@ -323,6 +336,7 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
             ..CustomProfile::default()
         }))),
         instructions: conversation.system.clone(),
+        pause: pause.to_vec(),
         ..AgentDefinition::default()
     };
     abide.call(definition.to_register()).await.expect("the agent is valid");
@@ -330,6 +344,11 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation) {
 
 /// Runs every n-th conversation of a file, and compares the result with the recording.
 async fn held(path: &Path, every: usize) -> ReplayCounts {
+    held_with(path, every, &[]).await
+}
+
+/// The same with rules that pause every run. Each pause ends at once.
+async fn held_with(path: &Path, every: usize, pause: &[PauseRule]) -> ReplayCounts {
     let conversations = read(path, every);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
@@ -349,10 +368,11 @@ async fn held(path: &Path, every: usize) -> ReplayCounts {
     let stopped = stop.clone();
     let driving =
         tokio::spawn(async move { runtime.run(stopped).await.expect("the runtime runs") });
+    let resuming = tokio::spawn(resume_all(abide.clone()));
     let one = |(name, conversation): (String, &Conversation)| {
-        let (abide, conversation) = (abide.clone(), conversation.clone());
+        let (abide, conversation, pause) = (abide.clone(), conversation.clone(), pause.to_vec());
         async move {
-            register(&abide, &name, &conversation).await;
+            register(&abide, &name, &conversation, &pause).await;
             hold(&abide, &name, &conversation).await;
             compare(&on_record(&abide, &name).await, &conversation)
         }
@@ -365,6 +385,7 @@ async fn held(path: &Path, every: usize) -> ReplayCounts {
     }
     stop.cancel();
     driving.await.expect("the task succeeds");
+    resuming.abort();
     abide.close().await;
     sum
 }
@@ -391,6 +412,21 @@ async fn every_conversation_of_the_fixture_is_reproduced() {
     let held = held(&beside("tests/fixtures/conversations.jsonl.zst"), 1).await;
     println!("{held:?}");
     assert_eq!((held.conversations, held.answers), (24, 326));
+}
+
+/// Resuming equals never having paused.
+#[tokio::test]
+async fn every_conversation_is_reproduced_with_a_pause_at_every_stage() {
+    use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
+    let rule = |at| PauseRule { at, tools: Vec::new(), iteration: None, tokens: None };
+    let rules = [BeforeGuardrails, AfterAgent, AfterTools, AfterLoop].map(rule);
+    let held = held_with(&beside("tests/fixtures/conversations.jsonl.zst"), 1, &rules).await;
+    assert_eq!((held.conversations, held.answers), (24, 326));
+    let folder = beside("../shared/data/conversations");
+    let paths = std::fs::read_dir(folder).into_iter().flatten();
+    for path in paths {
+        held_with(&path.expect("the folder can be read").path(), 6 * EVERY, &rules).await;
+    }
 }
 
 #[tokio::test]

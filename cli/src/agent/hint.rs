@@ -22,20 +22,33 @@ impl HintContext {
         input: &str,
         id: &str,
     ) -> HintContext {
-        let where_to = match &options.db {
-            Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
-            None if options.url == crate::global_options::DEFAULT_URL => String::new(),
-            None => format!(" --url {}", quoted(&options.url)),
-        };
-        let folder = match folder.to_str() {
-            Some(super::host::FOLDER) => String::new(),
-            _ => format!(" --agents {}", quoted(&folder.display().to_string())),
-        };
+        let (where_to, folder) = (where_to(options), of_folder(folder));
         // An input that starts with a dash is not an option.
         let dashes = if input.starts_with('-') { " --" } else { "" };
         let (name, input, id) = (quoted(name), quoted(input), quoted(id));
         let again = format!("abide agent run{where_to}{folder} --id {id}{dashes} {name} {input}");
         HintContext { where_to, again, has_file: options.db.is_some() }
+    }
+
+    /// The same for a run that was imported.
+    pub(super) fn of_import(
+        options: &Options,
+        folder: &Path,
+        file: &Path,
+        id: Option<&str>,
+        any_definition: bool,
+    ) -> HintContext {
+        let (where_to, folder) = (where_to(options), of_folder(folder));
+        let id = id.map(|id| format!(" --id {}", quoted(id))).unwrap_or_default();
+        let any = if any_definition { " --any-definition" } else { "" };
+        let file = quoted(&file.display().to_string());
+        let again = format!("abide agent import{where_to}{folder}{id}{any} {file}");
+        HintContext { where_to, again, has_file: options.db.is_some() }
+    }
+
+    /// The command that resumes a paused run, and the command that continues it.
+    pub(super) fn of_pause(&self, run_id: &str) -> String {
+        self.then(&format!("abide agent resume{} {}", self.where_to, quoted(run_id)))
     }
 
     /// The command that decides on a tool call, and the command that continues the run.
@@ -86,6 +99,23 @@ impl HintContext {
 
     fn then(&self, decide: &str) -> String {
         format!("{decide}\n  then: {}", self.again)
+    }
+}
+
+/// The option that names the file or the server.
+fn where_to(options: &Options) -> String {
+    match &options.db {
+        Some(db) => format!(" --db {}", quoted(&db.display().to_string())),
+        None if options.url == crate::global_options::DEFAULT_URL => String::new(),
+        None => format!(" --url {}", quoted(&options.url)),
+    }
+}
+
+/// The option that names the folder of agents.
+fn of_folder(folder: &Path) -> String {
+    match folder.to_str() {
+        Some(super::host::FOLDER) => String::new(),
+        _ => format!(" --agents {}", quoted(&folder.display().to_string())),
     }
 }
 

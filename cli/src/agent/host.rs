@@ -122,7 +122,7 @@ impl AgentHost {
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers, sandbox } = project;
+        let AgentProject { models, tools, catalog, servers, sandbox, tracer } = project;
         let registry = RegistryParts {
             folder: folder.to_owned(),
             tools: tools.clone(),
@@ -133,6 +133,10 @@ impl AgentHost {
         let settings = Settings::named("abide");
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
+        let runtime = match tracer {
+            Some(tracer) => runtime.traces(tracer),
+            None => runtime,
+        };
         runtime.register().await?;
         for problem in &loaded.errors {
             tracing::warn!("{problem}");
@@ -156,7 +160,7 @@ impl AgentHost {
 
 impl LoadedProject {
     async fn of(project: &AgentProject, options: &Options) -> LoadedProject {
-        let AgentProject { models, tools, catalog, servers, sandbox } = project;
+        let AgentProject { models, tools, catalog, servers, sandbox, .. } = project;
         let mut mcp_servers = Vec::new();
         for server in servers {
             mcp_servers.push(match server.status().await {

@@ -69,20 +69,34 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
     let run = begin(abide, &args).await?;
     let place = HintContext::new(options, folder, &args.name, &args.input, &run.id);
+    watch(options, abide, &run.id, &place, args.yes).await
+}
+
+/// Shows the events of a run until it ends or waits.
+///
+/// # Errors
+/// The run failed, or waits.
+pub(super) async fn watch(
+    options: &Options,
+    abide: &Abide,
+    run_id: &str,
+    place: &HintContext,
+    yes: bool,
+) -> Result<(), Failure> {
     let mut view = View::new(options.json);
-    view.omit(&restarts(abide, &run.id).await?);
-    let mut events = Events::of(abide, &run.id, 0).await?;
+    view.omit(&restarts(abide, run_id).await?);
+    let mut events = Events::of(abide, run_id, 0).await?;
     while let Some(event) = events.next().await? {
         view.show(&event)?;
         if event.ends_run() {
-            view.total(&row(abide, &run.id).await?)?;
+            view.total(&row(abide, run_id).await?)?;
             return ended(&event);
         }
-        if event.kind == RunEventKind::Interrupt && still_waits(abide, &run.id, &event).await? {
-            decide(abide, &place, &event, args.yes).await?;
+        if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+            decide(abide, place, &event, yes).await?;
         }
         if let Some(asked) = program_question(&event) {
-            consent(abide, &place, asked, args.yes).await?;
+            consent(abide, place, asked, yes).await?;
         }
     }
     Ok(())
@@ -176,6 +190,13 @@ async fn decide(
     if requests.is_empty() {
         let text = |name: &str| data[name].as_str().unwrap_or_default();
         let (session, reason) = (text("session_id"), text("reason"));
+        if reason == "pause" {
+            let (run, stage) = (text("run_id"), text("stage"));
+            let stage = if stage.is_empty() { "a stage" } else { stage };
+            let paused = format!("run {run} is paused at {stage}");
+            let waits = Refusal::new(Code::BadTransition, paused);
+            return Err(Failure::Waits(waits.hint(place.of_pause(run))));
+        }
         let waits = Refusal::new(Code::BadTransition, format!("session {session}: {reason}"));
         return Err(Failure::Waits(waits.hint(place.of_session(session, reason))));
     }

@@ -99,9 +99,11 @@ pub use abide_reducers::tool_call::Outcome;
 pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult, ContextSummary, Effect,
     HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory, MemoryVector,
-    NewHealth, NewMemory, NewMemoryVector, PlanStep, PlanStepStatus, PlanVersion, Reservation,
-    Role, Run, RunBudget, RunEvent, RunEventKind, RunHealth, RunStatus, Session, SessionPlan,
-    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, WithheldAnswer,
+    NewHealth, NewMemory, NewMemoryVector, Pause, PauseStage, PauseStatus, PlanStep,
+    PlanStepStatus, PlanVersion, Reservation, Role, Run, RunBudget, RunEvent, RunEventKind,
+    RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan,
+    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, TraceStatus,
+    WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;

@@ -1,6 +1,6 @@
 // Written by abide-types from the schema of a database. Do not edit it.
 
-import type { SqlValue } from "./values.js";
+import type { Json, SqlValue } from "./values.js";
 
 /** The rows of the tables and views by name. Integers beyond 2^53 - 1 arrive as `bigint`. */
 export interface BuiltinTables {
@@ -896,6 +896,22 @@ export interface BuiltinTables {
     updated_at: SqlValue;
     seq: SqlValue;
   };
+  /** A view. */
+  model_usage: {
+    session_id: SqlValue;
+    run_id: SqlValue;
+    number: SqlValue;
+    provider: SqlValue;
+    model: SqlValue;
+    input_tokens: SqlValue;
+    output_tokens: SqlValue;
+    cached_tokens: SqlValue;
+    reasoning_tokens: SqlValue;
+    cost_usd: SqlValue;
+    completeness: SqlValue;
+    created_at: SqlValue;
+    seq: SqlValue;
+  };
 }
 
 /** The arguments and results of the reducers by name. */
@@ -1186,6 +1202,111 @@ export interface BuiltinReducers {
       id: string;
     };
     result: BuiltinTables["identities"];
+  };
+  /** Exports a run that waits, for `import_run` in another file: its conversation, the outcomes of its tool calls, and the delegated runs that it waits for. The run ends here as `aborted` with the code `moved`; the same call again returns the same snapshot. With `copy` the run stays, and both continue independently. Refused while a tool call of the run is running. */
+  export_run: {
+    args: {
+      copy?: boolean | null | undefined;
+      id: string;
+    };
+    result: {
+      /** The agents of the runs, and those that have taken over. */
+      agents: ({
+        /** Its definition; absent if the exporting caller may not read definitions. */
+        definition: Record<string, Json> | null;
+        /** Its name. */
+        name: string;
+        /** Its revision at the origin. */
+        revision: number;
+      })[];
+      /** When it was made. */
+      created_at: number;
+      /** `abide-run`. */
+      format: string;
+      /** The id of the snapshot. */
+      id: string;
+      /** Whether it is a copy: the run continues at its origin, too. */
+      is_copy: boolean;
+      /** The run, then the runs that it delegated and waits for, each after the one that delegated it. */
+      runs: ({
+        /** Its agent. */
+        agent: string;
+        /** When it began. */
+        began_at: number;
+        /** The same for the cost. */
+        budget_cost_micros: number;
+        /** Tokens that count against its budget, with those of delegated runs. */
+        budget_tokens: number;
+        /** The tool calls that its messages name and that have an outcome or started a run, in order. */
+        calls: ({
+          /** The arguments that it ran with. */
+          arguments: Json;
+          /** Number of attempts. */
+          attempt: number;
+          /** Its id at the origin. */
+          call_id: string;
+          /** Its error. */
+          error: string | null;
+          /** The provider's id. */
+          provider_call_id: string | null;
+          /** Its result. */
+          result?: Json | undefined;
+          /** Its status. */
+          status: "delegated" | "succeeded" | "failed" | "rejected" | "cancelled" | "unknown";
+          /** The tool. */
+          tool_name: string;
+        })[];
+        /** Its cost so far in millionths of a dollar, if known. */
+        cost_micros: number | null;
+        /** When it must have ended. */
+        deadline_at: number | null;
+        /** Its id at the origin. */
+        id: string;
+        /** Input tokens so far. */
+        input_tokens: number;
+        /** Answers of the model so far. */
+        iterations: number;
+        /** The messages of its session, in order. */
+        messages: ({
+          /** Its text. */
+          content: string | null;
+          /** Other data. */
+          data?: Json | undefined;
+          /** Its kind. */
+          kind: string;
+          /** The author's role. */
+          role: string;
+        })[];
+        /** The metadata of its session. */
+        metadata: Record<string, Json>;
+        /** Output tokens so far. */
+        output_tokens: number;
+        /** The run that delegated it. */
+        parent_id: string | null;
+        /** What it waits for. */
+        reason: string | null;
+        /** The agent's revision at the origin. */
+        revision: number;
+        /** The scope of its session. */
+        scope: Record<string, Json>;
+        /** Its session at the origin. */
+        session_id: string;
+        /** The stage of its last pause, which it has passed when it continues. */
+        stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null;
+        /** How many answers it had then. */
+        stage_iteration: number | null;
+        /** The title of its session. */
+        title: string | null;
+        /** Tool calls requested by the model so far. */
+        tool_calls: number;
+        /** Answers of unknown usage. */
+        usage_missing: number;
+      })[];
+      /** The tools that the file which imports it must have. */
+      tools: (string)[];
+      /** The version of the format. */
+      version: number;
+    };
   };
   /** Fails a session. Its unclaimed calls are cancelled, workers of claimed ones are asked to stop. */
   fail_session: {
@@ -1568,6 +1689,13 @@ export interface BuiltinReducers {
       resolution: string;
     };
     result: BuiltinTables["handoff_requests"];
+  };
+  /** Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the request. */
+  resume_run: {
+    args: {
+      id: string;
+    };
+    result: BuiltinTables["runs"];
   };
   /** Resumes a suspended session. */
   resume_session: {

@@ -293,6 +293,9 @@ fn tell_above(
 /// The status of a run that reports an event of a run that it delegated.
 const DELEGATING: &str = "delegating";
 
+/// The reason of a run that is paused. Only `resume_run` continues it.
+pub(crate) const PAUSED: &str = "pause";
+
 /// Whether the rules before version 4 of runs apply, in a replay: a delegated run reported only to itself, had only the
 /// time limit that its parent was started with, and did not make its parent wait.
 pub(crate) fn is_former(ctx: &mut Context<'_>) -> bool {
@@ -348,13 +351,13 @@ impl Run {
     }
 
     /// Its driver no longer holds it.
-    pub(super) fn let_go(&mut self) {
+    pub(crate) fn let_go(&mut self) {
         self.driver = None;
         self.lease_expires_at = None;
     }
 
     /// Its queue entry.
-    pub(super) fn entry(&self) -> waiting::QueueEntry<'_> {
+    pub(crate) fn entry(&self) -> waiting::QueueEntry<'_> {
         let queue = waiting::RUNS.to_owned();
         let (since, id, session_id) = (self.created_at.0, &*self.id, &*self.session_id);
         waiting::QueueEntry { queue, since, id, session_id }

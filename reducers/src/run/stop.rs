@@ -100,6 +100,20 @@ pub(crate) fn stop(
     Ok(run)
 }
 
+/// The code of a run that was exported and continues elsewhere.
+const MOVED: &str = "moved";
+
+/// Ends a waiting run that continues elsewhere. The caller handles the runs that it delegated.
+pub(crate) fn end_moved(ctx: &mut Context<'_>, mut run: Run, why: &str) -> Result<(), Abort> {
+    run.abort_requested_at = Some(ctx.now);
+    budget::release(ctx, &run)?;
+    // The turn has ended with its interrupt.
+    run.turn += 1;
+    fail(ctx, &mut run, RunStatus::Aborted, MOVED, why)?;
+    let run = save(ctx, run)?;
+    wake_session(ctx, &run)
+}
+
 /// Ends a run with an error. The caller saves it.
 pub(super) fn fail(
     ctx: &mut Context<'_>,

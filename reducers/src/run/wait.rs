@@ -4,7 +4,7 @@ use abide_schema::{Abort, Context, Value, reducer};
 use serde_json::{Map, Value as JsonValue};
 
 use super::drive::held;
-use super::{Run, RunEventKind, RunStatus, is_former, save, status, tell};
+use super::{PAUSED, Run, RunEventKind, RunStatus, is_former, save, status, tell};
 use crate::session::{self, Session, SessionStatus};
 use crate::tool_call::{self, ToolCallStatus};
 
@@ -64,8 +64,8 @@ fn awaited_below(ctx: &mut Context<'_>, run: &Run) -> Result<Option<String>, Abo
     let params = [Value::from(run.id.as_str())];
     let below = ctx.without_policies(|ctx| ctx.find::<Run>(waiting, &params))?;
     Ok(below.into_iter().next().map(|below| match below.reason.as_deref() {
-        // Its own session would have to be resumed.
-        None | Some(RESUME) => DELEGATION.to_owned(),
+        // Its own session, or the run itself, would have to be resumed.
+        None | Some(RESUME | PAUSED) => DELEGATION.to_owned(),
         Some(reason) => reason.to_owned(),
     }))
 }
@@ -97,6 +97,9 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
         return Ok(());
     };
     let Some(session) = ctx.get::<Session>(session_id)? else { return Ok(()) };
+    if run.reason.as_deref() == Some(PAUSED) {
+        return Ok(());
+    }
     // A suspended session is woken by resume_session; a decision alone does not wake it.
     let rests = session.status == SessionStatus::Suspended && run.reason.as_deref() == Some(RESUME);
     if rests || session.status.is_terminal() || awaited(ctx, &session)?.is_some() {
@@ -106,9 +109,20 @@ fn go_on(ctx: &mut Context<'_>, session_id: &str) -> Result<(), Abort> {
         session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
     }
     run.status = RunStatus::Running;
+    next_turn(ctx, run).map(drop)
+}
+
+/// Continues a paused run. Its driver looks at what else it waits for.
+pub(crate) fn go_on_after_pause(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+    run.status = RunStatus::Running;
+    next_turn(ctx, run)
+}
+
+fn next_turn(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
     run.reason = None;
     run.turn += 1;
     status(ctx, &mut run, "resuming")?;
     let run = save(ctx, run)?;
-    wake_above(ctx, &run)
+    wake_above(ctx, &run)?;
+    Ok(run)
 }

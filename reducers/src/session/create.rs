@@ -108,16 +108,17 @@ pub(crate) fn make_child(
 }
 
 /// Attributes of a new session.
-struct NewSession {
-    id: String,
-    agent: String,
-    title: Option<String>,
-    parent_id: Option<String>,
-    scope: serde_json::Map<String, JsonValue>,
-    metadata: serde_json::Map<String, JsonValue>,
+pub(crate) struct NewSession {
+    pub(crate) id: String,
+    pub(crate) agent: String,
+    pub(crate) title: Option<String>,
+    pub(crate) parent_id: Option<String>,
+    pub(crate) scope: serde_json::Map<String, JsonValue>,
+    pub(crate) metadata: serde_json::Map<String, JsonValue>,
 }
 
-fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, Abort> {
+/// Inserts a session within the caller's scope.
+pub(crate) fn insert(ctx: &mut Context<'_>, new: NewSession) -> Result<Session, Abort> {
     let NewSession { id, agent, title, parent_id, mut scope, metadata } = new;
     scope::confine(&mut scope, ctx.caller)?;
     ctx.about(&id);

@@ -213,7 +213,7 @@ impl ToolCall {
     }
 
     /// Its queue entry.
-    pub(super) fn entry(&self) -> waiting::QueueEntry<'_> {
+    pub(crate) fn entry(&self) -> waiting::QueueEntry<'_> {
         let queue = waiting::calls_of(&self.tool_name);
         let (since, id, session_id) = (self.created_seq.0, &*self.call_id, &*self.session_id);
         waiting::QueueEntry { queue, since, id, session_id }

@@ -5,7 +5,7 @@ use serde_json::{Value as JsonValue, json};
 use super::elements::{answers, idempotency_key, object, schema_ref};
 
 /// `/agents`, `/capabilities` and the routes of runs.
-pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
+pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     let name = || parameter("name", "path", "string", "The agent.");
     let id = || parameter("id", "path", "string", "The run.");
     let reason = object(json!({"reason": {"type": "string"}}), &[]);
@@ -65,7 +65,88 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
         ("/v1/runs/{id}", json!({"get": with(operation("run", "Returns a run.", run()), id())})),
         ("/v1/runs/{id}/abort", json!({"post": abort})),
         ("/v1/runs/{id}/events", json!({"get": events(id())})),
+        ("/v1/runs/{id}/pause", json!({"post": pause(id())})),
+        ("/v1/runs/{id}/resume", json!({"post": resume(id())})),
+        ("/v1/runs/{id}/export", json!({"post": export(id())})),
+        ("/v1/imports", json!({"post": as_created(import())})),
+        ("/v1/sessions/{id}/fork", json!({"post": as_created(fork())})),
     ]
+}
+
+fn pause(id: JsonValue) -> JsonValue {
+    let stage = json!({"type": "string",
+        "enum": ["before_guardrails", "after_agent", "after_tools", "after_loop"],
+        "description": "The stage; the next one if omitted."});
+    let body = object(json!({"stage": stage, "reason": {"type": "string"}}), &[]);
+    let answer = of_row("pause", "The row of `pauses`.");
+    let mut pause = operation("pause_a_run", "Requests that a run pauses at a stage.", answer);
+    pause["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
+    pause["parameters"] = json!([id, idempotency_key()]);
+    pause
+}
+
+fn resume(id: JsonValue) -> JsonValue {
+    let mut resume = operation("resume_a_run", "Resumes a paused run.", run());
+    resume["parameters"] = json!([id, idempotency_key()]);
+    resume
+}
+
+fn export(id: JsonValue) -> JsonValue {
+    let meaning = "Exports a run that waits. It ends here with the code `moved`, unless `copy` is \
+        set.";
+    let body = object(json!({"copy": {"type": "boolean"}}), &[]);
+    let answer = of_row("snapshot", "The snapshot, see docs/agents.md.");
+    let mut export = operation("export_a_run", meaning, answer);
+    export["requestBody"] = json!({"content": {"application/json": {"schema": body}}});
+    export["parameters"] = json!([id, idempotency_key()]);
+    export
+}
+
+fn import() -> JsonValue {
+    let text = |meaning: &str| json!({"type": "string", "description": meaning});
+    let wanted = object(
+        json!({
+            "snapshot": {"type": "object", "description": "A snapshot of an exported run."},
+            "id": text("The id of the run here; that of the origin if omitted."),
+            "session_id": text("The id of its session here; that of the run if omitted."),
+            "any_definition": {"type": "boolean",
+                "description": "Continue with the definitions here, also if they differ."},
+        }),
+        &["snapshot"],
+    );
+    let mut import = operation("import_a_run", "Imports a snapshot: the run continues.", run());
+    import["requestBody"] = body(&wanted);
+    import["parameters"] = json!([idempotency_key()]);
+    import
+}
+
+fn fork() -> JsonValue {
+    let text = |meaning: &str| json!({"type": "string", "description": meaning});
+    let wanted = object(
+        json!({
+            "at": {"type": "integer",
+                "description": "The last event of the log to include; the newest if omitted."},
+            "id": text("The id of the new session."),
+            "title": text("The title of the new session."),
+        }),
+        &[],
+    );
+    let answer = of_row("fork", "The row of `session_forks`.");
+    let meaning = "Creates a session with the history of another one up to an event.";
+    let mut fork = operation("fork_a_session", meaning, answer);
+    fork["requestBody"] = json!({"content": {"application/json": {"schema": wanted}}});
+    let id = parameter("id", "path", "string", "The session.");
+    fork["parameters"] = json!([id, idempotency_key()]);
+    fork
+}
+
+/// An answer with one object, `seq` and `duplicate`.
+fn of_row(name: &str, meaning: &str) -> JsonValue {
+    let row = json!({"type": "object", "description": meaning});
+    object(
+        json!({"seq": schema_ref("seq"), name: row, "duplicate": {"type": "boolean"}}),
+        &["seq", name],
+    )
 }
 
 fn events(id: JsonValue) -> JsonValue {

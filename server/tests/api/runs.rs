@@ -194,9 +194,14 @@ async fn a_foreign_run_is_not_found() {
     let begun = home.ask(&acme, "POST", START, &body).await;
     assert_eq!(begun.status, 201, "{begun:?}");
     let session = begun.json()["run"]["session_id"].clone();
-    for (method, path) in
-        [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events"), ("POST", "/v1/runs/r1/abort")]
-    {
+    for (method, path) in [
+        ("GET", "/v1/runs/r1"),
+        ("GET", "/v1/runs/r1/events"),
+        ("POST", "/v1/runs/r1/abort"),
+        ("POST", "/v1/runs/r1/pause"),
+        ("POST", "/v1/runs/r1/resume"),
+        ("POST", "/v1/runs/r1/export"),
+    ] {
         let theirs = home.ask(&zeta, method, path, "").await.problem();
         let unknown = home.ask(&zeta, method, &path.replace("r1", "r9"), "").await.problem();
         assert_eq!(theirs.replace("r1", "r9"), unknown, "{method} {path}");
@@ -309,6 +314,60 @@ async fn run_routes_work_without_hidden_columns() {
     hide("runs", "id").await;
     for (method, path) in [("GET", "/v1/runs/r1"), ("GET", "/v1/runs/r1/events")] {
         assert_eq!(home.ask(&shop, method, path, "").await.status, 403, "{path}");
+    }
+}
+
+/// A run that is paused at a stage by its driver.
+async fn paused(server: &TestServer) {
+    start(server, &json!({"input": "Hello.", "id": "r1"})).await;
+    let claim = json!({"id": "r1", "driver": "d", "lease_ms": 60_000}).to_string();
+    let claimed = server.post("/v1/call/claim_run", &claim).await.json();
+    let record = json!({"id": "r1", "fencing_token": claimed["result"]["fencing_token"],
+        "stage": "after_agent"});
+    let asked = server.post("/v1/runs/r1/pause", r#"{"stage": "after_agent"}"#).await;
+    assert_eq!((asked.status, &asked.json()["pause"]["status"]), (200, &json!("requested")));
+    server.post("/v1/call/record_pause", &record.to_string()).await;
+}
+
+#[tokio::test]
+async fn a_run_is_paused_resumed_and_moved() {
+    let server = with_clerk().await;
+    paused(&server).await;
+    let read = server.get("/v1/runs/r1").await.json();
+    let (status, reason) = (&read["run"]["status"], &read["run"]["reason"]);
+    assert_eq!((status, reason), (&json!("waiting"), &json!("pause")));
+    let copied = server.post("/v1/runs/r1/export", r#"{"copy": true}"#).await.json();
+    let body = json!({"snapshot": copied["snapshot"], "id": "r2"}).to_string();
+    let imported = server.post("/v1/imports", &body).await;
+    assert_eq!((imported.status, &imported.json()["run"]["status"]), (201, &json!("running")));
+    let session = read["run"]["session_id"].as_str().expect("it has one");
+    let forked = server.post(&format!("/v1/sessions/{session}/fork"), r#"{"id": "f1"}"#).await;
+    assert_eq!((forked.status, &forked.json()["fork"]["messages"]), (201, &json!(1)));
+    let resumed = server.post("/v1/runs/r1/resume", "").await.json();
+    let (status, turn) = (&resumed["run"]["status"], &resumed["run"]["turn"]);
+    assert_eq!((status, turn), (&json!("running"), &json!(2)));
+}
+
+#[tokio::test]
+async fn an_exported_run_has_ended_here() {
+    let server = with_clerk().await;
+    paused(&server).await;
+    let first = server.post("/v1/runs/r1/export", "").await.json();
+    let again = server.post("/v1/runs/r1/export", "").await.json();
+    assert_eq!((&first["snapshot"], &again["duplicate"]), (&again["snapshot"], &json!(true)));
+    let run = server.get("/v1/runs/r1").await.json()["run"].clone();
+    assert_eq!((&run["status"], &run["error_code"]), (&json!("aborted"), &json!("moved")));
+    for (path, body, status) in [
+        ("/v1/runs/r1/pause", r#"{"stage": "soon"}"#, 422),
+        ("/v1/runs/r1/pause", r#"{"color": "red"}"#, 422),
+        ("/v1/runs/r1/resume", "", 409),
+        ("/v1/runs/r9/export", "", 404),
+        ("/v1/sessions/s9/fork", "", 404),
+        ("/v1/imports", "", 400),
+        ("/v1/imports", "{}", 422),
+        ("/v1/imports", r#"{"snapshot": []}"#, 422),
+    ] {
+        assert_eq!(server.post(path, body).await.status, status, "{path} {body}");
     }
 }
 

@@ -219,6 +219,9 @@ impl ScriptRun<'_> {
         let withheld = json!({"id": "run1", "fencing_token": token, "iteration": 1,
             "original": {"text": "it is at the depot"}});
         self.call("agent", "withhold_answer", withheld)?;
+        let token = self.pause(token)?;
+        let heartbeat = json!({"id": "run1", "fencing_token": token, "lease_ms": 1_000});
+        self.call("agent", "heartbeat_run", heartbeat)?;
         self.health_and_memory(&token)?;
         self.pass_ms(1_500)?;
         let next = json!({"driver": "two", "lease_ms": 5_000});
@@ -236,6 +239,23 @@ impl ScriptRun<'_> {
         self.call("app", "start_run", json!({"session_id": "s2", "id": "run2"}))?;
         self.call("app", "abort_run", json!({"id": "run2", "reason": "never mind"}))?;
         self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
+    }
+
+    /// A run is paused, copied into another session, and resumed. Returns the token of the next claim.
+    fn pause(&mut self, run_token: JsonValue) -> ScriptResult<JsonValue> {
+        self.call("app", "pause_run", json!({"id": "run1", "stage": "after_agent"}))?;
+        let pause = json!({"id": "run1", "fencing_token": run_token, "stage": "after_agent"});
+        self.call("agent", "record_pause", pause)?;
+        let copy = self.call("app", "export_run", json!({"id": "run1", "copy": true}))?;
+        let import = json!({"snapshot": copy, "id": "run3", "session_id": "s5"});
+        self.call("app", "import_run", import)?;
+        self.call("app", "abort_run", json!({"id": "run3"}))?;
+        let trace = json!({"id": "run3", "trace_id": "t", "spans": 1, "status": "complete"});
+        self.call("agent", "record_trace", trace)?;
+        self.call("app", "fork_session", json!({"session_id": "s2", "id": "s6"}))?;
+        self.call("app", "resume_run", json!({"id": "run1"}))?;
+        let claim = json!({"id": "run1", "driver": "one", "lease_ms": 1_000});
+        Ok(token(&self.call("agent", "claim_run", claim)?))
     }
 
     /// The measurements of an answer, and facts: saved, changed, embedded, forgotten.

@@ -1,0 +1,398 @@
+//! Repeats a golden run offline, in a file of its own: the model's answers, the outcomes of tools and the decisions on
+//! approvals come from the recording; the definitions and the declarations of the tools are the current ones.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abide_client::arguments::{
+    AbortRun, AppendMessage, CreateSession, DecideApproval, ResumeRun, SettleToolCall, StartRun,
+};
+use abide_client::{Abide, DERIVED, Decision, Outcome};
+use abide_models::{
+    Completeness, Conversation, ModelError, ModelErrorKind, ModelEvent, ModelMessage,
+    ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig, Replay, Stop,
+    StructuredOutput, Surroundings, Usage,
+};
+use abide_tools::{Failure, Function, Invocation, ToolDeclaration, ToolOutcome, Tools};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent_tool::{RESERVED, RESPONSE};
+use crate::catalog::Catalog;
+use crate::definition::{AgentConfig, AgentDefinition, Subagent};
+use crate::golden::{GoldenApproval, GoldenConversation, GoldenError, GoldenMessage, GoldenRun};
+use crate::runtime::Runtime;
+use crate::settings::Settings;
+
+/// The id of the provider.
+const RECORDING: &str = "recording";
+
+/// The model of guardrails, which allows every text: what such a model said is not recorded.
+const VERDICT: &str = "verdict";
+
+/// How long a repeated run may take. It waits for nothing outside of the process.
+const TIME: Duration = Duration::from_secs(60);
+
+impl GoldenRun {
+    /// Repeats the run in an empty file. `tools` are the current declarations; `catalog` returns the definitions, with
+    /// the tools that it is given. Nothing is sent over the network, and no tool of `tools` runs. `folder` is empty.
+    ///
+    /// # Errors
+    /// [`GoldenError`].
+    pub async fn repeat(
+        &self,
+        tools: &Tools,
+        catalog: impl Fn(Tools) -> Catalog,
+        abide: &Abide,
+        folder: &Path,
+    ) -> Result<GoldenRun, GoldenError> {
+        let ours = Tools::new();
+        for declaration in self.declarations(tools) {
+            let outcomes = Arc::new(self.outcomes());
+            let gives = Function::of(declaration, move |invocation: Invocation| {
+                let outcome = outcomes.get(&invocation.call_id).cloned();
+                async move { outcome.unwrap_or_else(unrecorded) }
+            });
+            ours.add(gives).map_err(|why| GoldenError::Malformed(why.to_string()))?;
+        }
+        let catalog = catalog(ours.clone());
+        let (definitions, problems) = catalog.read();
+        let first = self.conversations.first().map_or("", |first| &first.agent);
+        if !definitions.iter().any(|it| it.name == first) {
+            let why = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
+            return Err(GoldenError::Malformed(format!("there is no agent {first}{why}")));
+        }
+        let none = |_: &str| None;
+        let surroundings = Surroundings { environment: &none, folder };
+        let wrong = |why: String| GoldenError::Malformed(why);
+        let mut models = Models::new(ModelsConfig::default(), &surroundings)
+            .map_err(|why| wrong(why.to_string()))?;
+        models
+            .add(Arc::new(Recorded::of(self)), Vec::new(), 0)
+            .map_err(|why| wrong(why.to_string()))?;
+        let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
+        let settings = Settings::named("golden");
+        let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
+        runtime.register().await?;
+        let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
+        Catalog::register(abide, &offline).await?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let driving = tokio::spawn(async move { runtime.run(stopped).await });
+        let repeated = self.perform(abide).await;
+        stop.cancel();
+        // If the runtime failed, the run has not ended as recorded.
+        drop(driving.await);
+        repeated
+    }
+
+    /// Starts the run, decides as recorded, and records the repetition.
+    async fn perform(&self, abide: &Abide) -> Result<GoldenRun, GoldenError> {
+        let missing = || GoldenError::Malformed("there is no recording".to_owned());
+        let first = self.conversations.first().ok_or_else(missing)?;
+        let id = first.id.as_str();
+        abide.call(CreateSession::new(&first.agent).id(id)).await?;
+        let (earlier, own) = first.messages.split_at(first.earlier.min(first.messages.len()));
+        for call in history(id, earlier) {
+            abide.call(call).await?;
+        }
+        let input = own.first().filter(|said| said.role == "user");
+        let mut start = StartRun::new(id).id(id);
+        start.input = input.and_then(|said| said.content.clone());
+        abide.call(start).await?;
+        let attended = self.attend(abide, id);
+        if tokio::time::timeout(TIME, attended).await.is_err() {
+            let reason = "the repetition does not end";
+            abide.call(AbortRun::new(id).reason(reason)).await?;
+            self.attend(abide, id).await?;
+        }
+        GoldenRun::record(abide, id, id).await
+    }
+
+    /// Decides on approvals as recorded and resumes pauses until the run has ended.
+    async fn attend(&self, abide: &Abide, id: &str) -> Result<(), GoldenError> {
+        let decisions = self.decisions();
+        let sql = "SELECT call_id, status FROM tool_calls \
+                   WHERE status = 'awaiting_approval' OR status = 'unknown'";
+        let mut asked = abide.subscribe(sql).await?;
+        let sql = "SELECT id, turn FROM runs WHERE status = 'waiting' AND reason = 'pause'";
+        let mut paused = abide.subscribe(sql).await?;
+        let sql = "SELECT id FROM runs WHERE id = :id AND ended_at IS NOT NULL";
+        let mut ended = abide.subscribe(sql).param("id", id).await?;
+        loop {
+            tokio::select! {
+                _ = asked.next() => for (id, status) in asked.typed_rows::<(String, String)>()? {
+                    // A decision is refused if it was made meanwhile.
+                    let _ = match (status.as_str(), decisions.get(&id)) {
+                        ("unknown", _) => {
+                            let settle = SettleToolCall::new(&id, Outcome::Failed);
+                            abide.call(settle.error("unknown")).await.map(drop)
+                        }
+                        (_, decision) => abide.call(decide(&id, decision)).await.map(drop),
+                    };
+                },
+                _ = paused.next() => for (id, _) in paused.typed_rows::<(String, i64)>()? {
+                    let _ = abide.call(ResumeRun::new(&id)).await;
+                },
+                _ = ended.next() => if ended.rows().len() > 0 { return Ok(()) },
+            }
+        }
+    }
+
+    /// The results of calls with their ids. The id of a conversation is that of its run.
+    fn results(&self) -> impl Iterator<Item = (String, &GoldenMessage)> {
+        self.conversations.iter().flat_map(|conversation| {
+            let told = conversation.messages.iter().filter(|it| it.role == "tool");
+            told.filter_map(move |it| {
+                Some((format!("{}{DERIVED}{}", conversation.id, it.place.as_ref()?), it))
+            })
+        })
+    }
+
+    fn outcomes(&self) -> BTreeMap<String, ToolOutcome> {
+        let outcome = |told: &GoldenMessage| {
+            let text = told.content.clone().unwrap_or_default();
+            match &told.result {
+                Some(result) => {
+                    let text = result["text"].as_str().map_or(text, str::to_owned);
+                    let exit_code =
+                        result["exit_code"].as_i64().and_then(|it| i32::try_from(it).ok());
+                    ToolOutcome {
+                        content: result["content"].clone(),
+                        exit_code: exit_code.unwrap_or_default(),
+                        ..ToolOutcome::text(text)
+                    }
+                }
+                None => ToolOutcome::failed(Failure::Tool, text),
+            }
+        };
+        self.results().map(|(id, told)| (id, outcome(told))).collect()
+    }
+
+    fn decisions(&self) -> BTreeMap<String, GoldenApproval> {
+        let decided = self.results().filter_map(|(id, told)| Some((id, told.approval.clone()?)));
+        decided.collect()
+    }
+
+    /// The declarations of the tools: the current ones, and those of the recording for tools that are not there, such
+    /// as those of MCP servers, which are not started.
+    fn declarations(&self, tools: &Tools) -> Vec<ToolDeclaration> {
+        let mut declarations: BTreeMap<String, ToolDeclaration> =
+            tools.declarations().into_iter().map(|tool| (tool.name.clone(), tool)).collect();
+        for tool in self.conversations.iter().flat_map(|it| &it.tools) {
+            if RESERVED.contains(&&*tool.name) || declarations.contains_key(&tool.name) {
+                continue;
+            }
+            let mut declared =
+                ToolDeclaration::new(&tool.name, &tool.description, tool.parameters.clone());
+            declared.effect = tool.effect;
+            declared.needs_approval = tool.needs_approval;
+            declarations.insert(tool.name.clone(), declared);
+        }
+        let mut all: Vec<ToolDeclaration> = declarations.into_values().collect();
+        // A recorded failure is final.
+        all.iter_mut().for_each(|tool| tool.retry = None);
+        all
+    }
+}
+
+fn unrecorded() -> ToolOutcome {
+    ToolOutcome::failed(Failure::Tool, "the recording has no result of this call")
+}
+
+fn decide(call_id: &str, recorded: Option<&GoldenApproval>) -> DecideApproval {
+    let decision = match recorded.is_none_or(|it| it.approved) {
+        true => Decision::Approve,
+        false => Decision::Reject,
+    };
+    DecideApproval {
+        comment: recorded.and_then(|it| it.comment.clone()),
+        approved_arguments: recorded.and_then(|it| it.arguments.clone()),
+        ..DecideApproval::new(decision).call_id(call_id)
+    }
+}
+
+/// The messages of a session before the run.
+fn history(session_id: &str, messages: &[GoldenMessage]) -> Vec<AppendMessage> {
+    let mut answers = 0;
+    let message = |said: &GoldenMessage| {
+        let message =
+            AppendMessage::new(session_id, &said.role, said.content.clone().unwrap_or_default());
+        let id = |answer: usize, place: usize| format!("earlier-{answer}.{place}");
+        match said.role.as_str() {
+            "assistant" => {
+                answers += 1;
+                let calls = said.tool_calls.iter().enumerate().map(|(at, call)| {
+                    json!({"call_id": id(answers, at + 1), "name": call.name,
+                        "arguments": call.arguments, "provider_call_id": call.id})
+                });
+                let calls: Vec<Value> = calls.collect();
+                message.data(json!({"run_id": "earlier", "iteration": answers, "calls": calls}))
+            }
+            "tool" => message.data(json!({"call_id": id(answers, 0), "name": said.name,
+                "provider_call_id": said.tool_call_id, "is_error": said.error})),
+            _ => message,
+        }
+    };
+    messages.iter().map(message).collect()
+}
+
+/// A definition whose models are those of the recording. The model's name says which agent asks.
+fn offline(definition: &AgentDefinition) -> AgentDefinition {
+    let of_agent = |name: &str, definition: &AgentDefinition| {
+        let config = AgentConfig {
+            provider: Some(RECORDING.to_owned()),
+            model: Some(name.to_owned()),
+            fallbacks: Vec::new(),
+            ..definition.config.clone()
+        };
+        let mut middleware = definition.middleware.clone();
+        for verdict in middleware.iter_mut().filter_map(|rule| rule.verdict.as_mut()) {
+            verdict.provider = Some(RECORDING.to_owned());
+            verdict.model = Some(VERDICT.to_owned());
+        }
+        let subagents = definition.subagents.iter().map(|subagent| match subagent {
+            Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),
+            named @ Subagent::Named(_) => named.clone(),
+        });
+        let limits = crate::definition::Limits {
+            // Prices and the clock are not those of the recording.
+            cost_usd: None,
+            wall_clock_seconds: None,
+            ..definition.limits.clone()
+        };
+        let subagents = subagents.collect();
+        AgentDefinition { config, middleware, subagents, limits, ..definition.clone() }
+    };
+    of_agent(&definition.name, definition)
+}
+
+/// The provider: finds the conversation of a request, and gives its next answer with the recorded usage.
+struct Recorded {
+    replay: Replay,
+    conversations: Vec<(Conversation, Vec<Usage>)>,
+    structured_output: StructuredOutput,
+}
+
+impl Recorded {
+    fn of(golden: &GoldenRun) -> Recorded {
+        let conversations: Vec<(Conversation, Vec<Usage>)> =
+            golden.conversations.iter().map(|it| (conversation(it), usages(it))).collect();
+        let messages = golden.conversations.iter().flat_map(|it| &it.messages);
+        let by_tool = messages.flat_map(|it| &it.tool_calls).any(|call| call.name == RESPONSE);
+        let replay = Replay::new(RECORDING, conversations.iter().map(|it| it.0.clone()).collect());
+        let structured_output = match by_tool {
+            true => StructuredOutput::Tool,
+            false => StructuredOutput::Native,
+        };
+        Recorded { replay, conversations, structured_output }
+    }
+
+    /// The conversation that begins like a request: with the same first message of a user, and the same answers.
+    fn find(&self, request: &ModelRequest) -> Option<&(Conversation, Vec<Usage>)> {
+        let first = |messages: &[ModelMessage]| {
+            messages.iter().find_map(|message| match message {
+                ModelMessage::User { text } => Some(text.clone()),
+                _ => None,
+            })
+        };
+        let said = answers(&request.messages);
+        self.conversations.iter().find(|(conversation, _)| {
+            let recorded = answers(&conversation.messages);
+            let begins = said.iter().zip(&recorded).all(|(said, recorded)| said == recorded);
+            first(&conversation.messages) == first(&request.messages)
+                && said.len() < recorded.len()
+                && begins
+        })
+    }
+}
+
+/// The calls of the answers. Their texts can be replaced by guardrails.
+fn answers(messages: &[ModelMessage]) -> Vec<Vec<(&str, &str)>> {
+    let answers = messages.iter().filter_map(|message| match message {
+        ModelMessage::Assistant { calls, .. } => {
+            Some(calls.iter().map(|call| (&*call.name, &*call.arguments)).collect())
+        }
+        _ => None,
+    });
+    answers.collect()
+}
+
+impl ModelProvider for Recorded {
+    fn id(&self) -> &str {
+        RECORDING
+    }
+
+    fn structured_output(&self) -> StructuredOutput {
+        self.structured_output
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        if request.model == VERDICT {
+            return allowed();
+        }
+        let Some((conversation, usages)) = self.find(&request) else {
+            let why = "the recording has no further answer here";
+            let error = ModelError::new(ModelErrorKind::NoRecording, why);
+            return stream::iter([Err(error)]).boxed();
+        };
+        let usage = usages.get(answers(&request.messages).len()).copied().unwrap_or_default();
+        let request = ModelRequest { model: conversation.id.clone(), ..request };
+        let stream = self.replay.stream(request);
+        stream
+            .map(move |event| match event {
+                Ok(ModelEvent::Answer(answer)) => {
+                    Ok(ModelEvent::Answer(ModelResponse { usage, ..answer }))
+                }
+                other => other,
+            })
+            .boxed()
+    }
+}
+
+fn allowed() -> ModelStream {
+    let answer = ModelResponse {
+        text: "{\"allow\": true}".to_owned(),
+        reasoning: None,
+        calls: Vec::new(),
+        stop: Stop::End,
+        usage: Usage::default(),
+        cost_micros: None,
+        provider: RECORDING.to_owned(),
+        model: VERDICT.to_owned(),
+        carry: None,
+    };
+    stream::iter([Ok(ModelEvent::Answer(answer))]).boxed()
+}
+
+fn conversation(golden: &GoldenConversation) -> Conversation {
+    let line = serde_json::to_string(golden).unwrap_or_default();
+    Conversation::from_json(&line).unwrap_or_else(|_| Conversation {
+        id: golden.id.clone(),
+        model: None,
+        system: None,
+        messages: Vec::new(),
+    })
+}
+
+fn usages(golden: &GoldenConversation) -> Vec<Usage> {
+    let answers = golden.messages.iter().filter(|said| said.role == "assistant");
+    let usage = answers.map(|said| {
+        let told = said.usage.unwrap_or_default();
+        let completeness = match (told.input_tokens, told.output_tokens) {
+            (Some(_), Some(_)) => Completeness::Complete,
+            (None, None) => Completeness::Unavailable,
+            _ => Completeness::Partial,
+        };
+        Usage {
+            input_tokens: told.input_tokens,
+            output_tokens: told.output_tokens,
+            completeness,
+            ..Usage::default()
+        }
+    });
+    usage.collect()
+}

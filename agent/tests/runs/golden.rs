@@ -1,0 +1,145 @@
+//! Golden runs: a run is recorded, and repeated offline with the same or with other definitions.
+
+use std::path::Path;
+
+use abide_agent::{Catalog, GoldenRun, Tools};
+use abide_client::Abide;
+use expect_test::{Expect, expect};
+
+use crate::fixture::{FixtureOptions, define, tools};
+use crate::pauses::{SCENARIOS, attend};
+
+const CLERK: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
+
+const SCRIPT: &str = "answers: [{ text: Look., calls: [{ name: look, arguments: { order: A } }], \
+    usage: { input_tokens: 5, output_tokens: 2 } }, \
+    { calls: [{ name: pay, arguments: { order: A } }] }, { text: Order A is paid. }]";
+
+/// A recording of a run of `clerk`.
+async fn recorded() -> GoldenRun {
+    let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
+    fixture.begin("Pay order A.").await;
+    attend(&fixture.abide, "r1").await;
+    let golden = GoldenRun::record(&fixture.abide, "r1", "refund").await.expect("it has ended");
+    fixture.close().await;
+    golden
+}
+
+/// Repeats a recording with the definitions of a folder. Its tools must not run.
+async fn repeat(golden: &GoldenRun, folder: &Path) -> GoldenRun {
+    let place = tempfile::tempdir().expect("a temporary folder");
+    let ledger = folder.join("ledger");
+    let declared = tools(ledger.clone());
+    let catalog = |tools: Tools| Catalog::new(folder, tools);
+    let abide = Abide::open(place.path().join("golden.db")).expect("the file opens");
+    let now = golden.repeat(&declared, catalog, &abide, place.path()).await;
+    let now = now.expect("it is repeated");
+    abide.close().await;
+    assert!(!ledger.exists(), "no tool has run");
+    now
+}
+
+/// The changes with another definition of `clerk`.
+async fn check(definition: &str, expected: Expect) {
+    let golden = recorded().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
+    let now = repeat(&golden, folder.path()).await;
+    let changes = golden.changes(&now);
+    let told = changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str()));
+    expected.assert_eq(&told.collect::<String>());
+    // What was accepted is the same the next time.
+    assert_eq!(now.changes(&repeat(&now, folder.path()).await), []);
+}
+
+#[tokio::test]
+async fn the_same_definitions_change_nothing() {
+    check(CLERK, expect![[""]]).await;
+}
+
+#[tokio::test]
+async fn a_blocked_tool_changes_the_result() {
+    let definition = "tools: [look, pay]\nblocked_tools: [pay]\n";
+    check(
+        definition,
+        expect![[r#"
+        tool_result result of pay (2.1)
+          - pay A is done
+          + error: calls of pay are blocked for this agent: continue without it
+        approval call of pay (2.1)
+          - needs an approval: approved
+          + needs no approval
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn another_prompt_is_a_note_and_a_guardrail_replaces_an_answer() {
+    let definition = "tools: [look, pay]\nsystem_prompt: Be kind.\nmiddleware:\n\
+        - { name: guardrail, at: response, deny: paid, message: I cannot say. }\n";
+    check(
+        definition,
+        expect![[r#"
+        instructions instructions
+          + Be kind.
+        approval call of pay (2.1)
+          - needs an approval: approved
+          + needs no approval
+        answer answer 3
+          - Order A is paid.
+          + I cannot say.
+        outcome outcome
+          - done: Order A is paid.
+          + done: I cannot say.
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_ends_the_run_earlier() {
+    check(
+        "tools: [look, pay]\nlimits: { tool_calls: 1 }\n",
+        expect![[r#"
+        tool_result result of pay (2.1)
+          - pay A is done
+          + error: This call was skipped: the run has reached its tool call limit.
+        approval call of pay (2.1)
+          - needs an approval: approved
+          + needs no approval
+    "#]],
+    )
+    .await;
+}
+
+/// Each kind of run is repeated without a change, and its recording survives its text form.
+#[tokio::test]
+async fn every_kind_of_run_is_repeated() {
+    for scenario in &SCENARIOS {
+        let fixture = scenario.open("").await;
+        fixture.begin("Pay order A.").await;
+        attend(&fixture.abide, "r1").await;
+        let golden = GoldenRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+        let text = golden.to_text();
+        let golden = GoldenRun::from_text(&text).expect("it is a recording");
+        assert_eq!(golden.to_text(), text);
+        let place = tempfile::tempdir().expect("a temporary folder");
+        let declared = tools(place.path().join("ledger"));
+        let folder = fixture.folder.path();
+        let catalog = |tools: Tools| Catalog::new(folder, tools);
+        let abide = Abide::open(place.path().join("golden.db")).expect("the file opens");
+        let now = golden.repeat(&declared, catalog, &abide, place.path()).await;
+        abide.close().await;
+        let now = now.unwrap_or_else(|why| panic!("{}: {why}", scenario.name));
+        assert_eq!(golden.changes(&now), [], "{}", scenario.name);
+        fixture.close().await;
+    }
+}
+
+#[test]
+fn a_file_that_is_no_recording_is_refused() {
+    for text in ["", "\n", "{}", "[1]", "{\"id\": \"a\", \"messages\": []}"] {
+        GoldenRun::from_text(text).expect_err(text);
+    }
+}

@@ -1,0 +1,128 @@
+//! Runs that move: at every pause, and with everything that a turn can have, the run is exported and continues in
+//! another file under another runtime. It ends with the same conversation, and nothing runs twice.
+
+use abide_client::arguments::{DecideApproval, ExportRun, ImportRun};
+use abide_client::{Abide, Code, Decision, RunSnapshot, RunStatus};
+
+use crate::fixture::RuntimeFixture;
+use crate::pauses::{EVERYWHERE, SCENARIOS, attend, strip_time};
+
+/// Approves calls until the run is paused or waits for a paused run. Returns whether it has; else it has ended.
+async fn until_paused(abide: &Abide, run_id: &str) -> bool {
+    let sql = "SELECT id FROM approvals WHERE status = 'pending'";
+    let mut asked = abide.subscribe(sql).await.expect("the subscription starts");
+    let sql = "SELECT id, status, reason, turn FROM runs WHERE id = :id OR reason = 'pause'";
+    let runs = abide.subscribe(sql).param("id", run_id);
+    let mut runs = runs.await.expect("the subscription starts");
+    loop {
+        tokio::select! {
+            update = asked.next() => {
+                update.expect("the file is open");
+                for (id,) in asked.typed_rows::<(String,)>().expect("they are rows") {
+                    let _ = abide.call(DecideApproval::new(Decision::Approve).id(id)).await;
+                }
+            }
+            update = runs.next() => {
+                update.expect("the file is open");
+                let rows = runs.typed_rows::<(String, RunStatus, Option<String>, i64)>();
+                let rows = rows.expect("they are rows");
+                let paused = rows.iter().any(|(_, _, why, _)| why.as_deref() == Some("pause"));
+                let own = rows.iter().find(|(id, ..)| id == run_id).map(|(_, status, ..)| *status);
+                match own {
+                    Some(RunStatus::Waiting) if paused => return true,
+                    Some(status) if status.is_terminal() => return false,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The conversation and the calls of the run, without what belongs to a file. The sessions of delegated runs that have
+/// ended stay where they ended.
+async fn told(abide: &Abide) -> Vec<String> {
+    let mut told = Vec::new();
+    for sql in [
+        "SELECT session_id, role, kind, content, data FROM agent_state \
+         WHERE session_id IN ('s1', 'r1') ORDER BY id",
+        "SELECT call_id, session_id, tool_name, arguments, status, result, error FROM tool_calls \
+         WHERE session_id IN ('s1', 'r1') ORDER BY call_id",
+        "SELECT id, session_id, agent, status, iterations, tool_calls, input_tokens, \
+         output_tokens, usage_missing, output ->> '$.content', error_code FROM runs WHERE parent_id IS NULL",
+    ] {
+        let found = abide.sql(sql).rows().await.expect("the query succeeds");
+        told.extend(found.rows.iter().map(|row| format!("{row:?}")));
+    }
+    // The session of a moved run has the id of the run.
+    told.iter_mut().for_each(|row| {
+        *row = row.replace("Text(\"s1\")", "Text(\"r1\")");
+        strip_time(row);
+    });
+    told
+}
+
+#[tokio::test]
+async fn a_run_that_moves_at_every_pause_ends_as_if_it_had_stayed() {
+    for scenario in &SCENARIOS {
+        let name = scenario.name;
+        let fixture = scenario.open("").await;
+        fixture.begin("Pay order A.").await;
+        attend(&fixture.abide, "r1").await;
+        let expected = (told(&fixture.abide).await, fixture.ledger());
+        fixture.close().await;
+
+        let mut fixture = scenario.open(EVERYWHERE).await;
+        fixture.begin("Pay order A.").await;
+        let (mut moves, mut ledger) = (0, Vec::new());
+        while until_paused(&fixture.abide, "r1").await {
+            let export = fixture.abide.call(ExportRun::new("r1")).await;
+            let snapshot = match export {
+                Ok(snapshot) => snapshot.into_inner(),
+                // The parent of a paused run looks once more before it waits.
+                Err(error) if error.code() == Some(Code::BadTransition) => continue,
+                Err(error) => panic!("{name}: {error}"),
+            };
+            // As text, as it is in a file.
+            let text = serde_json::to_string(&snapshot).expect("it is JSON");
+            let snapshot: RunSnapshot = serde_json::from_str(&text).expect("it is a snapshot");
+            ledger.extend(fixture.ledger());
+            fixture.close().await;
+            fixture = scenario.open(EVERYWHERE).await;
+            let import = fixture.abide.call(ImportRun::new(snapshot)).await;
+            import.unwrap_or_else(|error| panic!("{name}: {error}"));
+            moves += 1;
+        }
+        ledger.extend(fixture.ledger());
+        assert_eq!(told(&fixture.abide).await, expected.0, "{name}");
+        assert_eq!(ledger, expected.1, "{name}: a tool has run twice, or not at all");
+        assert!(moves > 1, "{name}: it has moved {moves} times");
+        fixture.close().await;
+    }
+}
+
+/// Approvals are not part of a snapshot: a call that was approved and has not run needs the approval of the file that
+/// it runs in.
+#[tokio::test]
+async fn an_approval_does_not_move() {
+    let definition = "tools: [pay]\ninterrupt_on: { pay: true }\n";
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    fixture.begin("Pay.").await;
+    let (_, event) = fixture.told("r1", 0).await;
+    assert_eq!(event.data["reason"], "approval");
+    let copy = fixture.abide.call(ExportRun::new("r1").copy(true)).await.expect("it waits");
+    let here = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
+    assert!(copy.is_copy && !here.is_copy);
+    assert!(here.runs[0].calls.is_empty(), "the call has no outcome");
+    let target = RuntimeFixture::of(definition, script).await;
+    target.abide.call(ImportRun::new(here)).await.expect("it is whole");
+    let (_, event) = target.told("r1", 0).await;
+    assert_eq!((event.kind.as_str(), target.ledger().len()), ("interrupt", 0));
+    let decide = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
+    target.abide.call(decide).await.expect("it is pending");
+    let (_, end) = target.told("r1", event.number).await;
+    assert_eq!((end.kind.as_str(), target.ledger()), ("done", vec!["pay A".to_owned()]));
+    assert_eq!(fixture.ledger(), Vec::<String>::new());
+    fixture.close().await;
+    target.close().await;
+}

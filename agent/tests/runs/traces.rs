@@ -1,0 +1,148 @@
+//! Traces: one span for each run, request and call, with ids that follow from rows; a sink that fails makes the trace
+//! partial and nothing else.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use abide_agent::{Catalog, Environment, Runtime, Settings, TraceConfig, TraceSink, Tracer};
+use abide_client::Abide;
+use abide_client::arguments::{CreateSession, StartRun};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{define, providers, tools};
+use crate::pauses::attend;
+
+const AGENTS: [(&str, &str); 2] = [
+    ("clerk", "config: { provider: script }\nsubagents: [helper]\n"),
+    (
+        "helper",
+        "mode: subagent\nas_tool: { name: arrange }\nconfig: { provider: helps }\ntools: [pay]\n\
+         interrupt_on: { pay: true }\n",
+    ),
+];
+
+const SCRIPTS: [(&str, &str); 2] = [
+    (
+        "script",
+        "answers: [{ calls: [{ name: arrange, arguments: { input: Pay A. } }], \
+         usage: { input_tokens: 7, output_tokens: 3 } }, { text: It is paid. }]",
+    ),
+    ("helps", "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]"),
+];
+
+/// Runs the agents with these sinks, and returns the status of each trace with its error.
+async fn traced(folder: &Path, config: &TraceConfig) -> Vec<(String, String, Option<String>)> {
+    for (name, text) in AGENTS {
+        define(folder, &format!("{name}.yaml"), &format!("name: {name}\n{text}"));
+    }
+    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let ours = tools(folder.join("ledger"));
+    let catalog = Catalog::new(folder, ours.clone());
+    let tracer = Tracer::open(config, folder, &Environment::of_process());
+    let tracer = tracer.expect("the sinks are valid").expect("there are sinks");
+    let settings = Settings::named("runtime");
+    let runtime = Runtime::new(abide.clone(), providers(&SCRIPTS), ours, catalog, settings);
+    let runtime = runtime.traces(tracer);
+    runtime.register().await.expect("it is registered");
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { runtime.run(stopped).await.expect("it runs") });
+    abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+    abide.call(StartRun::new("s1").id("r1").input("Pay order A.")).await.expect("it starts");
+    attend(&abide, "r1").await;
+    let sql = "SELECT run_id, status, error FROM run_traces";
+    let mut rows = abide.subscribe(sql).await.expect("the subscription starts");
+    while rows.rows().len() < 2 {
+        rows.next().await.expect("the file is open");
+    }
+    let mut found: Vec<(String, String, Option<String>)> =
+        rows.typed_rows().expect("they are rows");
+    found.sort();
+    stop.cancel();
+    task.await.expect("the task succeeds");
+    abide.close().await;
+    found
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("there is a file");
+    text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+}
+
+#[tokio::test]
+async fn one_span_per_run_model_call_tool_call_and_delegation() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let sinks = vec![TraceSink::File { path: "traces.jsonl".into() }];
+    let traces = traced(folder.path(), &TraceConfig { log_data: true, sinks }).await;
+    assert!(traces.iter().all(|(_, status, error)| status == "complete" && error.is_none()));
+    let spans = lines(&folder.path().join("traces.jsonl"));
+    let by_id: BTreeMap<&str, &Value> =
+        spans.iter().map(|span| (span["span_id"].as_str().expect("it has an id"), span)).collect();
+    assert_eq!(by_id.len(), spans.len(), "the ids differ");
+    let mut told: Vec<String> = spans
+        .iter()
+        .map(|span| {
+            let parent = span["parent_span_id"].as_str().map(|id| by_id[id]["name"].to_string());
+            format!("{} < {}", span["name"], parent.unwrap_or_default())
+        })
+        .collect();
+    told.sort();
+    expect_test::expect![[r#"
+        "chat helps-model" < "invoke_agent helper"
+        "chat helps-model" < "invoke_agent helper"
+        "chat script-model" < "invoke_agent clerk"
+        "chat script-model" < "invoke_agent clerk"
+        "execute_tool arrange" < "invoke_agent clerk"
+        "execute_tool pay" < "invoke_agent helper"
+        "invoke_agent clerk" < 
+        "invoke_agent helper" < "execute_tool arrange""#]]
+    .assert_eq(&told.join("\n"));
+    let traces: Vec<&Value> = spans.iter().map(|span| &span["trace_id"]).collect();
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "they are one trace");
+    let pay = spans.iter().find(|span| span["name"] == "execute_tool pay").expect("it ran");
+    assert_eq!(pay["attributes"]["gen_ai.tool.call.arguments"], r#"{"order":"A"}"#);
+    assert!(spans.iter().all(|span| span["start_us"].as_i64() <= span["end_us"].as_i64()));
+}
+
+#[tokio::test]
+async fn log_data_false_omits_content() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let sinks = vec![TraceSink::File { path: "traces.jsonl".into() }];
+    traced(folder.path(), &TraceConfig { log_data: false, sinks }).await;
+    let text = std::fs::read_to_string(folder.path().join("traces.jsonl")).expect("a file");
+    for content in ["Pay", "paid", "order"] {
+        assert!(!text.contains(content), "{content}");
+    }
+    assert!(text.contains("\"gen_ai.usage.input_tokens\":7"));
+}
+
+/// One failing sink makes the trace partial; the other one has it, and the run is done.
+#[tokio::test]
+async fn a_failing_sink_makes_the_trace_partial() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Nothing listens: the port was free a moment ago, and is closed again.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it has an address").port();
+    drop(listener);
+    let none = BTreeMap::new;
+    let url = format!("http://127.0.0.1:{port}/v1/traces");
+    let otlp = TraceSink::Otlp { url, headers: none(), headers_env: none() };
+    let file = TraceSink::File { path: "traces.jsonl".into() };
+    let config = TraceConfig { log_data: false, sinks: vec![otlp, file] };
+    let traces = traced(folder.path(), &config).await;
+    assert!(traces.iter().all(|(_, status, error)| status == "partial" && error.is_some()));
+    assert_eq!(lines(&folder.path().join("traces.jsonl")).len(), 8);
+}
+
+#[test]
+fn a_wrong_sink_is_refused_at_the_start() {
+    let none = BTreeMap::new;
+    let url = "collector".to_owned();
+    let config = TraceConfig {
+        sinks: vec![TraceSink::Otlp { url, headers: none(), headers_env: none() }],
+        ..TraceConfig::default()
+    };
+    let opened = Tracer::open(&config, Path::new("."), &Environment::of_process());
+    assert_eq!(opened.err().as_deref(), Some("traces: collector is not an address"));
+}

@@ -1,0 +1,210 @@
+//! `abide agent record` and `test`: recordings of runs, repeated offline with the current definitions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use abide_agent::{AgentProject, Catalog, GoldenChange, GoldenError, GoldenRun};
+use abide_client::Abide;
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::json;
+
+use crate::cells::counted;
+use crate::connect::{Access, connect};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::output::{say, say_json, say_part};
+use crate::printable::{Printable, one_line};
+
+/// Arguments of `abide agent record`.
+#[derive(Args, Debug)]
+pub(super) struct Record {
+    /// The id of the run, which has ended
+    run: String,
+
+    /// The name of the recording; the id of the run if omitted
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// Arguments of `abide agent test`.
+#[derive(Args, Debug)]
+pub(super) struct Test {
+    /// A folder of recordings (*.jsonl), or one file
+    recordings: PathBuf,
+
+    /// Only recordings whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+
+    /// Write the new behaviour into the recordings that have changed
+    #[arg(long)]
+    accept: bool,
+}
+
+/// Writes a recording to stdout.
+///
+/// # Errors
+/// The run does not exist or has not ended.
+pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failure> {
+    let abide = connect(options, Access::Read).await?;
+    let name = args.name.as_deref().unwrap_or(&args.run);
+    let recorded = GoldenRun::record(&abide, &args.run, name).await;
+    abide.close().await;
+    for line in recorded.map_err(refused)?.to_text().lines() {
+        say(Printable::json(line))?;
+    }
+    Ok(())
+}
+
+/// Repeats recordings, and shows what has changed.
+///
+/// # Errors
+/// A recording has changed, or cannot be read.
+pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result<(), Failure> {
+    super::host::check_named(folder)?;
+    let project = AgentProject::open_offline(folder, &options.environment).await;
+    let project = project.map_err(|why| {
+        let hint = "docs/agents.md describes the folder of agents";
+        Refusal::new(Code::BadArguments, why.to_string()).hint(hint)
+    })?;
+    let (mut same, mut changed, mut failed) = (0, 0, 0);
+    for path in files(&args.recordings)? {
+        let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        let recorded = match repeat(folder, &project, &path).await {
+            Ok(done) => done,
+            Err(why) => {
+                failed += 1;
+                show_failure(options, &name, &why)?;
+                continue;
+            }
+        };
+        let (changes, now) = recorded;
+        let is_same = changes.iter().all(|change| change.kind.is_note());
+        show(options, &name, &changes, args.accept)?;
+        match is_same {
+            true => same += 1,
+            false => changed += 1,
+        }
+        if args.accept && !changes.is_empty() {
+            fs::write(&path, now.to_text())?;
+        }
+    }
+    summary(options, &args, [same, changed, failed])
+}
+
+async fn repeat(
+    folder: &Path,
+    project: &AgentProject,
+    path: &Path,
+) -> Result<(Vec<GoldenChange>, GoldenRun), GoldenError> {
+    let golden = GoldenRun::from_file(path)?;
+    let place = tempfile::tempdir().map_err(|why| GoldenError::Malformed(why.to_string()))?;
+    let catalog = |tools| Catalog::new(folder, tools);
+    let abide = Abide::open(place.path().join("golden.db"))?;
+    let repeated = golden.repeat(&project.tools, catalog, &abide, place.path()).await;
+    abide.close().await;
+    let now = repeated?;
+    Ok((golden.changes(&now), now))
+}
+
+/// The recordings, in the order of their names.
+fn files(place: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let hint = "abide agent record RUN > FOLDER/NAME.jsonl  makes a recording";
+    if place.is_file() {
+        return Ok(vec![place.to_owned()]);
+    }
+    let missing = |why: std::io::Error| {
+        let detail = format!("{} cannot be read: {why}", place.display());
+        Refusal::new(Code::NotFound, detail).hint(hint)
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(place).map_err(missing)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "jsonl") {
+            paths.push(path);
+        }
+    }
+    if paths.is_empty() {
+        let detail = format!("{} has no recordings", place.display());
+        return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn show(
+    options: &Options,
+    name: &str,
+    changes: &[GoldenChange],
+    accepted: bool,
+) -> Result<(), Failure> {
+    let is_same = changes.iter().all(|change| change.kind.is_note());
+    if options.json {
+        let told = changes.iter().map(|it| {
+            json!({"kind": it.kind.as_str(), "place": it.place, "before": it.before,
+                "after": it.after, "note": it.kind.is_note()})
+        });
+        let told: Vec<_> = told.collect();
+        return say_json(&json!({"recording": name, "same": is_same, "changes": told}));
+    }
+    let status = match (is_same, accepted) {
+        (true, _) => "ok      ",
+        (false, true) => "accepted",
+        (false, false) => "changed ",
+    };
+    say(one_line(&format!("{status}  {name}")))?;
+    for change in changes {
+        let note = if change.kind.is_note() { "note: " } else { "" };
+        for (at, line) in change.to_string().lines().enumerate() {
+            let prefix = if at == 0 { note } else { "" };
+            say_part("  ")?;
+            say(one_line(&format!("{prefix}{line}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn show_failure(options: &Options, name: &str, why: &GoldenError) -> Result<(), Failure> {
+    match options.json {
+        true => say_json(&json!({"recording": name, "error": why.to_string()})),
+        false => say(one_line(&format!("error     {name}: {why}"))),
+    }
+}
+
+fn summary(
+    options: &Options,
+    args: &Test,
+    [same, changed, failed]: [u64; 3],
+) -> Result<(), Failure> {
+    if same + changed + failed == 0 {
+        let only = args.only.as_deref().unwrap_or_default();
+        let detail = format!("no recording has {only:?} in its name");
+        return Err(Refusal::new(Code::NotFound, detail).hint("omit --only to run all").into());
+    }
+    if !options.json {
+        let of_all = counted(same + changed + failed, "recording");
+        say(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
+    }
+    if failed > 0 || (changed > 0 && !args.accept) {
+        let detail = format!("{} differ", counted(changed + failed, "recording"));
+        let hint = "--accept writes the new behaviour into the recordings";
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    Ok(())
+}
+
+fn refused(error: GoldenError) -> Failure {
+    match error {
+        GoldenError::Abide(error) => error.into(),
+        GoldenError::Missing(_) => {
+            let hint = "SELECT id, session_id, status FROM runs  lists them";
+            Refusal::new(Code::NotFound, error.to_string()).hint(hint).into()
+        }
+        error => Refusal::new(Code::BadTransition, error.to_string()).into(),
+    }
+}

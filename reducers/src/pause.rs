@@ -1,0 +1,265 @@
+//! Pauses: a run stops at a stage of its loop and waits until it is resumed. It has no driver and no lease meanwhile.
+//!
+//! ```text
+//! requested ─▶ paused ─▶ resumed          requested: by pause_run; the driver reaches the stage later
+//!     └─────────────────────▲             paused without a request: a rule of the definition, or a Rust callback
+//! ```
+//!
+//! The row stays when the run is resumed. It has the place that the run has passed, so a driver does not pause there
+//! again.
+
+use abide_schema::reducer::{ReducerResult, RowVisibility};
+use abide_schema::{
+    Abort, Code, Context, Micros, Module, Refusal, Seq, TextEnum, limits, reducer, table,
+};
+use serde_json::json;
+
+use crate::run::drive::held;
+use crate::run::{self, PAUSED, Run, RunEventKind, RunStatus};
+use crate::{budget, lease};
+
+/// A stage of the loop at which a run can pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, TextEnum)]
+pub enum PauseStage {
+    /// An answer of the model is recorded; none of its tool calls has begun.
+    AfterAgent,
+    /// The results of all tool calls of an answer are recorded as messages.
+    AfterTools,
+    /// The run has an answer that ends it, and has not ended.
+    AfterLoop,
+    /// The model is about to be asked; no guardrail has checked the request.
+    BeforeGuardrails,
+}
+
+/// Status of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TextEnum)]
+pub enum PauseStatus {
+    /// The run pauses when it reaches the stage.
+    Requested,
+    /// The run waits.
+    Paused,
+    /// The run was resumed, or the request was withdrawn.
+    Resumed,
+}
+
+/// The newest pause of a run.
+#[table(name = "pauses", without_rowid, index(session_id))]
+pub struct Pause {
+    /// The run.
+    #[column(key, references = "runs(id)")]
+    pub run_id: String,
+    /// Its session.
+    #[column(references = "sessions(id)")]
+    pub session_id: String,
+    /// Its status.
+    pub status: PauseStatus,
+    /// The requested stage; null: the next one, whichever it is.
+    pub requested_stage: Option<PauseStage>,
+    /// The stage of the last pause.
+    pub stage: Option<PauseStage>,
+    /// How many answers the run had at the last pause.
+    pub iteration: Option<i64>,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// The caller that requested it; null if a rule or a callback paused the run.
+    pub requested_by: Option<String>,
+    /// When it was requested.
+    pub requested_at: Micros,
+    /// When the run paused.
+    pub paused_at: Option<Micros>,
+    /// When the run was resumed.
+    pub resumed_at: Option<Micros>,
+    /// The event of the last change.
+    pub seq: Seq,
+}
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("pause")
+        .visible::<Pause>(RowVisibility::InScope)
+        .reducer(pause_run::definition())
+        .reducer(record_pause::definition())
+        .reducer(resume_run::definition())
+}
+
+/// Requests that a run pauses at a stage of its loop, or at the next one if none is named. Tools that run are not
+/// interrupted. A run that waits for a decision pauses after that decision. A repeated request replaces the former one.
+#[reducer]
+pub fn pause_run(
+    ctx: &mut Context<'_>,
+    #[id(Run)] id: String,
+    /// The stage; the next one if omitted.
+    stage: Option<PauseStage>,
+    /// Why, for people.
+    reason: Option<String>,
+) -> Result<ReducerResult<Pause>, Abort> {
+    let run = run::find(ctx, &id)?;
+    check_reason(reason.as_deref())?;
+    if run.status.is_terminal() {
+        let detail = format!("run {id} is {} and cannot be paused", run.status);
+        let hint = "start_run starts another run in the session";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+    }
+    let before = ctx.get::<Pause>(&id)?;
+    if let Some(before) = &before {
+        let is_same = before.status == PauseStatus::Requested
+            && before.requested_stage == stage
+            && before.reason == reason;
+        if before.status == PauseStatus::Paused || is_same {
+            return Ok(ReducerResult::Duplicate(before.seq, before.clone()));
+        }
+    }
+    let requested_by = Some(ctx.caller.id().to_owned());
+    let pause = Pause {
+        status: PauseStatus::Requested,
+        requested_stage: stage,
+        reason,
+        requested_by,
+        requested_at: ctx.now,
+        ..of_run(ctx, &run, before.as_ref())
+    };
+    put(ctx, pause, before.is_some()).map(ReducerResult::Fresh)
+}
+
+/// Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without
+/// `reason` it takes effect only while `pause_run` requests it for the stage; otherwise the run continues.
+#[reducer]
+pub fn record_pause(
+    ctx: &mut Context<'_>,
+    #[id(Run)] id: String,
+    /// The fencing token of the claim.
+    fencing_token: i64,
+    stage: PauseStage,
+    /// Why, for people.
+    reason: Option<String>,
+) -> Result<Run, Abort> {
+    let mut run = held(ctx, &id, fencing_token)?;
+    check_reason(reason.as_deref())?;
+    let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
+    let asks = |pause: &Pause| {
+        pause.status == PauseStatus::Requested
+            && pause.requested_stage.is_none_or(|wanted| wanted == stage)
+    };
+    let request = before.clone().filter(asks);
+    if run.abort_requested_at.is_some() || (reason.is_none() && request.is_none()) {
+        return Ok(run);
+    }
+    let asked = request.as_ref();
+    let requested_stage = asked.and_then(|it| it.requested_stage);
+    let pause = Pause {
+        status: PauseStatus::Paused,
+        requested_stage,
+        stage: Some(stage),
+        iteration: Some(run.iterations),
+        reason: reason.or_else(|| asked.and_then(|it| it.reason.clone())),
+        requested_by: asked.and_then(|it| it.requested_by.clone()),
+        requested_at: asked.map_or(ctx.now, |it| it.requested_at),
+        paused_at: Some(ctx.now),
+        ..of_run(ctx, &run, None)
+    };
+    let event = json!({"run_id": run.id, "session_id": run.session_id, "reason": PAUSED,
+        "stage": stage, "iteration": run.iterations, "why": pause.reason,
+        "action_requests": []});
+    ctx.without_policies(|ctx| put(ctx, pause, before.is_some()))?;
+    budget::release(ctx, &run)?;
+    run::tell(ctx, &mut run, RunEventKind::Interrupt, event)?;
+    run.status = RunStatus::Waiting;
+    run.reason = Some(PAUSED.to_owned());
+    run.let_go();
+    run::save(ctx, run)
+}
+
+/// Resumes a paused run: a driver continues it at the same place. For a run that has not paused yet, it withdraws the
+/// request.
+#[reducer]
+pub fn resume_run(
+    ctx: &mut Context<'_>,
+    #[id(Run)] id: String,
+) -> Result<ReducerResult<Run>, Abort> {
+    let mut run = run::find(ctx, &id)?;
+    let is_paused = run.status == RunStatus::Waiting && run.reason.as_deref() == Some(PAUSED);
+    let before = ctx.without_policies(|ctx| ctx.get::<Pause>(&id))?;
+    let pends = before.as_ref().is_some_and(|it| it.status == PauseStatus::Requested);
+    let is_withdrawn = pends && !run.status.is_terminal();
+    if !is_paused && !is_withdrawn {
+        lease::hide(ctx, &mut run.fencing_token)?;
+        let resumed = before.filter(|it| it.status == PauseStatus::Resumed);
+        if let Some(resumed) = resumed.filter(|_| run.status == RunStatus::Running) {
+            return Ok(ReducerResult::Duplicate(resumed.seq, run));
+        }
+        let waits = run.reason.as_deref().filter(|_| run.status == RunStatus::Waiting);
+        let waits = waits.map(|reason| format!(" for {reason}")).unwrap_or_default();
+        let detail = format!("run {id} is {}{waits}, not paused", run.status);
+        let hint = "abide call pause_run  pauses a run; decide_approval, settle_tool_call and \
+                    resume_session continue a run that waits for them";
+        return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+    }
+    if let Some(mut pause) = before {
+        pause.status = PauseStatus::Resumed;
+        pause.resumed_at = Some(ctx.now);
+        ctx.without_policies(|ctx| put(ctx, pause, true))?;
+    }
+    if !is_paused {
+        lease::hide(ctx, &mut run.fencing_token)?;
+        return Ok(ReducerResult::Fresh(run));
+    }
+    let mut run = run::go_on_after_pause(ctx, run)?;
+    lease::hide(ctx, &mut run.fencing_token)?;
+    Ok(ReducerResult::Fresh(run))
+}
+
+/// Sets the place that an imported run has passed.
+pub(crate) fn restore(
+    ctx: &mut Context<'_>,
+    run: &Run,
+    stage: PauseStage,
+    iteration: i64,
+) -> Result<(), Abort> {
+    let pause = Pause {
+        status: PauseStatus::Resumed,
+        stage: Some(stage),
+        iteration: Some(iteration),
+        resumed_at: Some(ctx.now),
+        ..of_run(ctx, run, None)
+    };
+    ctx.without_policies(|ctx| put(ctx, pause, false)).map(drop)
+}
+
+/// A pause of a run without its status: what the former one knows of the last stage.
+fn of_run(ctx: &Context<'_>, run: &Run, before: Option<&Pause>) -> Pause {
+    Pause {
+        run_id: run.id.clone(),
+        session_id: run.session_id.clone(),
+        status: PauseStatus::Requested,
+        requested_stage: None,
+        stage: before.and_then(|it| it.stage),
+        iteration: before.and_then(|it| it.iteration),
+        reason: None,
+        requested_by: None,
+        requested_at: ctx.now,
+        paused_at: None,
+        resumed_at: None,
+        seq: ctx.seq,
+    }
+}
+
+fn put(ctx: &mut Context<'_>, mut pause: Pause, exists: bool) -> Result<Pause, Abort> {
+    pause.seq = ctx.seq;
+    match exists {
+        true => ctx.update(&pause)?,
+        false => drop(ctx.insert(pause.clone())?),
+    }
+    Ok(pause)
+}
+
+fn check_reason(reason: Option<&str>) -> Result<(), Refusal> {
+    match reason {
+        Some(reason) if reason.len() > limits::REASON_BYTES => {
+            let (bytes, most) = (reason.len(), limits::REASON_BYTES);
+            let detail = format!("reason has {bytes} bytes, at most {most} are allowed");
+            Err(Refusal::new(Code::LimitExceeded, detail))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,41 @@
+//! Snapshots: a run that waits, as one JSON value that another file imports and continues. Forks: a new session with the
+//! history of another one.
+//!
+//! Both copy a conversation and the outcomes of its tool calls, so nothing runs twice. A call without an outcome is not
+//! copied: the driver that continues the run requests it again, under the rules of the file that it is in. So nothing in
+//! a snapshot replaces an approval.
+//!
+//! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
+//! [`mod@export`], [`mod@import`] and [`mod@fork`].
+
+use abide_schema::Module;
+use abide_schema::reducer::RowVisibility;
+
+pub mod export;
+pub mod fork;
+pub mod import;
+
+mod conversation;
+mod format;
+mod rows;
+
+pub use export::export_run;
+pub use fork::fork_session;
+pub use format::{
+    RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage, SnapshotRun,
+};
+pub use import::import_run;
+pub use rows::{RunImport, RunMove, SessionFork};
+
+/// The module.
+#[must_use]
+pub fn module() -> Module {
+    Module::new("snapshot")
+        // A copy of the whole run: callers with restrictions read its rows instead.
+        .visible::<RunMove>(RowVisibility::Closed)
+        .visible::<RunImport>(RowVisibility::InScope)
+        .visible::<SessionFork>(RowVisibility::InScope)
+        .reducer(export_run::definition())
+        .reducer(import_run::definition())
+        .reducer(fork_session::definition())
+}

@@ -1,0 +1,394 @@
+//! Importing a snapshot. It comes from outside, so everything in it may be forged. What it can do:
+//!
+//! - It creates a session and a run of the importing caller, within its scope, with new or free ids. Ids inside the
+//!   snapshot are replaced by ids below the new run; they refer to nothing else.
+//! - Calls with an outcome are stored as reported by the importing caller (`settled_by`), with the snapshot as evidence.
+//!   Calls without one are not stored: the driver requests them, with the approvals that this file demands.
+//! - The definitions and the tools are those of this file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abide_schema::reducer::{DERIVED, IdArgumentKind, ReducerResult, check_chosen};
+use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::conversation::{NamedCalls, NewIds};
+use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun, wrong};
+use super::rows::RunImport;
+use crate::agent::{Agent, AgentRevision};
+use crate::run::{self, Run, RunEventKind, RunStatus};
+use crate::session::{self, NewSession, Session, SessionStatus};
+use crate::tool::Tool;
+use crate::tool_call::ToolCall;
+use crate::{agent, budget, check, delegation, lease, message, pause, waiting};
+
+/// Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents
+/// of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with
+/// the same `id` is the same run.
+#[reducer]
+pub fn import_run(
+    ctx: &mut Context<'_>,
+    snapshot: RunSnapshot,
+    /// The id of the run here; the id at its origin if omitted.
+    #[id(new, Run)]
+    id: Option<String>,
+    /// The id of its session here; the id of the run if omitted.
+    #[id(new, Session)]
+    session_id: Option<String>,
+    /// Continues with the definitions of this file, also if they differ from those of the snapshot.
+    any_definition: Option<bool>,
+) -> Result<ReducerResult<Run>, Abort> {
+    snapshot.check(ctx)?;
+    let root = &snapshot.runs[0];
+    let id = match id {
+        Some(id) => id,
+        None => ctx.stored_id::<Run>(root.id.clone(), NEW)?,
+    };
+    let session_id = match session_id {
+        Some(session_id) => session_id,
+        // As `agent run` names both.
+        None => ctx.stored_id::<Session>(id.clone(), NEW)?,
+    };
+    check::name("id", &id)?;
+    check::name("session_id", &session_id)?;
+    let before = imported(ctx, &snapshot.id)?;
+    if let Some(before) = before.filter(|before| !snapshot.is_copy || before.id == id) {
+        return again(ctx, before, &id);
+    }
+    check_free(ctx, &id, &session_id)?;
+    check_tools(ctx, &snapshot)?;
+    let revisions = revisions(ctx, &snapshot, any_definition == Some(true))?;
+    let mut import = Import { snapshot: &snapshot, revisions, runs: BTreeMap::new() };
+    let mut first = None;
+    for (at, told) in snapshot.runs.iter().enumerate() {
+        let run = match at {
+            0 => import.add(ctx, told, (id.clone(), session_id.clone()), None)?,
+            _ => import.add_delegated(ctx, told)?,
+        };
+        first.get_or_insert(run);
+    }
+    let run = first.ok_or_else(|| wrong("it has no run".to_owned()))?;
+    ctx.about(&session_id);
+    ctx.insert(RunImport {
+        run_id: id.clone(),
+        session_id,
+        snapshot_id: snapshot.id.clone(),
+        origin_run_id: root.id.clone(),
+        is_copy: snapshot.is_copy,
+        imported_by: ctx.caller.id().to_owned(),
+        created_at: ctx.now,
+        seq: ctx.seq,
+    })?;
+    Ok(ReducerResult::Fresh(ctx.get::<Run>(&id)?.unwrap_or(run)))
+}
+
+const NEW: IdArgumentKind = IdArgumentKind::New;
+
+/// The run of this snapshot, if it was imported before.
+fn imported(ctx: &mut Context<'_>, snapshot_id: &str) -> Result<Option<Run>, Abort> {
+    let of_snapshot = "WHERE snapshot_id = ?1 ORDER BY run_id LIMIT 1";
+    let found = ctx.find::<RunImport>(of_snapshot, &[Value::from(snapshot_id)])?;
+    match found.first() {
+        Some(import) => ctx.get::<Run>(&import.run_id),
+        None => Ok(None),
+    }
+}
+
+fn again(ctx: &mut Context<'_>, mut before: Run, id: &str) -> Result<ReducerResult<Run>, Abort> {
+    ctx.about(&before.session_id);
+    if before.id == id {
+        lease::hide(ctx, &mut before.fencing_token)?;
+        return Ok(ReducerResult::Duplicate(before.seq, before));
+    }
+    let detail = format!("this snapshot was imported as run {}", before.id);
+    let hint = "a snapshot continues once; export with copy=true to continue several times";
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
+}
+
+fn check_free(ctx: &mut Context<'_>, id: &str, session_id: &str) -> Result<(), Abort> {
+    // The default id comes from the snapshot and can be anything.
+    check_chosen(id)?;
+    check_chosen(session_id)?;
+    let hint = "give another id:  abide agent import FILE --id ID";
+    if ctx.get::<Run>(id)?.is_some() {
+        let detail = format!("there is already a run {id}");
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    if ctx.get::<Session>(session_id)?.is_some() {
+        let detail = format!("there is already a session {session_id}");
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    }
+    Ok(())
+}
+
+fn check_tools(ctx: &mut Context<'_>, snapshot: &RunSnapshot) -> Result<(), Abort> {
+    let calls = snapshot.runs.iter().flat_map(|run| &run.calls);
+    let names: BTreeSet<&str> =
+        calls.map(|call| &*call.tool_name).chain(snapshot.tools.iter().map(|it| &**it)).collect();
+    let mut missing = Vec::new();
+    for name in names {
+        check::name("a tool", name)?;
+        if ctx.get::<Tool>(name)?.is_none() {
+            missing.push(name);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("this file does not have the tools of the run: {}", missing.join(", "));
+    let hint = "start a runtime that has them on this file, or register_tool, and import again";
+    Err(Refusal::new(Code::NotFound, detail).hint(hint).into())
+}
+
+/// The revisions of the agents in this file.
+fn revisions(
+    ctx: &mut Context<'_>,
+    snapshot: &RunSnapshot,
+    any_definition: bool,
+) -> Result<BTreeMap<String, i64>, Abort> {
+    let mut revisions = BTreeMap::new();
+    for told in &snapshot.agents {
+        check::name("an agent", &told.name)?;
+        let agent = agent::find(ctx, &told.name)?;
+        if agent.retired_at.is_some() {
+            let detail = format!("agent {} is retired and cannot start runs", agent.name);
+            let hint = "register it again";
+            return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
+        }
+        revisions.insert(told.name.clone(), agent.revision);
+        if !any_definition {
+            check_definition(ctx, snapshot, &agent)?;
+        }
+    }
+    Ok(revisions)
+}
+
+/// Refuses an agent that is defined differently here.
+fn check_definition(
+    ctx: &mut Context<'_>,
+    snapshot: &RunSnapshot,
+    agent: &Agent,
+) -> Result<(), Abort> {
+    let name = &agent.name;
+    let hint = "any_definition (--any-definition) continues the run with the definition here";
+    // A caller with a scope learns nothing about a definition by comparing it with guesses.
+    let may_read = ctx.caller.scope().is_empty();
+    let own = ctx.get::<AgentRevision>((name.as_str(), agent.revision))?.filter(|_| may_read);
+    let told = snapshot.agents.iter().filter(|it| it.name == *name);
+    let told: Vec<&Map<String, JsonValue>> = told.filter_map(|it| it.definition.as_ref()).collect();
+    let (Some(own), false) = (own, told.is_empty()) else {
+        let detail = format!("whether agent {name} is defined here as at the origin is not known");
+        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+    };
+    let own = own.definition.value();
+    if told.iter().any(|told| own.as_object() == Some(*told)) {
+        return Ok(());
+    }
+    let empty = Map::new();
+    let own = own.as_object().unwrap_or(&empty);
+    let last = told.last().copied().unwrap_or(&empty);
+    let all: BTreeSet<&String> = own.keys().chain(last.keys()).collect();
+    let other: Vec<&str> =
+        all.into_iter().filter(|it| own.get(*it) != last.get(*it)).map(|it| &**it).collect();
+    let detail = format!("agent {name} is defined differently here: {}", other.join(", "));
+    Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
+}
+
+/// An import in progress.
+struct Import<'a> {
+    snapshot: &'a RunSnapshot,
+    /// The revisions of the agents in this file.
+    revisions: BTreeMap<String, i64>,
+    /// The runs so far, by their ids at the origin, with the ids of their calls.
+    runs: BTreeMap<String, (Run, NewIds)>,
+}
+
+impl Import<'_> {
+    /// Adds a run that a run before it delegated.
+    fn add_delegated(&mut self, ctx: &mut Context<'_>, told: &SnapshotRun) -> Result<Run, Abort> {
+        let missing = || wrong(format!("run {} has no parent", told.id));
+        let parent = told.parent_id.as_ref().and_then(|id| self.runs.get(id));
+        let (parent, ids) = parent.ok_or_else(missing)?;
+        let call_id = ids.calls.get(&told.session_id).cloned().ok_or_else(missing)?;
+        let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing)?;
+        let agent = agent::ready(ctx, &told.agent, true)?;
+        let place = delegation::admit(ctx, &parent)?;
+        let new = (format!("{call_id}{DERIVED}run"), call_id.clone());
+        let run =
+            self.add(ctx, &SnapshotRun { agent: agent.name, ..told.clone() }, new, Some(&parent))?;
+        delegation::note(ctx, &run, &parent, place, Some(call_id))?;
+        Ok(run)
+    }
+
+    fn add(
+        &mut self,
+        ctx: &mut Context<'_>,
+        told: &SnapshotRun,
+        (id, session_id): (String, String),
+        parent: Option<&Run>,
+    ) -> Result<Run, Abort> {
+        let session = match parent {
+            Some(parent) => {
+                let above = session::wanted(ctx, &parent.session_id)?;
+                session::make_child(ctx, session_id, told.agent.clone(), &above)?
+            }
+            None => {
+                agent::ready(ctx, &told.agent, false)?;
+                let (scope, metadata) = (told.scope.clone(), told.metadata.clone());
+                let (agent, title) = (told.agent.clone(), told.title.clone());
+                let id = session_id;
+                session::insert(
+                    ctx,
+                    NewSession { id, agent, title, parent_id: None, scope, metadata },
+                )?
+            }
+        };
+        let session = session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
+        let ids = self.new_ids(told, &id);
+        for said in &told.messages {
+            let mut data = said.data.clone();
+            if let Some(data) = &mut data {
+                ids.apply(data);
+            }
+            let (role, kind, content) =
+                (said.role.clone(), said.kind.clone(), said.content.clone());
+            message::append(ctx, &session, role, kind, content, data.map(Json::from))?;
+        }
+        for call in &told.calls {
+            self.add_call(ctx, &session, call, &ids)?;
+        }
+        let run = self.add_run(ctx, told, id, &session, parent)?;
+        if let (Some(stage), Some(iteration)) = (told.stage, told.stage_iteration) {
+            // A forged place must not skip the pauses of later answers.
+            pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
+        }
+        budget::restore(ctx, &run, told.budget_tokens, told.budget_cost_micros)?;
+        self.runs.insert(told.id.clone(), (run.clone(), ids));
+        Ok(run)
+    }
+
+    /// The ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the session, get
+    /// ids that the run cannot request.
+    fn new_ids(&self, told: &SnapshotRun, id: &str) -> NewIds {
+        let mut named = NamedCalls::default();
+        told.messages.iter().filter_map(|said| said.data.as_ref()).for_each(|it| named.add(it));
+        told.calls.iter().for_each(|call| named.add(&json!({"call_id": call.call_id})));
+        let own = |call: &str| {
+            let rest = call.strip_prefix(&*told.id)?.strip_prefix(DERIVED)?;
+            (!rest.is_empty() && !rest.contains(DERIVED)).then(|| rest.to_owned())
+        };
+        let taken: BTreeSet<String> = named.ids.iter().filter_map(|call| own(call)).collect();
+        let mut free = (1..).map(|n: usize| format!("h{n}")).filter(|it| !taken.contains(it));
+        let calls = named.ids.into_iter().filter_map(|call| {
+            let rest = own(&call).or_else(|| free.next())?;
+            Some((call, format!("{id}{DERIVED}{rest}")))
+        });
+        let calls = calls.collect();
+        let run = Some((told.id.clone(), id.to_owned()));
+        NewIds { run, calls, revisions: self.revisions.clone() }
+    }
+
+    fn add_call(
+        &self,
+        ctx: &mut Context<'_>,
+        session: &Session,
+        told: &SnapshotCall,
+        ids: &NewIds,
+    ) -> Result<(), Abort> {
+        let missing = || wrong(format!("call {} has no id", told.call_id));
+        let call_id = ids.calls.get(&told.call_id).cloned().ok_or_else(missing)?;
+        check::name("call_id", &call_id)?;
+        let named = || wrong(format!("there is no tool {}", told.tool_name));
+        let tool = ctx.get::<Tool>(&*told.tool_name)?.ok_or_else(named)?;
+        let mut result = told.result.clone();
+        if let Some(content) = result.as_mut().and_then(|result| result.get_mut("content")) {
+            ids.apply_handoff(content);
+        }
+        let is_open = told.status == SnapshotCallStatus::Delegated;
+        let by = (told.status != SnapshotCallStatus::Unknown && !is_open)
+            .then(|| ctx.caller.id().to_owned());
+        let evidence = by.as_ref().map(|_| Json::from(json!({"snapshot": self.snapshot.id})));
+        let call = ToolCall {
+            call_id,
+            session_id: session.id.clone(),
+            tool_name: tool.name.clone(),
+            tool_version: tool.version,
+            arguments: Json::of(&told.arguments),
+            provider_call_id: told.provider_call_id.clone(),
+            status: told.status.row(),
+            attempt: told.attempt,
+            fencing_token: None,
+            claimed_by: None,
+            claimed_at: None,
+            lease_expires_at: None,
+            retry_at: None,
+            cancel_requested_at: None,
+            result: result.map(Json::from),
+            error: told.error.clone(),
+            evidence,
+            settled_by: by,
+            created_at: ctx.now,
+            created_seq: ctx.seq,
+            updated_at: ctx.now,
+            seq: ctx.seq,
+        };
+        let call = ctx.insert(call)?;
+        if is_open {
+            waiting::note(ctx, call.entry(), true)?;
+        }
+        Ok(())
+    }
+
+    fn add_run(
+        &self,
+        ctx: &mut Context<'_>,
+        told: &SnapshotRun,
+        id: String,
+        session: &Session,
+        parent: Option<&Run>,
+    ) -> Result<Run, Abort> {
+        let answers = told.messages.iter().filter_map(|said| said.data.as_ref());
+        let answers = answers.filter(|it| it["run_id"] == told.id.as_str());
+        let counted = answers.clone().filter_map(|it| it["iteration"].as_i64()).max();
+        // The structured answer is not a tool call.
+        let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
+        let requested = requested.filter(|call| call["name"] != "response").count();
+        let (now, seq) = (ctx.now, ctx.seq);
+        let mut run = Run {
+            id,
+            session_id: session.id.clone(),
+            agent: told.agent.clone(),
+            revision: self.revisions.get(&told.agent).copied().unwrap_or_default(),
+            parent_id: parent.map(|parent| parent.id.clone()),
+            status: RunStatus::Running,
+            reason: None,
+            driver: None,
+            fencing_token: None,
+            lease_expires_at: None,
+            turn: 1,
+            // A forged count must not give a run more than its limits.
+            iterations: told.iterations.max(counted.unwrap_or(0)),
+            tool_calls: told.tool_calls.max(requested as i64),
+            input_tokens: told.input_tokens,
+            output_tokens: told.output_tokens,
+            usage_missing: told.usage_missing,
+            cost_micros: told.cost_micros,
+            events: 0,
+            deadline_at: told.deadline_at,
+            abort_requested_at: None,
+            output: None,
+            error_code: None,
+            error_message: None,
+            created_at: told.began_at,
+            ended_at: None,
+            updated_at: now,
+            seq,
+        };
+        ctx.insert(run.clone())?;
+        waiting::note(ctx, run.entry(), true)?;
+        let from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
+            "origin_run_id": told.id, "iterations": run.iterations});
+        run::tell(ctx, &mut run, RunEventKind::Status, from)?;
+        run::save(ctx, run)
+    }
+}
