@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use abide_agent::{
     AgentConfig, AgentDefinition, Catalog, ContextOverrides, CustomProfile, Events, Limits,
-    PauseRule, Profile, Runtime, Settings,
+    MemoryOverrides, PauseRule, Profile, Runtime, Settings, WatchdogOverrides,
 };
 use abide_client::arguments::{AbortRun, AppendMessage, CreateSession, ResumeRun, StartRun};
 use abide_client::{Abide, AgentState, Json, PauseStage};
@@ -333,6 +333,8 @@ async fn register(abide: &Abide, name: &str, conversation: &Conversation, pause:
                 window_tokens: Some(1_000_000_000),
                 ..ContextOverrides::default()
             },
+            memory: MemoryOverrides { enabled: Some(false), ..MemoryOverrides::default() },
+            watchdog: WatchdogOverrides { enabled: Some(false), ..WatchdogOverrides::default() },
             ..CustomProfile::default()
         }))),
         instructions: conversation.system.clone(),
