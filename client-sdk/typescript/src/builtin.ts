@@ -649,6 +649,107 @@ export interface BuiltinTables {
     /** The event that recorded it. */
     seq: number;
   };
+  /** The newest pause of a run. */
+  pauses: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** Its status. */
+    status: "requested" | "paused" | "resumed";
+    /** The requested stage; null: the next one, whichever it is. */
+    requested_stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null;
+    /** The stage of the last pause. */
+    stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null;
+    /** How many answers the run had at the last pause. */
+    iteration: number | null;
+    /** Why, for people. */
+    reason: string | null;
+    /** The caller that requested it; null if a rule or a callback paused the run. */
+    requested_by: string | null;
+    /** When it was requested. */
+    requested_at: number;
+    /** When the run paused. */
+    paused_at: number | null;
+    /** When the run was resumed. */
+    resumed_at: number | null;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** A run that was exported and continues elsewhere. It has ended here, with the code `moved`. */
+  run_moves: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** The id of the snapshot. */
+    snapshot_id: string;
+    /** The snapshot: a repeated export returns it. JSON text. */
+    snapshot: string;
+    /** The caller that exported it. */
+    exported_by: string;
+    /** When it was exported. */
+    created_at: number;
+    /** The event that exported it. */
+    seq: number;
+  };
+  /** A run that was imported. */
+  run_imports: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** The id of the snapshot. */
+    snapshot_id: string;
+    /** The id of the run where it was exported. */
+    origin_run_id: string;
+    /** Whether the snapshot is a copy: the run continues at its origin, too. */
+    is_copy: number;
+    /** The caller that imported it. */
+    imported_by: string;
+    /** When it was imported. */
+    created_at: number;
+    /** The event that imported it. */
+    seq: number;
+  };
+  /** A session that was forked from another one. */
+  session_forks: {
+    /** The new session. */
+    session_id: string;
+    /** The session that it has the history of. */
+    origin_id: string;
+    /** The last event of the log that the history includes. */
+    at: number;
+    /** Number of messages that were copied. */
+    messages: number;
+    /** Number of tool calls whose outcomes were copied. */
+    calls: number;
+    /** The caller that forked it. */
+    forked_by: string;
+    /** When it was forked. */
+    created_at: number;
+    /** The event that forked it. */
+    seq: number;
+  };
+  /** The trace of a run that has ended. */
+  run_traces: {
+    /** The run. */
+    run_id: string;
+    /** Its session. */
+    session_id: string;
+    /** The id of the trace in the sinks, in hexadecimal. */
+    trace_id: string;
+    /** Its status. */
+    status: "complete" | "partial";
+    /** Number of its spans. */
+    spans: number;
+    /** Why it is partial. */
+    error: string | null;
+    /** When it was sent. */
+    created_at: number;
+    /** The event that recorded it. */
+    seq: number;
+  };
   /** A fact that an agent remembers. */
   memories: {
     /** Its number. */
@@ -1360,6 +1461,16 @@ export interface BuiltinReducers {
       more: boolean;
     };
   };
+  /** Creates a session with the messages of another one up to an event of the log, and with the outcomes that its tool calls had then. It has the agent, the scope and the metadata of the other one. No tool runs: a call without an outcome at that event stays without one. The row of `session_forks` links both. */
+  fork_session: {
+    args: {
+      at?: number | bigint | null | undefined;
+      id?: string | null | undefined;
+      session_id: string;
+      title?: string | null | undefined;
+    };
+    result: BuiltinTables["session_forks"];
+  };
   /** Extends the lease on a claimed handoff. */
   heartbeat_handoff: {
     args: {
@@ -1387,6 +1498,113 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["tool_calls"];
   };
+  /** Imports a snapshot of `export_run`: creates its session and its run, which a driver continues. The tools and agents of the snapshot must exist here, with the same definitions; `any_definition` accepts others. The same snapshot with the same `id` is the same run. */
+  import_run: {
+    args: {
+      any_definition?: boolean | null | undefined;
+      id?: string | null | undefined;
+      session_id?: string | null | undefined;
+      snapshot: {
+        /** The agents of the runs, and those that have taken over. */
+        agents: ({
+          /** Its definition; absent if the exporting caller may not read definitions. */
+          definition?: Record<string, unknown> | null | undefined;
+          /** Its name. */
+          name: string;
+          /** Its revision at the origin. */
+          revision: number | bigint;
+        })[];
+        /** When it was made. */
+        created_at: number | bigint;
+        /** `abide-run`. */
+        format: string;
+        /** The id of the snapshot. */
+        id: string;
+        /** Whether it is a copy: the run continues at its origin, too. */
+        is_copy: boolean;
+        /** The run, then the runs that it delegated and waits for, each after the one that delegated it. */
+        runs: ({
+          /** Its agent. */
+          agent: string;
+          /** When it began. */
+          began_at: number | bigint;
+          /** The same for the cost. */
+          budget_cost_micros: number | bigint;
+          /** Tokens that count against its budget, with those of delegated runs. */
+          budget_tokens: number | bigint;
+          /** The tool calls that its messages name and that have an outcome or started a run, in order. */
+          calls: ({
+            /** The arguments that it ran with. */
+            arguments: unknown;
+            /** Number of attempts. */
+            attempt: number | bigint;
+            /** Its id at the origin. */
+            call_id: string;
+            /** Its error. */
+            error?: string | null | undefined;
+            /** The provider's id. */
+            provider_call_id?: string | null | undefined;
+            /** Its result. */
+            result?: unknown | undefined;
+            /** Its status. */
+            status: "delegated" | "succeeded" | "failed" | "rejected" | "cancelled" | "unknown";
+            /** The tool. */
+            tool_name: string;
+          })[];
+          /** Its cost so far in millionths of a dollar, if known. */
+          cost_micros?: number | bigint | null | undefined;
+          /** When it must have ended. */
+          deadline_at?: number | bigint | null | undefined;
+          /** Its id at the origin. */
+          id: string;
+          /** Input tokens so far. */
+          input_tokens: number | bigint;
+          /** Answers of the model so far. */
+          iterations: number | bigint;
+          /** The messages of its session, in order. */
+          messages: ({
+            /** Its text. */
+            content?: string | null | undefined;
+            /** Other data. */
+            data?: unknown | undefined;
+            /** Its kind. */
+            kind: string;
+            /** The author's role. */
+            role: string;
+          })[];
+          /** The metadata of its session. */
+          metadata: Record<string, unknown>;
+          /** Output tokens so far. */
+          output_tokens: number | bigint;
+          /** The run that delegated it. */
+          parent_id?: string | null | undefined;
+          /** What it waits for. */
+          reason?: string | null | undefined;
+          /** The agent's revision at the origin. */
+          revision: number | bigint;
+          /** The scope of its session. */
+          scope: Record<string, unknown>;
+          /** Its session at the origin. */
+          session_id: string;
+          /** The stage of its last pause, which it has passed when it continues. */
+          stage?: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null | undefined;
+          /** How many answers it had then. */
+          stage_iteration?: number | bigint | null | undefined;
+          /** The title of its session. */
+          title?: string | null | undefined;
+          /** Tool calls requested by the model so far. */
+          tool_calls: number | bigint;
+          /** Answers of unknown usage. */
+          usage_missing: number | bigint;
+        })[];
+        /** The tools that the file which imports it must have. */
+        tools: (string)[];
+        /** The version of the format. */
+        version: number | bigint;
+      };
+    };
+    result: BuiltinTables["runs"];
+  };
   /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
   open_session: {
     args: {
@@ -1398,6 +1616,15 @@ export interface BuiltinReducers {
       title?: string | null | undefined;
     };
     result: BuiltinTables["sessions"];
+  };
+  /** Requests that a run pauses at a stage of its loop, or at the next one if none is named. Tools that run are not interrupted. A run that waits for a decision pauses after that decision. A repeated request replaces the former one. */
+  pause_run: {
+    args: {
+      id: string;
+      reason?: string | null | undefined;
+      stage?: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null | undefined;
+    };
+    result: BuiltinTables["pauses"];
   };
   /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
   record_health: {
@@ -1430,6 +1657,16 @@ export interface BuiltinReducers {
       iteration: number | bigint;
     };
     result: BuiltinTables["run_health"];
+  };
+  /** Pauses a run at a stage that it has reached: for its driver. With `reason` a rule or a callback demands it. Without `reason` it takes effect only while `pause_run` requests it for the stage; otherwise the run continues. */
+  record_pause: {
+    args: {
+      fencing_token: number | bigint;
+      id: string;
+      reason?: string | null | undefined;
+      stage: "after_agent" | "after_tools" | "after_loop" | "before_guardrails";
+    };
+    result: BuiltinTables["runs"];
   };
   /** Records events of a run, and its consumption. In a batch with messages and tool calls this makes a step atomic: if the lease is lost, nothing of the batch takes effect. */
   record_run: {
@@ -1503,6 +1740,17 @@ export interface BuiltinReducers {
       };
     };
     result: BuiltinTables["context_summaries"];
+  };
+  /** Records that the trace of a run was sent. A later record replaces it. */
+  record_trace: {
+    args: {
+      error?: string | null | undefined;
+      id: string;
+      spans: number | bigint;
+      status: "complete" | "partial";
+      trace_id: string;
+    };
+    result: BuiltinTables["run_traces"];
   };
   /** Registers an agent, or a new revision of one. Registering an identical definition changes nothing. `expected_revision` makes it a conflict if that is no longer the newest: for editors. */
   register_agent: {

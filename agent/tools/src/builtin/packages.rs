@@ -22,19 +22,16 @@ use crate::tool::{Invocation, ToolDeclaration};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "the settings of packages: a map")]
 pub struct PackagesConfig {
-    /// The address of the npm registry; the default is the public one.
+    /// The address of the npm registry; none: npm packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// The address of the Python package index; the default is the public one.
+    /// The address of the Python package index; none: Python packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pypi: Option<String>,
-    /// The address of the Rust registry; the default is the public one.
+    /// The address of the Rust registry; none: Rust packages are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rust: Option<String>,
 }
-
-/// The hosts of the public registries.
-const PUBLIC: [&str; 3] = ["registry.npmjs.org", "pypi.org", "crates.io"];
 
 /// Maximum size of an answer: the metadata of all versions.
 const ANSWER_BYTES: usize = 32 << 20;
@@ -78,27 +75,21 @@ struct Package {
 
 struct Registries {
     web: Web,
-    npm: Url,
-    pypi: Url,
-    rust: Url,
+    npm: Option<Url>,
+    pypi: Option<Url>,
+    rust: Option<Url>,
 }
 
 pub(super) fn inspect_package(config: &PackagesConfig) -> Result<Function, ConfigError> {
     let mut hosts = PermittedHosts::default();
-    let mut address = |own: &Option<String>, public: &str| {
-        let text = own.clone().unwrap_or_else(|| format!("https://{public}"));
-        let url = Url::parse(&text)
+    let mut address = |text: &Option<String>| {
+        let Some(text) = text else { return Ok(None) };
+        let url = Url::parse(text)
             .map_err(|why| ConfigError::new("inspect_package", format!("{text:?}: {why}")))?;
-        if own.is_some() {
-            hosts.permit(&url);
-        }
-        Ok::<Url, ConfigError>(url)
+        hosts.permit(&url);
+        Ok::<Option<Url>, ConfigError>(Some(url))
     };
-    let (npm, pypi, rust) = (
-        address(&config.npm, PUBLIC[0])?,
-        address(&config.pypi, PUBLIC[1])?,
-        address(&config.rust, PUBLIC[2])?,
-    );
+    let (npm, pypi, rust) = (address(&config.npm)?, address(&config.pypi)?, address(&config.rust)?);
     let web = Web::new("inspect_package", hosts, ANSWER_BYTES, TIMEOUT)?;
     let registries = Arc::new(Registries { web, npm, pypi, rust });
     let declaration = ToolDeclaration {
@@ -127,10 +118,18 @@ impl Registries {
         let Inspect { registry, name } =
             serde_json::from_value(invocation.arguments).map_err(|why| why.to_string())?;
         check_name(registry, &name)?;
+        let (address, setting) = match registry {
+            Registry::Npm => (&self.npm, "npm"),
+            Registry::Pypi => (&self.pypi, "pypi"),
+            Registry::Rust => (&self.rust, "rust"),
+        };
+        let Some(address) = address else {
+            return Err(format!("no address of this registry is configured (packages.{setting})"));
+        };
         let package = match registry {
-            Registry::Npm => self.npm(&name).await?,
-            Registry::Pypi => self.pypi(&name).await?,
-            Registry::Rust => self.rust(&name).await?,
+            Registry::Npm => self.npm(address, &name).await?,
+            Registry::Pypi => self.pypi(address, &name).await?,
+            Registry::Rust => self.rust(address, &name).await?,
         };
         Ok(package.outcome(&name))
     }
@@ -149,9 +148,9 @@ impl Registries {
         page.json()
     }
 
-    async fn npm(&self, name: &str) -> Result<Package, String> {
+    async fn npm(&self, address: &Url, name: &str) -> Result<Package, String> {
         // The slash of a scope is a part of the name; `extend` encodes it.
-        let answer = self.json(&self.npm, &[name]).await?;
+        let answer = self.json(address, &[name]).await?;
         let versions = answer["versions"].as_object().map(|all| all.keys().cloned().collect());
         let licence = match &answer["license"] {
             Value::Object(licence) => text(&licence.get("type").cloned().unwrap_or_default()),
@@ -170,8 +169,8 @@ impl Registries {
         })
     }
 
-    async fn pypi(&self, name: &str) -> Result<Package, String> {
-        let answer = self.json(&self.pypi, &["pypi", name, "json"]).await?;
+    async fn pypi(&self, address: &Url, name: &str) -> Result<Package, String> {
+        let answer = self.json(address, &["pypi", name, "json"]).await?;
         let info = &answer["info"];
         let releases = answer["releases"].as_object().map(|all| all.keys().cloned().collect());
         let licence = [&info["license_expression"], &info["license"]].into_iter().map(text);
@@ -193,8 +192,8 @@ impl Registries {
         })
     }
 
-    async fn rust(&self, name: &str) -> Result<Package, String> {
-        let answer = self.json(&self.rust, &["api", "v1", "crates", name]).await?;
+    async fn rust(&self, address: &Url, name: &str) -> Result<Package, String> {
+        let answer = self.json(address, &["api", "v1", "crates", name]).await?;
         let about = &answer["crate"];
         let versions = answer["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let stable = text(&about["max_stable_version"]);
@@ -206,14 +205,14 @@ impl Registries {
             repository: text(&about["repository"]),
             // The registry lists the newest version first.
             versions: versions.iter().rev().map(|version| text(&version["num"])).collect(),
-            readme: self.rust_readme(name, &latest).await,
+            readme: self.rust_readme(address, name, &latest).await,
             latest,
         })
     }
 
     /// The README of a version, which the registry has as HTML; empty if there is none.
-    async fn rust_readme(&self, name: &str, version: &str) -> String {
-        let mut url = self.rust.clone();
+    async fn rust_readme(&self, address: &Url, name: &str, version: &str) -> String {
+        let mut url = address.clone();
         if let Ok(mut parts) = url.path_segments_mut() {
             parts.pop_if_empty().extend(["api", "v1", "crates", name, version, "readme"]);
         }
