@@ -334,6 +334,32 @@ CREATE TABLE meta (
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE VIEW model_usage AS SELECT e.session_id, e.run_id, e.number,
+  e.data ->> '$.provider' AS provider, e.data ->> '$.model' AS model,
+  e.data ->> '$.input_tokens' AS input_tokens, e.data ->> '$.output_tokens' AS output_tokens,
+  e.data ->> '$.cached_tokens' AS cached_tokens,
+  e.data ->> '$.reasoning_tokens' AS reasoning_tokens,
+  e.data ->> '$.estimated_cost' AS cost_usd, e.data ->> '$.completeness' AS completeness,
+  e.created_at, e.seq
+FROM run_events e WHERE e.kind = 'usage';
+
+CREATE TABLE pauses (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  status TEXT NOT NULL CHECK (status = 'requested' OR status = 'paused' OR status = 'resumed'),
+  requested_stage TEXT CHECK (requested_stage = 'after_agent' OR requested_stage = 'after_tools' OR requested_stage = 'after_loop' OR requested_stage = 'before_guardrails'),
+  stage TEXT CHECK (stage = 'after_agent' OR stage = 'after_tools' OR stage = 'after_loop' OR stage = 'before_guardrails'),
+  iteration INTEGER,
+  reason TEXT,
+  requested_by TEXT,
+  requested_at INTEGER NOT NULL,
+  paused_at INTEGER,
+  resumed_at INTEGER,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX pauses_session_id ON pauses (session_id);
+
 CREATE TABLE plan_steps (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
   step INTEGER NOT NULL,
@@ -494,6 +520,46 @@ CREATE TABLE run_health (
 ) STRICT;
 
 CREATE INDEX run_health_session_id ON run_health (session_id);
+
+CREATE TABLE run_imports (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  snapshot_id TEXT NOT NULL,
+  origin_run_id TEXT NOT NULL,
+  is_copy INTEGER NOT NULL,
+  imported_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_imports_session_id ON run_imports (session_id);
+
+CREATE INDEX run_imports_snapshot_id ON run_imports (snapshot_id);
+
+CREATE TABLE run_moves (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  snapshot_id TEXT NOT NULL,
+  snapshot TEXT NOT NULL,
+  exported_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX run_moves_session_id ON run_moves (session_id);
+
+CREATE TABLE run_traces (
+  run_id TEXT PRIMARY KEY NOT NULL REFERENCES runs(id) DEFERRABLE INITIALLY DEFERRED,
+  session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
+  trace_id TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status = 'complete' OR status = 'partial'),
+  spans INTEGER NOT NULL,
+  error TEXT,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX run_traces_session_id ON run_traces (session_id);
 
 CREATE TABLE runs (
   id TEXT PRIMARY KEY NOT NULL,

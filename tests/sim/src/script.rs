@@ -187,7 +187,10 @@ impl ScriptRun<'_> {
         self.call("app", "set_policy", policy)?;
         self.call("app", "drop_policy", json!({"table": "sessions", "role": "worker"}))?;
         // A denial, which is recorded.
-        self.call(STRANGER, "create_session", json!({"agent": "support"})).map(drop)
+        self.call(STRANGER, "create_session", json!({"agent": "support"}))?;
+        // A new session; the second call only finds it.
+        self.call("app", "open_session", json!({"agent": "support", "id": "found"}))?;
+        self.call("app", "open_session", json!({"agent": "support", "id": "found"})).map(drop)
     }
 
     fn moments(&mut self) -> ScriptResult {
@@ -223,6 +226,7 @@ impl ScriptRun<'_> {
         let heartbeat = json!({"id": "run1", "fencing_token": token, "lease_ms": 1_000});
         self.call("agent", "heartbeat_run", heartbeat)?;
         self.health_and_memory(&token)?;
+        self.summary_and_plan(&token)?;
         self.pass_ms(1_500)?;
         let next = json!({"driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_next_run", next)?);
@@ -271,13 +275,36 @@ impl ScriptRun<'_> {
         let save = json!({"namespace": "support", "facts": facts,
             "run_id": "run1", "fencing_token": token});
         self.call("agent", "save_memories", save)?;
+        let first = self.history.told.last().map_or(0, |(_, told)| told.results[0].0.0);
         let facts = json!([{"key": "city", "value": "Bonn"}]);
         let saved = json!({"namespace": "support", "session_id": "s2", "facts": facts});
         self.call("app", "save_memories", saved)?;
-        let vectors = json!([{"memory_id": 1, "seq": 1, "vector": {"$blob": "AAAAAA=="}}]);
+        let vectors = json!([{"memory_id": 1, "seq": first, "vector": {"$blob": "AAAAAA=="}}]);
         self.call("agent", "embed_memories", json!({"model": "m", "vectors": vectors}))?;
         let forget = json!({"space": "support@/", "keys": ["city"]});
         self.call("app", "forget_memories", forget).map(drop)
+    }
+
+    /// The first message is summarised, and a plan has two versions.
+    fn summary_and_plan(&mut self, token: &JsonValue) -> ScriptResult {
+        let said = json!({"session_id": "s2", "role": "assistant", "content": "x".repeat(500)});
+        let said = self.call("agent", "append_message", said)?;
+        let Some(id) = said["id"].as_i64() else { return Ok(()) };
+        let summary = json!({"number": 1, "through_id": id, "folded_id": id, "goal_id": id,
+            "goal_folded_id": id, "summary": {"facts": ["a parcel"]}, "kept": [], "answers": 1,
+            "handoffs": [], "origin": "model", "tokens_before": 200});
+        let archived =
+            json!([{"entry_id": id, "call_id": "c1", "tool_name": "look", "characters": 500}]);
+        let record = json!({"id": "run1", "fencing_token": token, "summary": summary,
+            "archived": archived});
+        self.call("agent", "record_summary", record)?;
+        for (version, status) in [(0, "not_started"), (1, "in_progress")] {
+            let steps = json!([{"title": "look", "status": status}]);
+            let plan = json!({"id": "run1", "fencing_token": token, "expected_version": version,
+                "steps": steps});
+            self.call("agent", "write_plan", plan)?;
+        }
+        Ok(())
     }
 
     /// A run delegates to another run, and ends before it.
