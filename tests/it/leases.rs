@@ -121,11 +121,13 @@ async fn uses(world: &World, [call, run, handoff]: [i64; 3]) -> Vec<(&'static st
         ("reject_handoff", json!({"id": ho, "fencing_token": handoff, "reason": "forged"})),
         (
             "write_entries",
-            json!({"collection_id": "e1", "puts": [{"key": "forged"}], "run_id": "r1", "fencing_token": run}),
+            json!({"collection_id": "e1", "puts": [{"key": "forged"}], "run_id": "r1",
+                "fencing_token": run}),
         ),
         (
             "delete_entries",
-            json!({"collection_id": "e1", "prefix": "forged", "run_id": "r1", "fencing_token": run}),
+            json!({"collection_id": "e1", "prefix": "forged", "run_id": "r1",
+                "fencing_token": run}),
         ),
     ];
     uses.extend(uses_of_agents(run));
