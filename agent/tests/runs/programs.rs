@@ -199,7 +199,8 @@ echo '{"type":"assistant","message":{"id":"m1","content":[{"type":"text","text":
 cat > /dev/null
 if mkdir first; then
   echo $$ > started
-  exec tail -f /dev/null
+  # Not `tail -f`, which ends when the reader of its output is gone.
+  exec sleep 1000
 fi
 echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42.","session_id":"p1"}'
 "#;
