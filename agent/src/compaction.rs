@@ -45,8 +45,8 @@ struct Group {
     answers: bool,
 }
 
-/// Covers the next part if the request of this number of tokens is too large, or a compaction is in progress. Returns whether it did; then the
-/// request has to be made again.
+/// Covers the next part if `tokens` exceeds the trigger, or if a compaction is in progress. Returns whether it did: then
+/// the request must be built again.
 pub(crate) async fn advance(
     driver: &mut Driver,
     request: &ModelRequest,

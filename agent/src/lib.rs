@@ -21,9 +21,8 @@
 //! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `golden` recordings, `golden_run` their repetition, `golden_diff` its
-//! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go, `structured` answers · `program` foreign agents, `program_output` their output,
-//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run,
-//! `budget` reservations, `structured` answers · `program` foreign agents, `program_output` their output,
+//! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go,
+//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.

@@ -32,7 +32,7 @@ const EMBEDDING_TIME: Duration = Duration::from_secs(10);
 /// From this similarity on, a fact is about the same as a query.
 const SIMILAR: f64 = 0.3;
 
-/// Characters of a query.
+/// Maximum size of a query in bytes; the rest is ignored.
 const QUERY_BYTES: usize = 4_000;
 
 /// The settings of the active agent, if it has a memory.

@@ -174,11 +174,11 @@ settings! {
     WatchdogSettings / WatchdogOverrides {
         /// Whether a run is watched.
         enabled: bool,
-        /// Threshold of the growth of the context in tokens from one turn to the next.
+        /// Threshold of the growth of the context in tokens from one answer to the next.
         token_drift: u64,
-        /// Threshold of the share of tool messages among the messages of a turn.
+        /// Threshold of the share of tool messages among the messages since the answer before.
         over_tooling: f64,
-        /// Threshold of the share of reduced messages in the context.
+        /// Threshold of `context_rot`: summaries and markers for each message of the request, see `RunHealth`.
         context_rot: f64,
         /// Whether a sign compacts the context. Otherwise it is only reported.
         auto_compaction: bool,

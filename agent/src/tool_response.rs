@@ -153,7 +153,7 @@ fn result_text(result: &Json) -> String {
     text.as_str().map_or_else(|| text.to_string(), str::to_owned)
 }
 
-/// The wanted range, and where the text continues. It never takes more than an eighth of the window.
+/// The wanted range, and where the text continues. It never takes more than about an eighth of the window, for four characters per token.
 fn slice(driver: &Driver, text: &str, wish: &ResponseArguments) -> String {
     let definition = &driver.definition;
     let window = usize::try_from(definition.settings().context.window_tokens).unwrap_or(MOST);

@@ -2,8 +2,8 @@
 //! recorded with the answer (`run_health`), and the decision takes effect before the model is asked again. So a driver
 //! that continues the run acts in the same way.
 //!
-//! Compaction does not trigger itself. A context that has rotted is compacted when it reaches the threshold, and again
-//! only after it was below it; and no compaction follows another one within a few answers.
+//! Compaction does not trigger itself. When `context_rot` reaches its threshold, the context is compacted once. It is
+//! compacted again only after the value was below the threshold, and not within a few answers after a compaction.
 
 use abide_client::arguments::RecordHealth;
 use abide_client::{
@@ -17,8 +17,8 @@ use crate::profile_settings::WatchdogSettings;
 use crate::step::{Failure, Step, StepError};
 use crate::transcript::{self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
 
-/// Answers after a compaction without another one for the same reason.
-const PAUSE: i64 = 5;
+/// Minimum number of answers between two compactions by the watchdog.
+const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
 
 /// What of the conversation has been reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) fn judge(
     let rots = context_rot >= settings.context_rot && !was_rotten;
     let can_compact = settings.auto_compaction
         && (drifts || rots || over_tooling >= settings.over_tooling)
-        && compacted.is_none_or(|at| now.iteration - at >= PAUSE);
+        && compacted.is_none_or(|at| now.iteration - at >= ANSWERS_BETWEEN_COMPACTIONS);
     let reached = |count: i64, most: i64| most > 0 && count >= most;
     let each = |count: i64, step: i64| step > 0 && count > 0 && count % step == 0;
     let action = if reached(now.repeats, settings.stop_after_repeats)
@@ -295,7 +295,11 @@ async fn look(driver: &mut Driver) -> Result<(), Error> {
         return Ok(());
     }
     let sql = "SELECT * FROM run_health WHERE run_id = :id ORDER BY iteration DESC LIMIT :most";
-    let rows = driver.abide.sql(sql).param("id", &driver.run.id).param("most", PAUSE);
+    let rows = driver
+        .abide
+        .sql(sql)
+        .param("id", &driver.run.id)
+        .param("most", ANSWERS_BETWEEN_COMPACTIONS);
     let rows: Vec<RunHealth> = rows.fetch().await?;
     let compacted = rows.iter().find(|row| row.action == HealthAction::Compact);
     driver.health.compacted = compacted.map(|row| row.iteration);

@@ -52,7 +52,7 @@ pub struct RunHealth {
     pub over_tooling: f64,
     /// Twice the summaries, plus the archived results, plus the markers that replace results, per message.
     pub context_rot: f64,
-    /// How many consecutive answers, up to this one, have requested the same calls; 0 without calls.
+    /// How many consecutive answers, up to this one, have requested the same calls and got the same results; 0 without calls.
     pub repeats: i64,
     /// The thresholds that are reached: a JSON array of `token_drift`, `over_tooling`, `context_rot`, `repeats`.
     pub signals: Json,

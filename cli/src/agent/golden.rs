@@ -191,9 +191,11 @@ fn summary(
         say(format!("{of_all}: {same} same, {changed} changed, {failed} failed"))?;
     }
     if failed > 0 || (changed > 0 && !args.accept) {
-        let detail = format!("{} differ", counted(changed + failed, "recording"));
+        let detail =
+            format!("{} changed, {failed} could not be repeated", counted(changed, "recording"));
+        let refusal = Refusal::new(Code::Conflict, detail);
         let hint = "--accept writes the new behaviour into the recordings";
-        return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
+        return Err(if changed > 0 { refusal.hint(hint) } else { refusal }.into());
     }
     Ok(())
 }

@@ -810,7 +810,7 @@ export interface BuiltinTables {
     over_tooling: number;
     /** Twice the summaries, plus the archived results, plus the markers that replace results, per message. */
     context_rot: number;
-    /** How many consecutive answers, up to this one, have requested the same calls; 0 without calls. */
+    /** How many consecutive answers, up to this one, have requested the same calls and got the same results; 0 without calls. */
     repeats: number;
     /** The thresholds that are reached: a JSON array of `token_drift`, `over_tooling`, `context_rot`, `repeats`. JSON text. */
     signals: string;
