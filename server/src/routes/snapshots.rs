@@ -1,6 +1,5 @@
 //! Runs that pause, continue, and move, and sessions that are forked, over REST. Each route is one reducer call.
 
-use abide_schema::Seq;
 use abide_schema::wire::BatchCall;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -15,6 +14,14 @@ use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::problem::Problem;
 
+/// A reducer as a route.
+struct Route {
+    reducer: &'static str,
+    /// The member of the answer that has the result.
+    result: &'static str,
+    status: StatusCode,
+}
+
 /// Requests that a run pauses.
 pub(super) async fn pause(
     State(app): State<AppState>,
@@ -23,12 +30,10 @@ pub(super) async fn pause(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
-    let looks = r#"{"stage": "after_agent", "reason": "…"}, or nothing"#;
-    let args = arguments(&content, looks, "id", &id)?;
-    let (seq, pause, duplicate) = made(&app, &by, &headers, &content, "pause_run", args).await?;
-    let told = json!({"seq": seq, "pause": pause, "duplicate": duplicate});
-    Ok(as_json(told.to_string()))
+    let shape = r#"{"stage": "after_agent", "reason": "…"}, or nothing"#;
+    let args = arguments(&content, shape, "id", &path(id, "run")?)?;
+    let route = Route { reducer: "pause_run", result: "pause", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 /// Resumes a paused run.
@@ -39,10 +44,9 @@ pub(super) async fn resume(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
-    let args = arguments(&content, "nothing", "id", &id)?;
-    let (seq, run, duplicate) = made(&app, &by, &headers, &content, "resume_run", args).await?;
-    Ok(as_json(json!({"seq": seq, "run": run, "duplicate": duplicate}).to_string()))
+    let args = arguments(&content, "nothing", "id", &path(id, "run")?)?;
+    let route = Route { reducer: "resume_run", result: "run", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 /// Exports a run that waits.
@@ -53,12 +57,9 @@ pub(super) async fn export(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let id = path(id, "run")?;
-    let args = arguments(&content, r#"{"copy": true}, or nothing"#, "id", &id)?;
-    let made = made(&app, &by, &headers, &content, "export_run", args).await?;
-    let (seq, snapshot, duplicate) = made;
-    let told = json!({"seq": seq, "snapshot": snapshot, "duplicate": duplicate});
-    Ok(as_json(told.to_string()))
+    let args = arguments(&content, r#"{"copy": true}, or nothing"#, "id", &path(id, "run")?)?;
+    let route = Route { reducer: "export_run", result: "snapshot", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 /// Imports a snapshot.
@@ -69,9 +70,8 @@ pub(super) async fn import(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let args: JsonValue = content.envelope(r#"{"snapshot": {…}, "id": "…"}, the last optional"#)?;
-    let (seq, run, duplicate) = made(&app, &by, &headers, &content, "import_run", args).await?;
-    let told = json!({"seq": seq, "run": run, "duplicate": duplicate});
-    Ok((StatusCode::CREATED, as_json(told.to_string())).into_response())
+    let route = Route { reducer: "import_run", result: "run", status: StatusCode::CREATED };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 /// Forks a session.
@@ -82,42 +82,44 @@ pub(super) async fn fork(
     headers: HeaderMap,
     content: RequestBody,
 ) -> Result<Response, Problem> {
-    let session_id = path(id, "session")?;
-    let looks = r#"{"at": 42, "id": "…"}, or nothing"#;
-    let args = arguments(&content, looks, "session_id", &session_id)?;
-    let (seq, fork, duplicate) = made(&app, &by, &headers, &content, "fork_session", args).await?;
-    let told = json!({"seq": seq, "fork": fork, "duplicate": duplicate});
-    Ok((StatusCode::CREATED, as_json(told.to_string())).into_response())
+    let shape = r#"{"at": 42, "id": "…"}, or nothing"#;
+    let args = arguments(&content, shape, "session_id", &path(id, "session")?)?;
+    let route = Route { reducer: "fork_session", result: "fork", status: StatusCode::CREATED };
+    route.answer(&app, &by, &headers, &content, args).await
 }
 
 /// The arguments of a body, and the id of the path. The reducer refuses those that it does not have.
 fn arguments(
     content: &RequestBody,
-    looks: &str,
+    shape: &str,
     name: &str,
     id: &str,
 ) -> Result<JsonValue, Problem> {
     let mut args = match content.value()? {
         JsonValue::Null => Map::new(),
-        _ => content.envelope(looks)?,
+        _ => content.envelope(shape)?,
     };
     args.insert(name.to_owned(), json!(id));
     Ok(JsonValue::Object(args))
 }
 
-async fn made(
-    app: &AppState,
-    by: &CallerExtension,
-    headers: &HeaderMap,
-    content: &RequestBody,
-    reducer: &str,
-    args: JsonValue,
-) -> Result<(Seq, JsonValue, bool), Problem> {
-    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
-    app.engine.check_room(by, content.bytes())?;
-    let key = idempotency_key(headers)?;
-    let BatchCall { reducer, args } = call(reducer, args);
-    let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
-    let result = serde_json::from_str(&done.result).unwrap_or_default();
-    Ok((done.seq, result, done.duplicate))
+impl Route {
+    async fn answer(
+        &self,
+        app: &AppState,
+        by: &CallerExtension,
+        headers: &HeaderMap,
+        content: &RequestBody,
+        args: JsonValue,
+    ) -> Result<Response, Problem> {
+        let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+        app.engine.check_room(by, content.bytes())?;
+        let key = idempotency_key(headers)?;
+        let BatchCall { reducer, args } = call(self.reducer, args);
+        let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
+        let result: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+        let body =
+            json!({"seq": done.seq, "duplicate": done.duplicate, self.result: result}).to_string();
+        Ok((self.status, as_json(body)).into_response())
+    }
 }

@@ -27,7 +27,7 @@ exec "$@"
 async fn a_container_gets_the_workspace_the_limits_and_no_network() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path();
-    fs::create_dir_all(path.join("work/.abide")).expect("the workspace can be created");
+    fs::create_dir_all(path.join("project/.abide")).expect("the workspace can be created");
     let docker = path.join("docker");
     fs::write(&docker, DOCKER).expect("the program can be written");
     fs::set_permissions(&docker, fs::Permissions::from_mode(0o755)).expect("it is executable");
@@ -38,7 +38,7 @@ async fn a_container_gets_the_workspace_the_limits_and_no_network() {
         serde_json::from_value(json!({"workspace": "..", "backend": "docker",
         "image": "debian:12", "readable": ["/opt/toolchain"]}))
         .expect("it is valid");
-    let sandbox = Sandbox::open(config, &path.join("work/.abide"), launcher(), &environment);
+    let sandbox = Sandbox::open(config, &path.join("project/.abide"), launcher(), &environment);
     let sandbox = sandbox.expect("the program answers as Docker does");
     let tools = Tools::new();
     let builtin = BuiltinToolsConfig::default();
@@ -73,10 +73,10 @@ async fn a_container_gets_the_workspace_the_limits_and_no_network() {
           --ulimit=nofile=1024
           --ulimit=fsize=1073741824
           --tmpfs=/tmp
-          --mount=type=bind,source=HOME/work,target=HOME/work
+          --mount=type=bind,source=HOME/project,target=HOME/project
           --mount=type=bind,source=/opt/toolchain,target=/opt/toolchain,readonly
-          --tmpfs=HOME/work/.abide
-          --workdir=HOME/work
+          --tmpfs=HOME/project/.abide
+          --workdir=HOME/project
           --env=ABIDE_CONTEXT
           --env=HOME=/tmp
           --env=LANG

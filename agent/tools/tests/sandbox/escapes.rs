@@ -56,7 +56,7 @@ async fn programs_can_work_in_the_workspace() {
         let script = "cat src/a.txt && echo two >> src/a.txt && mkdir new && mv src new/ && pwd && \
                       echo x > $TMPDIR/t && cat $TMPDIR/t && cd ~ && echo done && head -c1 /dev/urandom | wc -c";
         let outcome = home.sh(script).await;
-        let path = home.path("work").canonicalize().expect("it exists");
+        let path = home.path("project").canonicalize().expect("it exists");
         let expected = format!("one\n{}\nx\ndone\n1", path.display());
         assert_eq!(outcome.text, expected, "{backend}");
         assert_eq!(home.read("new/src/a.txt"), "one\ntwo\n", "{backend}");

@@ -172,7 +172,7 @@ async fn files_are_written_and_edited() {
     let home = project();
     home.write("crlf", "one\r\ntwo\r\n");
     home.write("aaa", "aaa");
-    let path = home.path("work/src/main.rs");
+    let path = home.path("project/src/main.rs");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the mode can be set");
     let calls = [
         ("write_file", json!({"path": "new/folder/a.txt", "content": "one\n"})),
@@ -229,7 +229,7 @@ async fn files_are_written_and_edited() {
     assert_eq!(home.read("aaa"), "aaa");
     let mode = fs::metadata(&path).expect("it exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o755);
-    let left = fs::read_dir(home.path("work/src")).expect("it can be listed").count();
+    let left = fs::read_dir(home.path("project/src")).expect("it can be listed").count();
     assert_eq!(left, 2, "no temporary file is left");
 }
 

@@ -19,7 +19,7 @@ const LEAVES: &str = "(exec sleep 1000) 3>alive & setsid sh -c '(setsid sleep 10
                       exec 3>alive; echo begin >&3; ";
 
 fn pipe(home: &Home) -> std::path::PathBuf {
-    let path = home.path("work/alive");
+    let path = home.path("project/alive");
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
     path
 }
@@ -89,7 +89,7 @@ fn a_killed_server_leaves_no_process() {
         let home = Home::with(&json!({"backend": backend}));
         let path = pipe(&home);
         let mut server = Command::new(env!("CARGO_BIN_EXE_abide-sandbox-exec"))
-            .args(["run", &home.path("work").display().to_string(), backend.as_str()])
+            .args(["run", &home.path("project").display().to_string(), backend.as_str()])
             .arg(format!("{LEAVES} sleep 1000"))
             .stdout(Stdio::null())
             .spawn()

@@ -48,15 +48,15 @@ impl Home {
     fn with(settings: &Value) -> Home {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path();
-        fs::create_dir_all(path.join("work/.abide")).expect("the workspace can be created");
+        fs::create_dir_all(path.join("project/.abide")).expect("the workspace can be created");
         fs::write(path.join("secret"), SECRET).expect("the secret can be written");
-        fs::write(path.join("work/.abide/abide.yaml"), SECRET).expect("the key can be written");
+        fs::write(path.join("project/.abide/abide.yaml"), SECRET).expect("the key can be written");
         let mut config = json!({"workspace": ".."});
         let members = config.as_object_mut().expect("it is an object");
         members.extend(settings.as_object().expect("it is an object").clone());
         let config: SandboxConfig =
             serde_json::from_value(config).expect("the configuration is valid");
-        let agents = path.join("work/.abide");
+        let agents = path.join("project/.abide");
         let sandbox = Sandbox::open(config, &agents, launcher(), &environment());
         let sandbox = sandbox.expect("the sandbox is available");
         let tools = Tools::new();
@@ -71,13 +71,13 @@ impl Home {
     }
 
     fn write(&self, below: &str, content: &str) {
-        let path = self.path("work").join(below);
+        let path = self.path("project").join(below);
         fs::create_dir_all(path.parent().expect("it has a folder")).expect("it can be created");
         fs::write(path, content).expect("the file can be written");
     }
 
     fn read(&self, below: &str) -> String {
-        fs::read_to_string(self.path("work").join(below)).expect("the file can be read")
+        fs::read_to_string(self.path("project").join(below)).expect("the file can be read")
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> ToolOutcome {

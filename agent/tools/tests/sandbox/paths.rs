@@ -15,7 +15,7 @@ use crate::{Home, SECRET};
 fn prepared() -> Home {
     let home = Home::new();
     home.write("inside/file", "inside");
-    let work = home.path("work");
+    let work = home.path("project");
     for (target, name) in [
         ("../secret", "link"),
         ("..", "up"),
@@ -76,7 +76,7 @@ async fn file_tools_do_not_leave_the_workspace() {
         }
     }
     assert_eq!(fs::read_to_string(home.path("secret")).expect("it exists"), SECRET);
-    let key = fs::read_to_string(home.path("work/.abide/abide.yaml")).expect("it exists");
+    let key = fs::read_to_string(home.path("project/.abide/abide.yaml")).expect("it exists");
     assert_eq!(key, SECRET);
     expect![[r#"
         ../secret: read_file: ../secret leaves the workspace: use a path below it
@@ -126,7 +126,7 @@ async fn a_write_does_not_reach_the_other_name_of_a_file() {
 #[tokio::test]
 async fn special_files_are_not_opened() {
     let home = Home::new();
-    let pipe = home.path("work/pipe");
+    let pipe = home.path("project/pipe");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
     let read = home.call("read_file", json!({"path": "pipe"})).await;
@@ -142,7 +142,7 @@ async fn special_files_are_not_opened() {
 async fn a_folder_that_becomes_a_link_during_the_call_is_not_followed() {
     let home = Home::new();
     home.write("folder/secret", "inside");
-    let (folder, link) = (home.path("work/folder"), home.path("work/link"));
+    let (folder, link) = (home.path("project/folder"), home.path("project/link"));
     symlink("..", &link).expect("the link can be made");
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -162,7 +162,7 @@ async fn a_folder_that_becomes_a_link_during_the_call_is_not_followed() {
         let write = json!({"path": "folder/new", "content": "x"});
         home.call("write_file", write).await;
         let listed = home.call("ls", json!({"path": "folder"})).await;
-        assert!(!listed.text.contains("work/"), "{}", listed.text);
+        assert!(!listed.text.contains("project/"), "{}", listed.text);
         let found = home.call("grep", json!({"pattern": SECRET})).await;
         assert!(!found.text.contains(":TOP"), "{}", found.text);
     }
