@@ -6,14 +6,11 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{Launch, exit_code};
+use crate::process::{End, Launch, StopRules};
 use crate::supervision::{Report, split_report};
-
-/// Maximum time to read the rest of the output after the program has ended.
-const DRAIN: Duration = Duration::from_millis(500);
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug)]
@@ -26,18 +23,9 @@ pub(crate) struct Capture {
     pub(crate) most: usize,
 }
 
-/// Why a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Exited,
-    TimedOut,
-    Cancelled,
-    TooLarge,
-}
-
 /// What a program did.
 pub(crate) struct Captured {
-    pub(crate) end: Ended,
+    pub(crate) end: End,
     pub(crate) exit_code: i32,
     pub(crate) stdout: Excerpt,
     pub(crate) stderr: Excerpt,
@@ -60,43 +48,12 @@ impl Capture {
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let deadline = Instant::now() + self.timeout;
-        let (end, code) = {
+        let (end, exit_code) = {
             let read = async {
                 tokio::try_join!(stdout.read(out, self.most), stderr.read(err, self.most)).is_ok()
             };
-            let mut read = std::pin::pin!(read);
-            let mut is_read = None;
-            let end = loop {
-                tokio::select! {
-                    fits = &mut read, if is_read.is_none() => {
-                        is_read = Some(fits);
-                        if !fits {
-                            break Ended::TooLarge;
-                        }
-                    }
-                    _ = child.wait() => break Ended::Exited,
-                    () = sleep_until(deadline) => break Ended::TimedOut,
-                    () = cancel.cancelled() => break Ended::Cancelled,
-                }
-            };
-            if end != Ended::Exited {
-                group.terminate();
-                let over = Instant::now() + group.patience(self.grace);
-                loop {
-                    tokio::select! {
-                        _ = child.wait() => break,
-                        () = sleep_until(over) => break,
-                        // The program may have to flush its output before it handles the signal.
-                        fits = &mut read, if is_read.is_none() => is_read = Some(fits),
-                    }
-                }
-            }
-            group.kill();
-            let status = timeout(self.grace.max(DRAIN), child.wait()).await;
-            if is_read.is_none() {
-                let _ = timeout(DRAIN, &mut read).await;
-            }
-            (end, status.ok().and_then(Result::ok).map_or(1, exit_code))
+            let rules = StopRules { deadline, grace: self.grace, cancel };
+            rules.watch(&mut child, &group, read).await
         };
         let mut report = None;
         if let Some(supervisor) = &launch.supervised {
@@ -106,7 +63,7 @@ impl Capture {
                 stderr.replace_tail(text);
             }
         }
-        Ok(Captured { end, exit_code: code, stdout, stderr, report })
+        Ok(Captured { end, exit_code, stdout, stderr, report })
     }
 }
 

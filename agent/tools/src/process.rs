@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::supervision::{Report, split_report};
 
@@ -86,6 +89,74 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Why a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Exited,
+    TimedOut,
+    Cancelled,
+    TooLarge,
+}
+
+/// Maximum time to read output after the program has exited. Its own output is in the pipe by then, so this limits
+/// only the output of a surviving child process that holds the pipe.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// When a program is stopped.
+pub(crate) struct StopRules<'a> {
+    pub(crate) deadline: Instant,
+    /// The time between SIGTERM and SIGKILL.
+    pub(crate) grace: Duration,
+    pub(crate) cancel: &'a CancellationToken,
+}
+
+impl StopRules<'_> {
+    /// Waits for the program to end, or stops it. `read` reads the output; `false` means that it is too large, which
+    /// stops the program, too. Returns the reason and the exit code.
+    pub(crate) async fn watch(
+        &self,
+        child: &mut Child,
+        group: &ProcessGroup,
+        read: impl Future<Output = bool>,
+    ) -> (End, i32) {
+        let mut read = pin!(read);
+        let mut fits = None;
+        let end = loop {
+            tokio::select! {
+                it_fits = &mut read, if fits.is_none() => {
+                    fits = Some(it_fits);
+                    if !it_fits {
+                        break End::TooLarge;
+                    }
+                }
+                _ = child.wait() => break End::Exited,
+                () = sleep_until(self.deadline) => break End::TimedOut,
+                () = self.cancel.cancelled() => break End::Cancelled,
+            }
+        };
+        if end != End::Exited {
+            group.terminate();
+            let over = Instant::now() + group.patience(self.grace);
+            loop {
+                tokio::select! {
+                    _ = child.wait() => break,
+                    () = sleep_until(over) => break,
+                    // The program may have to flush its output before it handles the signal.
+                    it_fits = &mut read, if fits.is_none() => fits = Some(it_fits),
+                }
+            }
+        }
+        group.kill();
+        // A killed process ends as soon as the kernel has processed the signal.
+        let status = timeout(self.grace.max(DRAIN), child.wait()).await;
+        if fits.is_none() {
+            fits = timeout(DRAIN, &mut read).await.ok();
+        }
+        let end = if fits == Some(false) && end == End::Exited { End::TooLarge } else { end };
+        (end, status.ok().and_then(Result::ok).map_or(1, exit_code))
     }
 }
 

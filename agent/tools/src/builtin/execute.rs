@@ -14,12 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::snapshot::Snapshot;
-use crate::capture::{Capture, Captured, Ended};
+use crate::capture::{Capture, Captured};
 use crate::config::ConfigError;
 use crate::context::VARIABLE;
 use crate::environment::{Inherit, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
+use crate::process::End;
 use crate::sandbox::{JobOptions, Sandbox};
 use crate::supervision::Report;
 use crate::tool::{Invocation, ToolDeclaration};
@@ -156,7 +157,7 @@ impl Commands {
             Some(Report::NotStarted(why)) => {
                 return failed(Failure::Unavailable, format!("it did not run: {why}"));
             }
-            _ if captured.end == Ended::Cancelled => {
+            _ if captured.end == End::Cancelled => {
                 return failed(Failure::Cancelled, "it was cancelled".to_owned());
             }
             _ => {}
@@ -192,10 +193,10 @@ fn outcome(
     let code = captured.exit_code;
     let note = match (&captured.report, captured.end) {
         (Some(Report::Stopped(why)), _) => Some(format!("the command was stopped: {why}")),
-        (_, Ended::TimedOut) => {
+        (_, End::TimedOut) => {
             Some(format!("the command was stopped after {} s", timeout.as_secs_f64()))
         }
-        (_, Ended::TooLarge) => Some("the command was stopped: it wrote too much".to_owned()),
+        (_, End::TooLarge) => Some("the command was stopped: it wrote too much".to_owned()),
         _ if code != 0 => Some(format!("exit code {code}")),
         _ => None,
     };
@@ -208,6 +209,6 @@ fn outcome(
         parts.push("no output".to_owned());
     }
     let content = json!({"exit_code": code, "stdout": stdout, "stderr": stderr, "files": files,
-        "files_complete": is_complete, "stopped": captured.end != Ended::Exited, "note": note});
+        "files_complete": is_complete, "stopped": captured.end != End::Exited, "note": note});
     ToolOutcome { text: parts.join("\n"), exit_code: code, ..ToolOutcome::json(content) }
 }

@@ -1,6 +1,5 @@
 //! One run of a program, from its start to the end of its process group.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use abide_json_integers as integers;
@@ -8,18 +7,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::process::ChildStdin;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::stdio::Output;
 use crate::outcome::{Failure, ToolOutcome};
-use crate::process::{Launch, OutputTail, ProcessGroup, exit_code};
+use crate::process::{End, Launch, OutputTail, StopRules};
 use crate::supervision::Report;
-
-/// Maximum time to read output after the program has exited. Its own output is in the pipe by then, so this limits
-/// only the output of a surviving child process that holds the pipe.
-const DRAIN: Duration = Duration::from_millis(500);
 
 /// The parameters of one run.
 pub(super) struct Run<'a> {
@@ -29,15 +24,6 @@ pub(super) struct Run<'a> {
     pub(super) max_output_bytes: usize,
     pub(super) ok_exit_codes: &'a [i32],
     pub(super) output: Output,
-}
-
-/// Why a run ended.
-#[derive(Clone, Copy, PartialEq)]
-enum End {
-    Exited,
-    TimedOut,
-    Cancelled,
-    TooLarge,
 }
 
 impl Run<'_> {
@@ -72,59 +58,10 @@ impl Run<'_> {
                 };
                 tokio::try_join!(read, others).is_ok()
             };
-            self.watch(&mut child, &group, pump, deadline, cancel).await
+            let rules = StopRules { deadline, grace: self.grace, cancel };
+            rules.watch(&mut child, &group, pump).await
         };
         self.outcome(end, code, stdout, &stderr)
-    }
-
-    /// Waits for the program to end, or stops it. Returns the reason and the exit code.
-    async fn watch(
-        &self,
-        child: &mut Child,
-        group: &ProcessGroup,
-        pump: impl Future<Output = bool>,
-        deadline: Instant,
-        cancel: &CancellationToken,
-    ) -> (End, i32) {
-        let mut pump = pin!(pump);
-        let mut pumped = None;
-        let end = loop {
-            tokio::select! {
-                fits = &mut pump, if pumped.is_none() => {
-                    pumped = Some(fits);
-                    if !fits {
-                        break End::TooLarge;
-                    }
-                }
-                _ = child.wait() => break End::Exited,
-                () = sleep_until(deadline) => break End::TimedOut,
-                () = cancel.cancelled() => break End::Cancelled,
-            }
-        };
-        if end != End::Exited {
-            group.terminate();
-            let over = Instant::now() + group.patience(self.grace);
-            loop {
-                tokio::select! {
-                    _ = child.wait() => break,
-                    () = sleep_until(over) => break,
-                    // The program may have to flush its output before it handles the signal.
-                    fits = &mut pump, if pumped.is_none() => pumped = Some(fits),
-                }
-            }
-        }
-        group.kill();
-        // A killed process ends as soon as the kernel has processed the signal.
-        let status = timeout(self.grace.max(DRAIN), child.wait()).await;
-        let code = match status {
-            Ok(Ok(status)) => exit_code(status),
-            Ok(Err(_)) | Err(_) => 1,
-        };
-        if pumped.is_none() {
-            pumped = timeout(DRAIN, &mut pump).await.ok();
-        }
-        let end = if pumped == Some(false) && end == End::Exited { End::TooLarge } else { end };
-        (end, code)
     }
 
     fn outcome(&self, end: End, code: i32, stdout: Vec<u8>, stderr: &OutputTail) -> ToolOutcome {
