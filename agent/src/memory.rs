@@ -21,6 +21,7 @@ use crate::memory_place::MemoryPlace;
 use crate::profile_settings::{MemoryRead, MemorySettings};
 use crate::run_lease::run_event;
 use crate::step::{Step, StepError};
+use crate::trace_names::EMBEDDINGS;
 use crate::transcript::{MEMORY, MemoryEntry, data};
 
 /// Maximum number of facts that are considered for a block.
@@ -142,7 +143,7 @@ impl Found {
         let cost_micros = model.price.and_then(|price| price.cost_micros(&usage));
         let event = run_event(
             RunEventKind::Usage,
-            json!({"input_tokens": tokens, "output_tokens": 0,
+            json!({"operation": EMBEDDINGS, "input_tokens": tokens, "output_tokens": 0,
                 "completeness": usage.completeness,
                 "estimated_cost": cost_micros.map(|cost| cost as f64 / 1e6),
                 "provider": model.provider.id(), "model": model.model}),

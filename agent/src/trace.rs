@@ -112,10 +112,14 @@ impl Trace {
         for (number, kind, data, at) in events {
             if kind == "usage" {
                 let data = data.value();
+                let operation = match data["operation"].as_str() {
+                    Some(names::EMBEDDINGS) => names::EMBEDDINGS,
+                    _ => names::CHAT,
+                };
                 let model = data["model"].as_str().unwrap_or_default();
                 let parent = Some((names::INVOKE_AGENT, &*run.id));
                 let mut attributes = attributes([
-                    (names::OPERATION, json!(names::CHAT)),
+                    (names::OPERATION, json!(operation)),
                     (names::PROVIDER, data["provider"].clone()),
                     (names::RESPONSE_MODEL, data["model"].clone()),
                     (names::CONVERSATION, json!(run.session_id)),
@@ -124,12 +128,12 @@ impl Trace {
                 ]);
                 attributes.retain(|_, value| !value.is_null());
                 spans.push(Span {
-                    name: format!("{} {model}", names::CHAT),
+                    name: format!("{operation} {model}"),
                     is_client: true,
                     from: since.min(at),
                     until: at,
                     attributes,
-                    ..self.span(names::CHAT, &format!("{}#{number}", run.id), parent)
+                    ..self.span(operation, &format!("{}#{number}", run.id), parent)
                 });
             }
             since = at;

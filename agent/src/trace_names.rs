@@ -8,6 +8,8 @@ pub(crate) const OPERATION: &str = "gen_ai.operation.name";
 pub(crate) const INVOKE_AGENT: &str = "invoke_agent";
 /// A request to a model.
 pub(crate) const CHAT: &str = "chat";
+/// A request for vectors of texts; also the member `operation` of the event `usage` of such a request.
+pub(crate) const EMBEDDINGS: &str = "embeddings";
 /// A tool call.
 pub(crate) const EXECUTE_TOOL: &str = "execute_tool";
 

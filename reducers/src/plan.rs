@@ -3,6 +3,7 @@
 //! Exactly one step is in progress while steps are left and work has begun; otherwise at most one. A unique index and
 //! triggers enforce it.
 
+use abide_schema::limits::{PLAN_STEPS, PLAN_TEXT_BYTES};
 use abide_schema::reducer::RowVisibility;
 use abide_schema::{
     Abort, Code, Context, Json, Micros, Module, Refusal, Seq, TextEnum, Value, reducer, table,
@@ -26,35 +27,35 @@ pub enum PlanStepStatus {
     Blocked,
 }
 
-/// Maximum number of steps: a plan is part of every request.
-const STEPS: usize = 100;
-
-/// Maximum length of a text of a step, in bytes.
-const TEXT_BYTES: usize = 4_000;
-
 /// Work has begun when a step is completed or blocked. Steps are left while one is not started.
-const OF_INSERT: &str = "CREATE TRIGGER plans_one_step BEFORE INSERT ON plans
+macro_rules! one_step {
+    ($name:literal, $event:literal) => {
+        concat!(
+            "CREATE TRIGGER ",
+            $name,
+            " BEFORE ",
+            $event,
+            " ON plans
 WHEN EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id AND status = 'not_started')
   AND EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
     AND (status = 'completed' OR status = 'blocked'))
   AND NOT EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
     AND status = 'in_progress')
-BEGIN SELECT RAISE(FAIL, 'bad_transition: one step must be in progress while steps are left'); END";
+BEGIN SELECT RAISE(FAIL, 'bad_transition: one step must be in progress while steps are left'); END"
+        )
+    };
+}
 
-const OF_UPDATE: &str = "CREATE TRIGGER plans_next_step BEFORE UPDATE ON plans
-WHEN EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id AND status = 'not_started')
-  AND EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
-    AND (status = 'completed' OR status = 'blocked'))
-  AND NOT EXISTS (SELECT 1 FROM plan_steps WHERE session_id = NEW.session_id
-    AND status = 'in_progress')
-BEGIN SELECT RAISE(FAIL, 'bad_transition: one step must be in progress while steps are left'); END";
+const OF_INSERT: &str = one_step!("plans_one_step", "INSERT");
+
+const OF_UPDATE: &str = one_step!("plans_next_step", "UPDATE");
 
 const COUNTS_UP: &str = "CREATE TRIGGER plans_versions BEFORE UPDATE ON plans
 WHEN NEW.version <> OLD.version + 1
 BEGIN SELECT RAISE(FAIL, 'conflict: a plan changes one version at a time'); END";
 
 const VERSIONS_STAY: &str = "CREATE TRIGGER plan_versions_stay BEFORE UPDATE ON plan_versions
-BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan stands'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan cannot be changed'); END";
 
 /// The plan of a session.
 #[table(
@@ -214,8 +215,8 @@ pub fn write_plan(
 
 /// Checks the steps. The triggers check the rule about the step in progress again.
 fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
-    if steps.len() > STEPS {
-        let detail = format!("a plan of {} steps, at most {STEPS} are allowed", steps.len());
+    if steps.len() > PLAN_STEPS {
+        let detail = format!("a plan of {} steps, at most {PLAN_STEPS} are allowed", steps.len());
         let hint = "give parts of the work to other agents, or plan it later";
         return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
@@ -226,10 +227,10 @@ fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
         }
         let texts = [&step.description, &step.owner, &step.exit_criteria, &step.evidence];
         let texts = texts.into_iter().flatten().chain([&step.title]);
-        if let Some(long) = texts.into_iter().find(|text| text.len() > TEXT_BYTES) {
+        if let Some(long) = texts.into_iter().find(|text| text.len() > PLAN_TEXT_BYTES) {
             let bytes = long.len();
             let detail = format!(
-                "a text of step {number} has {bytes} bytes, at most {TEXT_BYTES} are allowed"
+                "a text of step {number} has {bytes} bytes, at most {PLAN_TEXT_BYTES} are allowed"
             );
             return Err(Refusal::new(Code::LimitExceeded, detail));
         }

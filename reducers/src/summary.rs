@@ -18,7 +18,7 @@ use crate::run::{self, Run};
 
 const SUMMARIES_STAY: &str =
     "CREATE TRIGGER context_summaries_stay BEFORE UPDATE ON context_summaries
-BEGIN SELECT RAISE(FAIL, 'conflict: a summary stands; the next one replaces it'); END";
+BEGIN SELECT RAISE(FAIL, 'conflict: a summary cannot be changed; record the next one'); END";
 
 const FORWARD: &str = "CREATE TRIGGER context_summaries_forward BEFORE INSERT ON context_summaries
 WHEN EXISTS (SELECT 1 FROM context_summaries WHERE session_id = NEW.session_id

@@ -374,3 +374,9 @@ pub const EMBEDDING_BYTES: usize = 16 << 10;
 
 /// Health rows of one run: those of its last answers.
 pub const HEALTH_ROWS: i64 = 1_000;
+
+/// Steps of a plan: a plan is part of each request to a model.
+pub const PLAN_STEPS: usize = 100;
+
+/// Bytes of a text of a step, for the same reason.
+pub const PLAN_TEXT_BYTES: usize = 4_000;

@@ -161,7 +161,7 @@ WHEN EXISTS (SELECT 1 FROM context_summaries WHERE session_id = NEW.session_id
 BEGIN SELECT RAISE(FAIL, 'conflict: a summary covers more than the one before it'); END;
 
 CREATE TRIGGER context_summaries_stay BEFORE UPDATE ON context_summaries
-BEGIN SELECT RAISE(FAIL, 'conflict: a summary stands; the next one replaces it'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: a summary cannot be changed; record the next one'); END;
 
 CREATE TABLE delegations (
   session_id TEXT NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,
@@ -386,7 +386,7 @@ CREATE TABLE plan_versions (
 ) STRICT;
 
 CREATE TRIGGER plan_versions_stay BEFORE UPDATE ON plan_versions
-BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan stands'); END;
+BEGIN SELECT RAISE(FAIL, 'conflict: a version of a plan cannot be changed'); END;
 
 CREATE TABLE plans (
   session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions(id) DEFERRABLE INITIALLY DEFERRED,

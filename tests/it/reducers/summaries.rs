@@ -47,7 +47,7 @@ fn a_summary_covers_messages_of_its_own_session() {
             refused lease_lost: run r1 is driven by d under another token (hint: another driver may have claimed the run; stop, and claim it again to continue)
             ("s1", 1, 3, 2, "{\"raw_summary\":\"x\"}", "[2]", "model")
             (3, "s1", "c", 1, 6)
-            aborted: conflict: a summary stands; the next one replaces it
+            aborted: conflict: a summary cannot be changed; record the next one
             the same up to 9
         "#]],
     );
@@ -90,7 +90,7 @@ fn a_plan_has_one_step_in_progress() {
             (2, 1, 1)
             (1, "[{\"status\":\"completed\",\"title\":\"a\"},{\"status\":\"in_progress\",\"title\":\"b\"}]") (2, "[{\"status\":\"completed\",\"title\":\"b\"}]")
             aborted: conflict: a plan changes one version at a time
-            aborted: conflict: a version of a plan stands
+            aborted: conflict: a version of a plan cannot be changed
             the same up to 6
         "#]],
     );

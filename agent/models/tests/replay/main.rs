@@ -3,6 +3,7 @@
 //! The expected answers are read from the recordings as plain JSON, without our own reader. The fixture of this
 //! repository has 24 of the 1,734 recorded conversations; the others are not published.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use abide_models::{
@@ -126,7 +127,8 @@ async fn every_answer_of_the_fixture_is_replayed() {
 async fn every_answer_of_all_recordings_is_replayed() {
     let folder = beside("../shared/data/conversations");
     if !folder.is_dir() {
-        println!("left out: the unpublished recordings");
+        let why = "left out: unpublished recordings of models, ../shared is not here";
+        writeln!(std::io::stdout(), "{why}").expect("stdout can be written");
         return;
     }
     let entries = std::fs::read_dir(folder).expect("the folder can be read");
