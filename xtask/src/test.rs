@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace and of the SDKs of other languages, and a summary.
 //!
-//! It runs `cargo test` and adds the totals over all test binaries. A test that must leave something out (for
+//! It runs `cargo test`, and at the same time the suites of the SDKs, which mostly wait, and adds the totals over all
+//! test binaries. A test that must leave something out (for
 //! example, recordings that are not on this machine) prints a line past the harness' capture, which is repeated at
 //! the end: `writeln!(std::io::stdout(), "left out: 12 of 13 files, ../shared is not here")`. A test with a time
 //! budget prints its progress in the same way, after `counted: `.
@@ -13,11 +14,14 @@ mod tests;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use tally::Tally;
 
 const COMMAND: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
+
+const BUILD: [&str; 3] = ["test", "--workspace", "--no-run"];
 
 /// Runs the suite; the last line is `N passed, N failed`.
 pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
@@ -26,6 +30,27 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     println!("running   {command}: unit, integration and doc tests of every crate, including tidy");
 
     let start = Instant::now();
+    let mut build = crate::command::cargo(root);
+    let built = build.args(BUILD).stdin(Stdio::null()).status();
+    if !built.map_err(|why| format!("cannot start cargo: {why}"))?.success() {
+        return Err("the tests do not build".to_owned());
+    }
+    println!("built     the tests in {:.0} s", start.elapsed().as_secs_f64());
+
+    let (tally, sdks) = thread::scope(|scope| {
+        let sdks = scope.spawn(|| crate::sdk::run_sdks(root));
+        let tally = run_cargo(root, &command);
+        (tally, sdks.join().expect("no panic"))
+    });
+    let (mut tally, sdks) = (tally?, sdks?);
+    println!("\nran       all tests in {:.0} s", start.elapsed().as_secs_f64());
+    sdks.results.iter().for_each(|suite| tally.add(suite));
+    tally.left_out.extend(sdks.left_out);
+    print!("{tally}");
+    Ok(crate::command::verdict(tally.failed == 0))
+}
+
+fn run_cargo(root: &Path, command: &str) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let mut cargo = crate::command::cargo(root)
         .args(COMMAND)
@@ -38,18 +63,12 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
         .and_then(|()| cargo.wait())
         .map(|status| tally.end(status.success()))
         .map_err(|why| format!("lost `{command}`: {why}"))?;
-
-    println!("\nran       {command} in {:.0} s", start.elapsed().as_secs_f64());
-    let sdks = crate::sdk::run_sdks(root)?;
-    sdks.results.iter().for_each(|suite| tally.add(suite));
-    tally.left_out.extend(sdks.left_out);
-    print!("{tally}");
-    Ok(crate::command::verdict(tally.failed == 0))
+    Ok(tally)
 }
 
 /// Prints each line as it arrives, and counts.
 fn pass_through(mut from: impl BufRead, tally: &mut Tally) -> io::Result<()> {
-    let mut to = io::stdout().lock();
+    let mut to = io::stdout();
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
         to.write_all(&line)?;

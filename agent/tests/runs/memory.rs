@@ -465,7 +465,8 @@ async fn keys_read(read: &str, embeds: Option<bool>, input: &str) -> Vec<String>
         );
         assert_eq!(run.input_tokens, 7, "{run:?}");
         // A trace has a span `embeddings` for it.
-        let operations = "SELECT data ->> '$.operation' FROM run_events WHERE kind = 'usage' ORDER BY number LIMIT 1";
+        let operations = "SELECT data ->> '$.operation' FROM run_events \
+                          WHERE kind = 'usage' ORDER BY number LIMIT 1";
         assert_eq!(life.rows(operations).await, [[json!("embeddings")]]);
     }
     let system = life.system();
