@@ -4,10 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use abide_engine::{Engine, OpenError};
-use abide_schema::{Module, Seq, Table, table};
+use abide_schema::reducer::Caller;
+use abide_schema::{Abort, Code, Context, Module, Seq, Table, Value, reducer, table};
 use rusqlite::Connection;
+use serde_json::{Map, json};
 
 use crate::database::schema_of;
+use crate::replica::Client;
 use crate::world::{World, run};
 
 /// A shelf, version 1.
@@ -162,6 +165,66 @@ fn a_newer_module_is_refused() {
     let words = "was written by a newer Abide: module library has version 3, this one supports 2";
     assert!(error.to_string().ends_with(words), "{error}");
     open(&world, version(3)).unwrap();
+}
+
+/// Writes a shelf.
+#[reducer]
+pub(crate) fn put_shelf(ctx: &mut Context<'_>) -> Result<ShelfV1, Abort> {
+    let seq = ctx.seq;
+    ctx.insert(ShelfV1 { id: 0, seq })
+}
+
+/// Changes the label of a shelf.
+#[reducer]
+pub(crate) fn label_shelf(ctx: &mut Context<'_>, id: i64, label: String) -> Result<ShelfV2, Abort> {
+    let shelf = ShelfV2 { id, seq: ctx.seq, label: Some(label) };
+    ctx.update(&shelf)?;
+    Ok(shelf)
+}
+
+/// Undo images have the columns of their time. After a step that added a column, queries of an older state decoded them with
+/// the new columns: they returned wrong rows, or failed as if the file was damaged. A subscription resumed without what the
+/// step had changed.
+#[test]
+fn a_step_ends_the_history() {
+    let mut world = new_world();
+    let modules = |library: Module| {
+        let mut modules = abide_reducers::modules();
+        modules.push(library);
+        modules
+    };
+    world.open_with(world.config(modules(version(1).reducer(put_shelf::definition()))));
+    let before = run(world.call("put_shelf", json!({}))).unwrap().seq;
+    run(world.call("put_shelf", json!({}))).unwrap();
+    let mut client = Client::new(world.engine().connect(&Caller::local()));
+    run(client.subscribe("q", "SELECT * FROM shelves ORDER BY id", &Map::new())).unwrap();
+    let kept = client.unsubscribe("q").unwrap();
+    drop(client);
+    world.close();
+    let library = || version(2).reducer(label_shelf::definition());
+    for opening in 0..2 {
+        world.open_with(world.config(modules(library())));
+        let count = "SELECT count(*) FROM shelves";
+        for table in ["shelves", "sessions"] {
+            let sql = format!("SELECT count(*) FROM {table}");
+            let (caller, none) = (Caller::local(), Map::new());
+            let past = run(world.engine().query(&caller, &sql, &none, Some(before)));
+            assert_eq!(past.unwrap_err().code, Code::HistoryExpired, "{table}, {opening}");
+        }
+        let head = world.engine().durable_seq();
+        let mut client = Client::new(world.engine().connect(&Caller::local()));
+        run(client.resume("q", kept.clone())).unwrap();
+        let (_, refusal) = client.refusals.pop().unwrap();
+        assert_eq!(refusal.code, Code::ResyncRequired);
+        assert_eq!(client.replicas["q"].rows[0].len(), 3, "with the new column");
+        drop(client);
+        let label = json!({"id": 1, "label": "new"});
+        run(world.call("label_shelf", label)).unwrap();
+        let unlabelled = format!("{count} WHERE label IS NULL");
+        let past = run(world.rows_as_of(&unlabelled, Some(head)));
+        assert_eq!(past[0][0], Value::Integer(if opening == 0 { 2 } else { 1 }));
+        world.close();
+    }
 }
 
 /// A module may be removed; its tables stay, and are used when it is added again.

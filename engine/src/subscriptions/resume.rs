@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use abide_live::{Binding, Changes, Delta, LiveError};
 use abide_schema::{Checksum, Code, Refusal, Seq, limits};
-use abide_store::{Reader, Snapshot};
+use abide_store::{Reader, Snapshot, StoreError};
 
 use crate::queries::as_of;
 use crate::queries::changes::{changed_since, changes_since};
@@ -145,9 +145,7 @@ fn resume_in(
         let why = format!("seq {from} is ahead of the log, which ends at {seq}");
         return whole_snapshot(state, binding, Some(other_history(why)), shared);
     }
-    let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
-    if from < floor {
-        let why = format!("changes are kept from seq {floor} on, not from {from}");
+    if let Some(why) = missing_changes(state, from).map_err(|error| error.to_refusal())? {
         return whole_snapshot(state, binding, Some(resync(why)), shared);
     }
     if policies_may_have_changed(state, tables, binding, from)? {
@@ -209,6 +207,16 @@ fn delta(
     })?)
 }
 
+/// Why the change log does not have all changes since a seq, if it does not.
+fn missing_changes(state: &Snapshot<'_>, from: Seq) -> Result<Option<String>, StoreError> {
+    let floor = state.change_log_floor()?;
+    if from < floor {
+        return Ok(Some(format!("changes are kept from seq {floor} on, not from {from}")));
+    }
+    let is_older = state.last_step()?.is_some_and(|step| from <= step);
+    Ok(is_older.then(|| format!("a step of a module has changed tables since seq {from}")))
+}
+
 fn whole_snapshot(
     state: &Snapshot<'_>,
     binding: &Binding,
@@ -236,8 +244,8 @@ fn difference_after_replan(
     shared: &SharedResults,
 ) -> Result<ResumeResult, QueryFailure> {
     let why = || Some(resync("visibility has changed".to_owned()));
-    let floor = state.change_log_floor().map_err(|error| error.to_refusal())?;
-    if from < floor || from > state.seq() || old.shape() != new.shape() {
+    let missing = missing_changes(state, from).map_err(|error| error.to_refusal())?;
+    if missing.is_some() || from > state.seq() || old.shape() != new.shape() {
         return whole_snapshot(state, new, why(), shared);
     }
     match rows_as_of(state, tables, old, from, LIMITS) {

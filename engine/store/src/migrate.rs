@@ -121,6 +121,7 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         Some(found) => {
             for step in module.steps.iter().filter(|step| step.to > found) {
                 connection.execute_batch(step.sql).map_err(store)?;
+                drop_history(connection).map_err(store)?;
             }
         }
     }
@@ -129,6 +130,15 @@ fn migrate_module(connection: &Connection, path: &Path, module: &Module) -> Resu
         note_last_before(connection, module.name, version, head).map_err(store)?;
     }
     set_meta(connection, &fact, &module.version.to_string()).map_err(store)
+}
+
+/// Ends the history that can be queried: undo images have the columns before a step, and a step changes rows without
+/// undo images. The state at the head is the first one that can be read.
+fn drop_history(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("DELETE FROM change_log", [])?;
+    let head = head(connection)?.to_string();
+    set_meta(connection, "last_step", &head)?;
+    set_meta(connection, "change_log_floor", &head)
 }
 
 /// The versions of a module that a file does not have yet.

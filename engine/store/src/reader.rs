@@ -322,6 +322,16 @@ impl Snapshot<'_> {
         Ok(Seq(floor.and_then(|text| text.parse().ok()).unwrap_or(0)))
     }
 
+    /// The last event before a step of a module last changed tables, if one did: what a client has from that time cannot
+    /// be brought up to date with changes.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn last_step(&self) -> Result<Option<Seq>, StoreError> {
+        let last = migrate::meta(&self.reader.connection, "last_step")?;
+        Ok(last.and_then(|text| text.parse().ok()).map(Seq))
+    }
+
     /// The undo images of a table for each commit after `from`, oldest first; `None` if there are
     /// more than `limit`.
     ///

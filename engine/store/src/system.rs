@@ -83,7 +83,8 @@ pub struct ChangeLogRow {
 /// Metadata of the file.
 #[table(name = "meta", without_rowid)]
 pub(crate) struct MetaRow {
-    /// The key: `log_id`, `timelines`, `change_log_floor`, `module.<name>`.
+    /// The key: `log_id`, `timelines`, `change_log_floor`, `last_step`,
+    /// `module.<name>`.
     #[column(key)]
     pub(crate) name: String,
     /// Its value.
