@@ -342,6 +342,15 @@ pub const CLEANUPS_PER_COMMIT: usize = 1;
 /// something checks all of them.
 pub const SESSION_DEPTH: i64 = 100;
 
+/// Parts of a message in A2A: one for each paragraph or file of a long message. Each is copied several times.
+pub const A2A_PARTS: usize = 64;
+
+/// Messages in the history of a task in A2A. Each can have megabytes, and a client asks for fewer.
+pub const A2A_HISTORY: usize = 100;
+
+/// Tasks in one page of a list in A2A, as the protocol says.
+pub const A2A_PAGE: usize = 100;
+
 const _: () = assert!(CALL_BYTES < MESSAGE_BYTES, "a full call must fit its envelope");
 const _: () = assert!(COMMIT_BYTES <= WRITER_QUEUE_BYTES, "a full commit must fit the queue");
 

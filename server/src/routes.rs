@@ -13,11 +13,11 @@ mod sql;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 
 use crate::app_state::AppState;
 use crate::auth::access;
-use crate::routes::protocols::{ag_ui, chat, responses};
+use crate::routes::protocols::{a2a, ag_ui, chat, responses};
 use crate::{metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -49,6 +49,11 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/agents/{name}/chat/{id}/stream", get(chat::resume))
         .route("/v1/agents/{name}/ag-ui", post(ag_ui::run))
         .route("/v1/models", get(responses::models))
+        .route("/.well-known/agent-card.json", get(a2a::list))
+        .route("/a2a/{agent}", post(a2a::rpc_call))
+        .route("/a2a/{agent}/", post(a2a::rpc_call))
+        .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
+        .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))

@@ -1,10 +1,11 @@
-//! Standard protocols for agents. Each is a projection of the events of a run: it stores nothing of its own, so a
-//! client that reconnects gets the same again, also from another process.
+//! Standard protocols for agents. Each is a projection of the events of a run, so a client that reconnects gets the same
+//! again, also from another process. Only A2A stores something: the messages of its clients.
 //!
 //! [`turn`] is the part that all of them share: one turn of a run as items. [`follow`] reads the events, [`start`] the
 //! requests that begin or continue a run, [`thread`] those in a session that the client
 //! has named.
 
+pub(super) mod a2a;
 pub(super) mod ag_ui;
 pub(super) mod chat;
 mod follow;

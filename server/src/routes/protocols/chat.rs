@@ -224,6 +224,7 @@ impl Encoder for ChatEncoder {
                 part(kind, json!({"id": id(*at), "delta": text}), out);
             }
             Change::Closed(at) => self.closed(turn, *at, out),
+            Change::Waits | Change::Continues => {}
             Change::Ended => ChatEncoder::ended(turn, out),
         }
     }

@@ -36,8 +36,8 @@ pub(super) trait Encoder: Send + 'static {
 
 /// What a reader of a turn learns next.
 enum Next {
-    /// Changes; empty if the update did not concern the turn.
-    Changes(Vec<Change>),
+    /// Events of the run, in order; none if the update has no new ones.
+    Events(Vec<RunEvent>),
     /// Nothing has happened for a while.
     Silence,
     /// The stream ends before the turn.
@@ -92,7 +92,8 @@ impl Follower {
     pub(super) async fn until_now(&mut self) -> Result<(), Refusal> {
         while !self.caught_up && self.turn.end.is_none() {
             match self.next().await {
-                Next::Changes(_) | Next::Silence => {}
+                Next::Events(events) => self.add(&events)?,
+                Next::Silence => {}
                 Next::Refused(refusal) => return Err(refusal),
                 Next::Stops => break,
             }
@@ -104,7 +105,8 @@ impl Follower {
     pub(super) async fn until_end(&mut self) -> Result<(), Refusal> {
         while self.turn.end.is_none() {
             match self.next().await {
-                Next::Changes(_) | Next::Silence => {}
+                Next::Events(events) => self.add(&events)?,
+                Next::Silence => {}
                 Next::Refused(refusal) => return Err(refusal),
                 Next::Stops => break,
             }
@@ -121,28 +123,45 @@ impl Follower {
             update = timeout(limits::PING, self.connection.next()) => update,
         };
         let Ok(update) = update else { return Next::Silence };
-        match self.add(&update) {
-            Ok(changes) => Next::Changes(changes),
+        match self.new_events(&update) {
+            Ok(events) => Next::Events(events),
             Err(refusal) => Next::Refused(refusal),
         }
     }
 
-    fn add(&mut self, update: &Update) -> Result<Vec<Change>, Refusal> {
+    /// Adds events to the turn.
+    fn add(&mut self, events: &[RunEvent]) -> Result<(), Refusal> {
+        for event in events {
+            self.turn.add(event);
+        }
+        self.count()
+    }
+
+    /// Counts the items of the turn for the caller.
+    fn count(&mut self) -> Result<(), Refusal> {
+        let bytes = self.turn.bytes();
+        if bytes > limits::TURN_UNCOUNTED_BYTES && bytes > self.hold.bytes() {
+            self.hold.grow(bytes - self.hold.bytes())?;
+        }
+        Ok(())
+    }
+
+    fn new_events(&mut self, update: &Update) -> Result<Vec<RunEvent>, Refusal> {
         let mut all = Vec::new();
         match update {
             Update::Snapshot(part) => {
-                self.rows(&part.rows, &mut all)?;
+                self.rows(&part.rows, &mut all);
                 self.caught_up |= !part.more;
             }
             Update::Delta { changes, .. } => {
                 for change in changes {
                     let delta = change.delta.rows().map_err(Clone::clone)?;
-                    self.rows(&delta.inserts, &mut all)?;
+                    self.rows(&delta.inserts, &mut all);
                 }
             }
             Update::Rerun { change, .. } => {
                 let delta = change.delta.rows().map_err(Clone::clone)?;
-                self.rows(&delta.inserts, &mut all)?;
+                self.rows(&delta.inserts, &mut all);
             }
             Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
                 return Err(refusal.clone());
@@ -152,21 +171,16 @@ impl Follower {
         Ok(all)
     }
 
-    /// The new rows, in order. A repeated snapshot contains old ones too.
-    fn rows(&mut self, rows: &[Row], changes: &mut Vec<Change>) -> Result<(), Refusal> {
+    /// The new events of rows, in order. A repeated snapshot has old ones too.
+    fn rows(&mut self, rows: &[Row], all: &mut Vec<RunEvent>) {
         let mut events: Vec<RunEvent> = rows.iter().filter_map(event).collect();
         events.sort_by_key(|event| event.number);
         for event in events {
             if event.number > self.read {
                 self.read = event.number;
-                changes.extend(self.turn.add(&event));
+                all.push(event);
             }
         }
-        let bytes = self.turn.bytes();
-        if bytes > limits::TURN_UNCOUNTED_BYTES && bytes > self.hold.bytes() {
-            self.hold.grow(bytes - self.hold.bytes())?;
-        }
-        Ok(())
     }
 }
 
@@ -207,11 +221,16 @@ impl<E: Encoder> TurnStream<E> {
         while !self.ended {
             let mut text = String::new();
             match self.follower.next().await {
-                Next::Changes(changes) => {
-                    for change in &changes {
-                        self.encoder.encode(&self.follower.turn, change, &mut text);
+                Next::Events(events) => {
+                    for event in &events {
+                        for change in self.follower.turn.add(event) {
+                            self.encoder.encode(&self.follower.turn, &change, &mut text);
+                        }
                     }
                     self.ended = self.follower.turn.end.is_some();
+                    if let Err(refusal) = self.follower.count() {
+                        self.refuse(&refusal, &mut text);
+                    }
                 }
                 Next::Silence => text.push_str(": still here\n\n"),
                 Next::Refused(refusal) => self.refuse(&refusal, &mut text),

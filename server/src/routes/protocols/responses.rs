@@ -106,8 +106,8 @@ async fn begin(
                 }
             };
             let agent = wanted.model;
-            let new = NewRun { agent, session_id, new_session, before, input, id };
-            let run = start::start(app, by, content, new, key).await?;
+            let new = NewRun { agent, session_id, new_session, before, input, id, record: None };
+            let run = start::start(app, by, content.bytes(), new, key).await?;
             let turn = 1;
             Ok((run, turn))
         }
@@ -151,7 +151,7 @@ async fn decide(
     turn: i64,
     decisions: Vec<Decision>,
 ) -> Result<(RunRow, i64), Refusal> {
-    let run = start::decide(app, by, run, decisions).await?;
+    let run = start::decide(app, by, run, decisions, None).await?;
     match run.turn > turn {
         true => Ok((run, turn + 1)),
         // The run waits for something else too, or was aborted.

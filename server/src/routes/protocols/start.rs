@@ -8,7 +8,6 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::app_state::AppState;
-use crate::body::RequestBody;
 use crate::connections::read_limiter::begin;
 use crate::routes::exchange::hidden;
 use crate::routes::runs;
@@ -23,10 +22,12 @@ pub(super) struct RunRow {
     pub(super) has_ended: bool,
     /// In microseconds.
     pub(super) created_at: i64,
+    /// Another run has delegated it.
+    pub(super) is_delegated: bool,
 }
 
 impl RunRow {
-    fn of(row: &JsonValue) -> RunRow {
+    pub(super) fn of(row: &JsonValue) -> RunRow {
         let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
         let number = |name: &str| row[name].as_i64().unwrap_or_default();
         RunRow {
@@ -36,6 +37,7 @@ impl RunRow {
             turn: number("turn"),
             has_ended: !row["ended_at"].is_null(),
             created_at: number("created_at"),
+            is_delegated: !row["parent_id"].is_null(),
         }
     }
 }
@@ -92,7 +94,7 @@ pub(super) async fn session(
 }
 
 /// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
-async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<String>, Refusal> {
+pub(super) async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<String>, Refusal> {
     let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
                AND kind = 'interrupt'";
     let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);
@@ -108,7 +110,7 @@ async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<Str
     Ok(pending)
 }
 
-async fn first_texts(
+pub(super) async fn first_texts(
     engine: &Engine,
     by: &Caller,
     sql: &str,
@@ -122,7 +124,7 @@ async fn first_texts(
     Ok(texts.collect())
 }
 
-fn params<const N: usize>(pairs: [(&str, JsonValue); N]) -> Map<String, JsonValue> {
+pub(super) fn params<const N: usize>(pairs: [(&str, JsonValue); N]) -> Map<String, JsonValue> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
@@ -156,6 +158,8 @@ pub(super) struct NewRun {
     pub(super) input: String,
     /// An id that is the same for a repeated request.
     pub(super) id: Option<String>,
+    /// A call that stores something about the request, in the same transaction.
+    pub(super) record: Option<BatchCall>,
 }
 
 impl NewRun {
@@ -169,6 +173,7 @@ impl NewRun {
             let message = json!({"session_id": self.session_id, "role": role, "content": text});
             calls.push(runs::call("append_message", message));
         }
+        calls.extend(self.record);
         let run = json!({"session_id": self.session_id, "agent": self.agent, "input": self.input,
             "id": self.id});
         calls.push(runs::call("start_run", run));
@@ -176,16 +181,16 @@ impl NewRun {
     }
 }
 
-/// Begins a run: all or nothing. `key` is the request id.
+/// Begins a run: all or nothing. `bytes` is the size of the request, `key` its request id.
 pub(super) async fn start(
     app: &AppState,
     by: &Caller,
-    content: &RequestBody,
+    bytes: usize,
     new: NewRun,
     key: Option<&str>,
 ) -> Result<RunRow, Refusal> {
-    let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
-    app.engine.check_room(by, content.bytes())?;
+    let permit = app.read_limiter.permit(by.quota_key(), bytes).await;
+    app.engine.check_room(by, bytes)?;
     let calls = new.calls();
     let done = begin(permit, app.engine.batch(by, &calls, key)).await?;
     let last = done.results.last();
@@ -201,12 +206,14 @@ pub(super) struct Decision {
 }
 
 /// Decides on calls of a run, and returns the run. All calls that wait must be decided, because the run continues
-/// when none waits. A repeated request finds the same decisions and changes nothing.
+/// when none waits. A repeated request finds the same decisions and changes nothing. `record` stores something about the
+/// request, in the same transaction.
 pub(super) async fn decide(
     app: &AppState,
     by: &Caller,
     run: &RunRow,
     decisions: Vec<Decision>,
+    record: Option<BatchCall>,
 ) -> Result<RunRow, Refusal> {
     let pending = undecided(&app.engine, by, run).await?;
     let is_decided = |id: &String| decisions.iter().any(|it| it.call_id == *id);
@@ -220,7 +227,7 @@ pub(super) async fn decide(
         let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
         runs::call("decide_approval", args)
     });
-    let calls: Vec<BatchCall> = calls.collect();
+    let calls: Vec<BatchCall> = record.into_iter().chain(calls).collect();
     app.engine.batch(by, &calls, None).await?;
     find(&app.engine, by, &run.id).await
 }

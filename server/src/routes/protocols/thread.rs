@@ -36,15 +36,16 @@ pub(super) async fn send(
                 before: Vec::new(),
                 input: text.clone(),
                 id: Some(run_id.clone()),
+                record: None,
             };
             let session = start::session(&app.engine, by, &thread).await?;
             let made = || NewSession { id: thread.clone(), metadata: None };
             let first = new(session.is_none().then(made));
-            let started = start::start(app, by, content, first, None).await;
+            let started = start::start(app, by, content.bytes(), first, None).await;
             let run = match started {
                 // Another request has created the session in the meantime.
                 Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
-                    start::start(app, by, content, new(None), None).await?
+                    start::start(app, by, content.bytes(), new(None), None).await?
                 }
                 started => started?,
             };
@@ -58,7 +59,7 @@ pub(super) async fn send(
                     .hint("send a message first")
             })?;
             let before = run.turn;
-            let run = start::decide(app, by, &run, decisions).await?;
+            let run = start::decide(app, by, &run, decisions, None).await?;
             let first = (before + 1).min(run.turn);
             let turns = Turn::span(first, run.turn);
             Ok((run, turns))

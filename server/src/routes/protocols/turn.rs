@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value as JsonValue;
+use serde_json::{Map, Value as JsonValue};
 
 /// An event of a run.
 pub(super) struct RunEvent {
@@ -83,8 +83,20 @@ pub(super) enum Change {
     Text(usize, String),
     /// The item will not change any more, unless its text becomes void.
     Closed(usize),
+    /// The run waits; [`Turn::waits`] has the reason.
+    Waits,
+    /// The run, which has waited, continues.
+    Continues,
     /// The turn has ended.
     Ended,
+}
+
+/// Why a run waits.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wait {
+    pub(super) reason: String,
+    /// The number of the event with which it began.
+    pub(super) event: i64,
 }
 
 /// Tokens of a turn, as far as they were reported.
@@ -114,6 +126,14 @@ pub(super) struct Turn {
     pub(super) ended_at: Option<i64>,
     pub(super) usage: Option<Usage>,
     pub(super) end: Option<TurnEnd>,
+    /// Why the run waits after the events so far.
+    pub(super) waits: Option<Wait>,
+    /// The output of a run that is done, without its text.
+    pub(super) output: Map<String, JsonValue>,
+    /// The number of the last event, its time in microseconds, and its turn.
+    pub(super) event: i64,
+    pub(super) event_at: i64,
+    pub(super) event_turn: i64,
     /// Calls of earlier turns without a result.
     earlier: HashMap<String, CallItem>,
     /// The items of the current answer of the model.
@@ -122,8 +142,6 @@ pub(super) struct Turn {
     answered: bool,
     replay: Option<Replay>,
     bytes: usize,
-    /// The number of the last event.
-    event: i64,
 }
 
 impl Turn {
@@ -142,12 +160,16 @@ impl Turn {
             ended_at: None,
             usage: None,
             end: None,
+            waits: None,
+            output: Map::new(),
+            event: 0,
+            event_at: 0,
+            event_turn: 0,
             earlier: HashMap::new(),
             parts: Vec::new(),
             answered: false,
             replay: None,
             bytes: 0,
-            event: 0,
         }
     }
 
@@ -164,7 +186,8 @@ impl Turn {
     /// Adds the next event of the run; returns what has changed. Events of earlier turns change nothing.
     pub(super) fn add(&mut self, event: &RunEvent) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.event = event.number;
+        (self.event, self.event_at) = (event.number, event.created_at);
+        self.event_turn = event.turn;
         if event.turn < self.first {
             self.remember(event);
             return changes;
@@ -175,6 +198,9 @@ impl Turn {
         if self.started_at.is_none() {
             self.started_at = Some(event.created_at);
             changes.push(Change::Started);
+        }
+        if self.waits.take().is_some() && !matches!(event.kind.as_str(), "done" | "error") {
+            changes.push(Change::Continues);
         }
         let data = &event.data;
         match event.kind.as_str() {
@@ -202,6 +228,8 @@ impl Turn {
                 self.close_answer(ItemState::Complete, &mut changes);
                 self.ask_for_approvals(data, &mut changes);
                 let reason = text(&data["reason"]).to_owned();
+                self.waits = Some(Wait { reason: reason.clone(), event: event.number });
+                changes.push(Change::Waits);
                 if event.turn == self.last {
                     self.finish(event, TurnEnd::Waits(reason), &mut changes);
                 }
@@ -446,6 +474,11 @@ impl Turn {
             }
         }
         self.close_answer(ItemState::Complete, changes);
+        if let Some(output) = data.as_object() {
+            let rest = output.iter().filter(|(name, _)| *name != "content");
+            self.output = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+            self.bytes += self.output.values().map(|value| value.to_string().len()).sum::<usize>();
+        }
         if data.get("structured").is_some() {
             self.void_rejected_answers();
         }

@@ -23,6 +23,8 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
                 Change::Opened(at) => format!("+{at} "),
                 Change::Text(at, text) => format!("{at}:{text:?} "),
                 Change::Closed(at) => format!("-{at} "),
+                Change::Waits => "waits ".to_owned(),
+                Change::Continues => "continues ".to_owned(),
                 Change::Ended => "end".to_owned(),
             });
         }

@@ -1,0 +1,132 @@
+//! The cards of agents with `a2a_exposed`.
+
+use abide_schema::{Caller, Code, Refusal};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use super::super::start::{first_texts, params};
+use crate::app_state::{AppState, CallerExtension};
+use crate::problem::Problem;
+use crate::routes::exchange::{hidden, json as as_json};
+use crate::routes::runs::path;
+
+/// The exposed agents that can start runs. Their definitions are read without the restrictions of the caller, who may
+/// not see them; of these only the flag leaves.
+const EXPOSED: &str = "SELECT a.name FROM agents a \
+    JOIN agent_revisions r ON r.agent = a.name AND r.revision = a.revision \
+    WHERE a.hidden = 0 AND a.retired_at IS NULL AND a.mode <> 'subagent' \
+    AND r.definition ->> '$.a2a_exposed' = 1";
+
+/// The agents that a caller can see.
+const VISIBLE: &str = "SELECT name, description, revision FROM agents WHERE hidden = 0";
+
+/// Refuses an agent that is not exposed, or not for this caller to see.
+pub(super) async fn check_exposed(
+    app: &AppState,
+    by: &Caller,
+    agent: &str,
+) -> Result<(), Refusal> {
+    find(app, by, agent).await.map(drop)
+}
+
+/// The row of an exposed agent: name, description, revision.
+async fn find(app: &AppState, by: &Caller, agent: &str) -> Result<JsonValue, Refusal> {
+    let sql = format!("{EXPOSED} AND a.name = :agent");
+    let params = || params([("agent", json!(agent))]);
+    let exposed = first_texts(&app.engine, &Caller::local(), &sql, params()).await?;
+    let sql = format!("{VISIBLE} AND name = :agent");
+    let visible = app.engine.query(by, &sql, &params(), None).await.map_err(hidden)?;
+    let row = visible.rows.first().filter(|_| !exposed.is_empty());
+    let missing = || {
+        Refusal::new(Code::NotFound, format!("there is no agent {agent} for A2A"))
+            .hint("an agent needs  a2a_exposed: true  in its definition")
+    };
+    row.map(|row| row.iter().map(abide_schema::Value::to_json).collect()).ok_or_else(missing)
+}
+
+/// `GET /a2a/{agent}/.well-known/agent-card.json`.
+pub(in crate::routes) async fn card(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    agent: Result<Path<String>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = find(&app, &by, &path(agent, "agent")?).await?;
+    let is_secured = app.authenticator.requires_credentials().await?;
+    let card = of_agent(&row, &base(&uri, &headers), is_secured);
+    Ok(cached(&headers, card.to_string()))
+}
+
+/// `GET /.well-known/agent-card.json`: the cards of all agents that the caller can see.
+pub(in crate::routes) async fn list(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
+    let sql = format!("{VISIBLE} ORDER BY name");
+    let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(hidden)?;
+    let is_secured = app.authenticator.requires_credentials().await?;
+    let base = base(&uri, &headers);
+    let rows = visible.rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json));
+    let rows = rows.map(|cells| cells.collect::<JsonValue>());
+    let shown = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
+    let cards: Vec<JsonValue> = shown.map(|row| of_agent(&row, &base, is_secured)).collect();
+    Ok(cached(&headers, json!({"agents": cards}).to_string()))
+}
+
+/// The address of this server as the client knows it.
+fn base(uri: &Uri, headers: &HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or(uri.authority().map(|it| it.as_str())).unwrap_or("localhost");
+    // A proxy with TLS.
+    let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    format!("{scheme}://{host}")
+}
+
+fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
+    let name = row[0].as_str().unwrap_or_default();
+    let description = row[1].as_str().unwrap_or("An agent on Abide.");
+    let url = format!("{base}/a2a/{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
+    let interface = |binding: &str| {
+        json!({"url": url, "protocolBinding": binding, "protocolVersion": super::VERSION})
+    };
+    let mut card = json!({
+        "name": name,
+        "description": description,
+        "version": row[2].to_string(),
+        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON")],
+        "capabilities": {"streaming": true, "pushNotifications": false,
+            "extendedAgentCard": false},
+        "defaultInputModes": ["text/plain", "application/json"],
+        "defaultOutputModes": ["text/plain", "application/json"],
+        "skills": [{"id": name, "name": name, "description": description, "tags": ["agent"]}],
+    });
+    if is_secured {
+        card["securitySchemes"] =
+            json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}});
+        card["securityRequirements"] = json!([{"schemes": {"bearer": {"list": []}}}]);
+    }
+    card
+}
+
+/// A response that a client may keep for a minute, and then only confirms. Another caller gets its own.
+fn cached(headers: &HeaderMap, text: String) -> Response {
+    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(text.as_bytes())[..16]));
+    let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let is_known = known.flat_map(|list| list.split(',')).any(|known| known.trim() == tag);
+    let cache = [(ETAG, tag), (CACHE_CONTROL, "private, max-age=60".to_owned())];
+    match is_known {
+        true => (StatusCode::NOT_MODIFIED, cache).into_response(),
+        false => (cache, as_json(text)).into_response(),
+    }
+}

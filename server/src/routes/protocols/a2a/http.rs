@@ -1,0 +1,111 @@
+//! The binding HTTP+JSON: paths below `/a2a/{agent}/`.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{HeaderMap, Method};
+use axum::response::Response;
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::error::{A2aError, A2aResult, Kind};
+use super::operations::{Operation, Peer};
+use super::task::Framing;
+use super::{Answer, check_content_type, check_version, json_response};
+use crate::app_state::{AppState, SessionExtension};
+use crate::body::RequestBody;
+use crate::connections::lifecycle::ConnectionPermit;
+
+/// Performs a request.
+pub(in crate::routes) async fn call(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    names: Result<Path<(String, String)>, PathRejection>,
+    method: Method,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Response {
+    let Ok(Path((agent, rest))) = names else {
+        return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
+    };
+    let peer = Peer { app, session, place, agent, bytes: content.bytes() };
+    let query = query.unwrap_or_default();
+    let request = read(&method, &rest, &query, &headers, &content);
+    drop(content);
+    let answer = match request {
+        Ok((operation, params)) => peer.perform(operation, &params, Framing::Http).await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(Answer::Stream(response)) => response,
+        Ok(Answer::Value(value)) => json_response(value.to_string()),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The operation of a request, and its parameters.
+fn read(
+    method: &Method,
+    rest: &str,
+    query: &str,
+    headers: &HeaderMap,
+    content: &RequestBody,
+) -> A2aResult<(Operation, JsonValue)> {
+    let (operation, id) = route(method, rest).ok_or_else(|| {
+        let message = format!("there is no operation {method} {rest}");
+        A2aError::new(Kind::MethodNotFound, message)
+    })?;
+    check_version(headers, Some(query))?;
+    let mut params = match content.bytes() {
+        0 => fields_of(query),
+        _ => {
+            check_content_type(headers)?;
+            content.value()?
+        }
+    };
+    if !params.is_object() {
+        return Err(A2aError::invalid("the body is not a JSON object"));
+    }
+    if let Some(id) = id {
+        params["id"] = json!(id);
+    }
+    Ok((operation, params))
+}
+
+/// The operation of a path, and the id of the task in it.
+fn route<'a>(method: &Method, rest: &'a str) -> Option<(Operation, Option<&'a str>)> {
+    let (is_get, is_post) = (method == Method::GET, method == Method::POST);
+    match rest {
+        "message:send" if is_post => return Some((Operation::SendMessage, None)),
+        "message:stream" if is_post => return Some((Operation::SendStreamingMessage, None)),
+        "extendedAgentCard" if is_get => return Some((Operation::GetExtendedAgentCard, None)),
+        "tasks" if is_get => return Some((Operation::ListTasks, None)),
+        _ => {}
+    }
+    let id = rest.strip_prefix("tasks/").filter(|id| !id.is_empty())?;
+    if let Some((id, _)) = id.split_once("/pushNotificationConfigs") {
+        return Some((Operation::PushNotification, Some(id)));
+    }
+    if let Some(id) = id.strip_suffix(":cancel").filter(|_| is_post) {
+        return Some((Operation::CancelTask, Some(id)));
+    }
+    // 1.0.0 has GET, 1.0.1 has POST.
+    if let Some(id) = id.strip_suffix(":subscribe").filter(|_| is_get || is_post) {
+        return Some((Operation::SubscribeToTask, Some(id)));
+    }
+    is_get.then_some((Operation::GetTask, Some(id)))
+}
+
+/// The parameters of a query.
+fn fields_of(query: &str) -> JsonValue {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let fields: Map<String, JsonValue> = pairs
+        .filter_map(|(name, value)| {
+            let value = value.replace('+', " ");
+            let value = percent_decode_str(&value).decode_utf8().ok()?;
+            Some((name.to_owned(), json!(value)))
+        })
+        .collect();
+    fields.into()
+}

@@ -1,0 +1,177 @@
+//! A message of a client: what it says to the agent, and how it decides on calls that wait for an approval.
+
+use abide_schema::limits::A2A_PARTS;
+use abide_schema::{Code, Json, Refusal};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value as JsonValue, json};
+use sha2::{Digest as _, Sha256};
+
+use super::super::start::Decision;
+use super::error::{A2aError, A2aResult, Kind};
+use super::params::{field, required, text};
+
+/// A message of a client.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) id: String,
+    pub(super) task_id: Option<String>,
+    pub(super) context_id: Option<String>,
+    /// The message in the form of the protocol, without the ids of its task and context.
+    json: JsonValue,
+}
+
+impl Message {
+    /// Reads a message.
+    pub(super) fn parse(message: &JsonValue) -> A2aResult<Message> {
+        if !message.is_object() {
+            return Err(A2aError::invalid("message is missing"));
+        }
+        let id = required(message, "messageId")?.to_owned();
+        match field(message, "role").as_str() {
+            Some("ROLE_USER") => {}
+            _ => return Err(A2aError::invalid("the role of the message is not ROLE_USER")),
+        }
+        let parts = field(message, "parts").as_array().map(Vec::as_slice).unwrap_or_default();
+        if parts.is_empty() {
+            return Err(A2aError::invalid("the message has no parts"));
+        }
+        if parts.len() > A2A_PARTS {
+            let detail = format!("a message has at most {A2A_PARTS} parts");
+            return Err(Refusal::new(Code::LimitExceeded, detail).into());
+        }
+        let parts: Vec<JsonValue> = parts.iter().map(part).collect::<Result<_, _>>()?;
+        let mut json = json!({"messageId": id, "role": "ROLE_USER", "parts": parts});
+        for name in ["metadata", "extensions", "referenceTaskIds"] {
+            match field(message, name) {
+                JsonValue::Null => {}
+                value => json[name] = value.clone(),
+            }
+        }
+        let [task_id, context_id] = ["taskId", "contextId"].map(|name| text(message, name));
+        let (task_id, context_id) = (task_id?.map(str::to_owned), context_id?.map(str::to_owned));
+        Ok(Message { id, task_id, context_id, json })
+    }
+
+    /// A digest of the message and what it refers to.
+    pub(super) fn digest(&self) -> String {
+        let all = json!([self.task_id, self.context_id, self.json]);
+        hex::encode(Sha256::digest(Json::from(all).as_str().as_bytes()))
+    }
+
+    /// The message as the history of a task has it.
+    pub(super) fn stored(&self) -> JsonValue {
+        self.json.clone()
+    }
+
+    /// The text for the agent. A file is only named: it is never fetched.
+    pub(super) fn prompt(&self) -> A2aResult<String> {
+        let texts = self.parts().iter().map(|part| {
+            if let Some(text) = part["text"].as_str() {
+                return Ok(text.to_owned());
+            }
+            if let Some(url) = part["url"].as_str() {
+                let name = part["filename"].as_str().unwrap_or("file");
+                return Ok(format!("[{name}: {url}]"));
+            }
+            match part["raw"].as_str() {
+                Some(raw) => raw_text(raw),
+                None => Ok(part["data"].to_string()),
+            }
+        });
+        let texts: Vec<String> = texts.collect::<A2aResult<_>>()?;
+        Ok(texts.join("\n"))
+    }
+
+    /// The decisions on these calls. A part with data names them, or decides on all of them: `{"approve": true}`. The
+    /// texts `approve` and `yes` approve all, `reject` and `no` reject all. Any other text rejects them, and the agent
+    /// gets it as the reason: nothing but a clear approval approves.
+    pub(super) fn decisions(&self, pending: &[String]) -> A2aResult<Vec<Decision>> {
+        let data = self.parts().iter().map(|part| &part["data"]).find(|data| data.is_object());
+        let comment = |data: &JsonValue| data["comment"].as_str().map(str::to_owned);
+        let (approve, reason) = match data {
+            Some(data) if data["decisions"].is_array() => {
+                let all = data["decisions"].as_array().into_iter().flatten();
+                return all.map(decision).collect();
+            }
+            Some(data) => match data["approve"].as_bool() {
+                Some(approve) => (approve, comment(data)),
+                None => {
+                    let message = r#"data has neither "approve": true or false nor "decisions""#;
+                    return Err(A2aError::invalid(message));
+                }
+            },
+            None => {
+                let said = self.prompt()?;
+                match said.trim().to_lowercase().as_str() {
+                    "approve" | "yes" => (true, None),
+                    "reject" | "no" => (false, None),
+                    _ => (false, Some(said)),
+                }
+            }
+        };
+        let all = pending.iter().map(|call_id| Decision {
+            call_id: call_id.clone(),
+            approve,
+            comment: reason.clone(),
+        });
+        Ok(all.collect())
+    }
+
+    fn parts(&self) -> &[JsonValue] {
+        self.json["parts"].as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+fn decision(data: &JsonValue) -> A2aResult<Decision> {
+    let approve = data["approve"].as_bool();
+    let approve = approve.ok_or_else(|| A2aError::invalid("a decision has no approve"))?;
+    let comment = data["comment"].as_str().map(str::to_owned);
+    Ok(Decision { call_id: required(data, "callId")?.to_owned(), approve, comment })
+}
+
+/// A part, with only its known fields.
+fn part(part: &JsonValue) -> A2aResult<JsonValue> {
+    let media_type = text(part, "mediaType")?;
+    let mut known = json!({});
+    let given: Vec<&str> =
+        ["text", "raw", "url", "data"].into_iter().filter(|name| !part[*name].is_null()).collect();
+    let [kind] = given[..] else {
+        return Err(A2aError::invalid("a part has not exactly one of text, raw, url and data"));
+    };
+    if kind != "data" && !part[kind].is_string() {
+        return Err(A2aError::invalid(format!("{kind} of a part is not a text")));
+    }
+    // A URL is only a text for the agent, whatever it leads to.
+    if kind != "url" && !media_type.is_none_or(is_text) {
+        let message =
+            format!("the media type {} is not supported", media_type.unwrap_or_default());
+        return Err(A2aError::new(Kind::ContentTypeNotSupported, message));
+    }
+    if kind == "raw" {
+        raw_text(part[kind].as_str().unwrap_or_default())?;
+    }
+    known[kind] = part[kind].clone();
+    for name in ["metadata", "filename", "mediaType"] {
+        match field(part, name) {
+            JsonValue::Null => {}
+            value => known[name] = value.clone(),
+        }
+    }
+    Ok(known)
+}
+
+/// Whether an agent can read content of this type.
+fn is_text(media_type: &str) -> bool {
+    let name = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    name == "text" || name.starts_with("text/") || name == "application/json"
+}
+
+fn raw_text(raw: &str) -> A2aResult<String> {
+    let bytes = BASE64_STANDARD.decode(raw);
+    let bytes = bytes.map_err(|_| A2aError::invalid("raw of a part is not base64"))?;
+    String::from_utf8(bytes).map_err(|_| {
+        let message = "the bytes of a part are not text in UTF-8";
+        A2aError::new(Kind::ContentTypeNotSupported, message)
+    })
+}

@@ -1,0 +1,464 @@
+//! The operations of A2A, equal in all bindings.
+
+use abide_schema::limits::A2A_PAGE;
+use abide_schema::{Caller, Code, Refusal, Value};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde_json::{Value as JsonValue, json};
+use tokio::time::timeout;
+
+use super::super::follow::{Follower, stream_turn};
+use super::super::start::{self, NewRun, NewSession, RunRow, params};
+use super::super::turn::Turn;
+use super::error::{A2aError, A2aResult, Kind};
+use super::message::Message;
+use super::params::{field, flag, number, required, text, time, timestamp};
+use super::task::{
+    CANCELED, COMPLETED, FAILED, Framing, INPUT_REQUIRED, SUBMITTED, TaskEncoder, TaskIds, WORKING,
+    task,
+};
+use super::{Answer, card, records};
+use crate::app_state::AppState;
+use crate::auth::authenticator::AuthSession;
+use crate::connections::lifecycle::ConnectionPermit;
+use crate::limits;
+use crate::routes::exchange::hidden;
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    SendMessage,
+    SendStreamingMessage,
+    GetTask,
+    ListTasks,
+    CancelTask,
+    SubscribeToTask,
+    /// Those of the configurations of push notifications.
+    PushNotification,
+    GetExtendedAgentCard,
+}
+
+impl Operation {
+    /// The operation with the name of the protocol.
+    pub(super) fn named(name: &str) -> Option<Operation> {
+        Some(match name {
+            "SendMessage" => Operation::SendMessage,
+            "SendStreamingMessage" => Operation::SendStreamingMessage,
+            "GetTask" => Operation::GetTask,
+            "ListTasks" => Operation::ListTasks,
+            "CancelTask" => Operation::CancelTask,
+            "SubscribeToTask" => Operation::SubscribeToTask,
+            "CreateTaskPushNotificationConfig"
+            | "GetTaskPushNotificationConfig"
+            | "ListTaskPushNotificationConfigs"
+            | "DeleteTaskPushNotificationConfig" => Operation::PushNotification,
+            "GetExtendedAgentCard" => Operation::GetExtendedAgentCard,
+            _ => return None,
+        })
+    }
+}
+
+/// A client of an agent.
+pub(super) struct Peer {
+    pub(super) app: AppState,
+    pub(super) session: AuthSession,
+    pub(super) place: ConnectionPermit,
+    pub(super) agent: String,
+    /// Bytes of its request.
+    pub(super) bytes: usize,
+}
+
+impl Peer {
+    fn by(&self) -> &Caller {
+        &self.session.caller
+    }
+
+    /// Performs an operation.
+    pub(super) async fn perform(
+        self,
+        operation: Operation,
+        params: &JsonValue,
+        framing: Framing,
+    ) -> A2aResult<Answer> {
+        card::check_exposed(&self.app, self.by(), &self.agent).await?;
+        match operation {
+            Operation::SendMessage => self.send(params).await.map(Answer::Value),
+            Operation::SendStreamingMessage => self.stream(params, framing).await,
+            Operation::GetTask => self.get(params).await.map(Answer::Value),
+            Operation::ListTasks => self.list(params).await.map(Answer::Value),
+            Operation::CancelTask => self.cancel(params).await.map(Answer::Value),
+            Operation::SubscribeToTask => self.subscribe(params, framing).await,
+            Operation::PushNotification => {
+                let message = "the agent sends no push notifications";
+                Err(A2aError::new(Kind::PushNotificationNotSupported, message))
+            }
+            Operation::GetExtendedAgentCard => {
+                let message = "the agent has no extended card";
+                Err(A2aError::new(Kind::UnsupportedOperation, message))
+            }
+        }
+    }
+
+    async fn send(self, params: &JsonValue) -> A2aResult<JsonValue> {
+        let configuration = field(params, "configuration");
+        let length = number(configuration, "historyLength")?;
+        let returns_immediately = flag(configuration, "returnImmediately")?;
+        let Sent { run, .. } = self.accept(params).await?;
+        let ids = self.ids(&run);
+        let history = self.history(&ids, length).await?;
+        let turns = Turn::span(1, run.turn);
+        let mut follower = Follower::new(&self.app, self.session, &run, turns).await?;
+        match returns_immediately {
+            true => follower.until_now().await?,
+            false => follower.until_end().await?,
+        }
+        Ok(json!({"task": task(&ids, &follower.turn, &history, true)}))
+    }
+
+    async fn stream(self, params: &JsonValue, framing: Framing) -> A2aResult<Answer> {
+        let length = number(field(params, "configuration"), "historyLength")?;
+        let Sent { run, first_turn } = self.accept(params).await?;
+        let ids = self.ids(&run);
+        let history = self.history(&ids, length).await?;
+        let mut encoder = TaskEncoder::new(ids, history, framing);
+        encoder.first_turn = first_turn;
+        let turns = Turn::span(1, run.turn);
+        let follower = Follower::new(&self.app, self.session, &run, turns).await?;
+        Ok(Answer::Stream(stream_turn(follower, encoder, self.place)))
+    }
+
+    /// Accepts a message: it begins a task, or continues one. The same message is accepted once.
+    async fn accept(&self, params: &JsonValue) -> A2aResult<Sent> {
+        let configuration = field(params, "configuration");
+        if !field(configuration, "taskPushNotificationConfig").is_null() {
+            let message = "the agent sends no push notifications";
+            return Err(A2aError::new(Kind::PushNotificationNotSupported, message));
+        }
+        let message = Message::parse(field(params, "message"))?;
+        if let Some(sent) = self.accepted(&message).await? {
+            return Ok(sent);
+        }
+        let sent = match &message.task_id {
+            Some(task_id) => self.continue_task(&message, task_id).await,
+            None => self.begin_task(&message).await,
+        };
+        match sent {
+            // The same message may have arrived twice at the same time.
+            Err(error) if error.kind == Kind::Refused(Code::Conflict) => {
+                self.accepted(&message).await?.ok_or(error)
+            }
+            sent => sent,
+        }
+    }
+
+    /// The task of a message that was accepted before.
+    async fn accepted(&self, message: &Message) -> A2aResult<Option<Sent>> {
+        let record = records::find(&self.app, self.by(), &self.agent, &message.id).await?;
+        let Some(record) = record else { return Ok(None) };
+        if record.digest != message.digest() {
+            let detail = format!("another message has the messageId {}", message.id);
+            return Err(A2aError::invalid(detail));
+        }
+        let run = self.find(&record.task_id).await?;
+        Ok(Some(Sent { run, first_turn: record.turn }))
+    }
+
+    async fn begin_task(&self, message: &Message) -> A2aResult<Sent> {
+        let input = message.prompt()?;
+        let name = json!([self.agent, message.id]).to_string();
+        let id = start::derived_id("run_", self.by(), "a2a", &name);
+        let context = message.context_id.clone();
+        let session_id =
+            context.unwrap_or_else(|| start::derived_id("s_", self.by(), "a2a", &name));
+        let session = start::session(&self.app.engine, self.by(), &session_id).await?;
+        let new = |new_session| NewRun {
+            agent: self.agent.clone(),
+            session_id: session_id.clone(),
+            new_session,
+            before: Vec::new(),
+            input: input.clone(),
+            id: Some(id.clone()),
+            record: Some(records::write(&self.agent, message, &id, 1)),
+        };
+        let made = NewSession { id: session_id.clone(), metadata: None };
+        let first = new(session.is_none().then_some(made));
+        let begun = start::start(&self.app, self.by(), self.bytes, first, None).await;
+        let run = match begun {
+            // Another request may have created the session in the meantime.
+            Err(refusal) if session.is_none() && refusal.code == Code::Conflict => {
+                start::start(&self.app, self.by(), self.bytes, new(None), None).await?
+            }
+            begun => begun?,
+        };
+        Ok(Sent { run, first_turn: 1 })
+    }
+
+    async fn continue_task(&self, message: &Message, task_id: &str) -> A2aResult<Sent> {
+        let run = self.find(task_id).await?;
+        let ids = self.ids(&run);
+        if message.context_id.as_ref().is_some_and(|id| *id != ids.context) {
+            let message = format!("task {} belongs to the context {}", ids.task, ids.context);
+            return Err(A2aError::invalid(message));
+        }
+        let unsupported = |why: &str| {
+            let message = format!("task {} {why}", ids.task);
+            Err(A2aError::new(Kind::UnsupportedOperation, message))
+        };
+        if run.has_ended {
+            return unsupported("has ended; a message with its contextId begins another");
+        }
+        let pending = start::undecided(&self.app.engine, self.by(), &run).await?;
+        if pending.is_empty() {
+            return unsupported("needs no input; send the message when it does");
+        }
+        let decisions = message.decisions(&pending)?;
+        let record = records::write(&self.agent, message, &ids.task, run.turn + 1);
+        let before = run.turn;
+        let run = start::decide(&self.app, self.by(), &run, decisions, Some(record)).await?;
+        let first_turn = (before + 1).min(run.turn);
+        Ok(Sent { run, first_turn })
+    }
+
+    async fn get(self, params: &JsonValue) -> A2aResult<JsonValue> {
+        let length = number(params, "historyLength")?;
+        let run = self.find(required(params, "id")?).await?;
+        self.task(&run, length, true).await
+    }
+
+    /// A task as it is now.
+    async fn task(
+        &self,
+        run: &RunRow,
+        history_length: Option<u32>,
+        with_artifacts: bool,
+    ) -> A2aResult<JsonValue> {
+        let ids = self.ids(run);
+        let history = self.history(&ids, history_length).await?;
+        let turns = Turn::span(1, i64::MAX);
+        let mut follower = Follower::new(&self.app, self.session.clone(), run, turns).await?;
+        follower.until_now().await?;
+        Ok(task(&ids, &follower.turn, &history, with_artifacts))
+    }
+
+    async fn cancel(self, params: &JsonValue) -> A2aResult<JsonValue> {
+        let run = self.find(required(params, "id")?).await?;
+        let task_id = self.ids(&run).task;
+        let ended =
+            || A2aError::new(Kind::TaskNotCancelable, format!("task {task_id} has ended"));
+        if run.has_ended {
+            return Err(ended());
+        }
+        let args = json!({"id": run.id, "reason": "the task was cancelled"});
+        match self.app.engine.call(self.by(), "abort_run", &args, None).await {
+            Err(refusal) if refusal.code == Code::BadTransition => return Err(ended()),
+            done => drop(done?),
+        }
+        let turns = Turn::span(1, i64::MAX);
+        let mut follower = Follower::new(&self.app, self.session.clone(), &run, turns).await?;
+        // The driver stops its tools first.
+        match timeout(limits::ABORT, follower.until_end()).await {
+            Ok(ended) => ended?,
+            Err(_) => follower.until_now().await?,
+        }
+        let ids = self.ids(&run);
+        let history = self.history(&ids, None).await?;
+        Ok(task(&ids, &follower.turn, &history, true))
+    }
+
+    async fn subscribe(self, params: &JsonValue, framing: Framing) -> A2aResult<Answer> {
+        let run = self.find(required(params, "id")?).await?;
+        let ids = self.ids(&run);
+        if run.has_ended {
+            let message = format!("task {} has ended (use GetTask)", ids.task);
+            return Err(A2aError::new(Kind::UnsupportedOperation, message));
+        }
+        let encoder = TaskEncoder::new(ids, Vec::new(), framing);
+        let turns = Turn::span(1, i64::MAX);
+        let follower = Follower::new(&self.app, self.session, &run, turns).await?;
+        Ok(Answer::Stream(stream_turn(follower, encoder, self.place)))
+    }
+
+    async fn list(self, params: &JsonValue) -> A2aResult<JsonValue> {
+        let filter = Filter::parse(&self, params)?;
+        let size = number(params, "pageSize")?.map_or(A2A_PAGE / 2, |size| size as usize);
+        if size == 0 || size > A2A_PAGE {
+            return Err(A2aError::invalid(format!("pageSize is not between 1 and {A2A_PAGE}")));
+        }
+        let after = text(params, "pageToken")?.map(PageToken::parse).transpose()?;
+        let length = number(params, "historyLength")?;
+        let with_artifacts = flag(params, "includeArtifacts")?;
+        let (rows, total) = filter.rows(&self, after.as_ref(), size + 1).await?;
+        let mut tasks = Vec::new();
+        for row in rows.iter().take(size) {
+            let run = RunRow::of(row);
+            let mut shown = match with_artifacts {
+                true => self.task(&run, Some(0), true).await?,
+                false => {
+                    let ids = self.ids(&run);
+                    let updated_at = row["updated_at"].as_i64().unwrap_or_default();
+                    json!({"id": ids.task, "contextId": ids.context, "status":
+                        {"state": state_of_row(row), "timestamp": timestamp(updated_at)}})
+                }
+            };
+            if length.is_some_and(|length| length > 0) {
+                let history = self.history(&self.ids(&run), length).await?;
+                if !history.is_empty() {
+                    shown["history"] = json!(history);
+                }
+            }
+            tasks.push(shown);
+        }
+        let last = rows.get(size - 1).filter(|_| rows.len() > size);
+        let next = last.map(PageToken::of).unwrap_or_default();
+        Ok(json!({"tasks": tasks, "nextPageToken": next, "pageSize": size, "totalSize": total}))
+    }
+
+    /// A run of the agent that the caller can see and that no other run has delegated.
+    async fn find(&self, task_id: &str) -> A2aResult<RunRow> {
+        let run = start::find(&self.app.engine, self.by(), task_id).await;
+        let missing = |refusal: Refusal| match refusal.code {
+            Code::NotFound => A2aError::no_task(task_id),
+            _ => refusal.into(),
+        };
+        let run = run.map_err(missing)?;
+        match run.agent == self.agent && !run.is_delegated {
+            true => Ok(run),
+            false => Err(A2aError::no_task(task_id)),
+        }
+    }
+
+    /// The ids without the namespace of the caller, which finds them either way.
+    fn ids(&self, run: &RunRow) -> TaskIds {
+        let namespace = self.by().namespace();
+        let shown = |id: &str| id.strip_prefix(namespace).unwrap_or(id).to_owned();
+        TaskIds { task: shown(&run.id), context: shown(&run.session_id) }
+    }
+
+    async fn history(&self, ids: &TaskIds, length: Option<u32>) -> A2aResult<Vec<JsonValue>> {
+        let mut history =
+            records::history(&self.app, self.by(), &self.agent, &ids.task, length).await?;
+        for message in &mut history {
+            message["taskId"] = json!(ids.task);
+            message["contextId"] = json!(ids.context);
+        }
+        Ok(history)
+    }
+}
+
+/// The run of a message, and the turn of it that the message began.
+struct Sent {
+    run: RunRow,
+    first_turn: i64,
+}
+
+/// Conditions of a list of tasks.
+struct Filter {
+    sql: String,
+    params: serde_json::Map<String, JsonValue>,
+}
+
+impl Filter {
+    fn parse(peer: &Peer, given: &JsonValue) -> A2aResult<Filter> {
+        let mut sql = "agent = :agent AND parent_id IS NULL".to_owned();
+        let mut params = params([("agent", json!(peer.agent))]);
+        if let Some(context) = text(given, "contextId")? {
+            sql.push_str(" AND session_id IN (:context, :own_context)");
+            params.insert("context".to_owned(), json!(context));
+            let own = format!("{}{context}", peer.by().namespace());
+            params.insert("own_context".to_owned(), json!(own));
+        }
+        if let Some(state) = text(given, "status")?.filter(|it| *it != "TASK_STATE_UNSPECIFIED") {
+            sql.push_str(" AND ");
+            sql.push_str(condition(state)?);
+        }
+        if let Some(after) = text(given, "statusTimestampAfter")? {
+            let bad = || A2aError::invalid("statusTimestampAfter is not a time of RFC 3339");
+            sql.push_str(" AND updated_at >= :after");
+            params.insert("after".to_owned(), json!(time(after).ok_or_else(bad)?));
+        }
+        Ok(Filter { sql, params })
+    }
+
+    /// The rows of a page, and the number of all.
+    async fn rows(
+        self,
+        peer: &Peer,
+        after: Option<&PageToken>,
+        most: usize,
+    ) -> A2aResult<(Vec<JsonValue>, i64)> {
+        let engine = &peer.app.engine;
+        let Filter { sql: conditions, mut params } = self;
+        let sql = format!("SELECT count(*) FROM runs WHERE {conditions}");
+        let counted = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
+        let total = match counted.rows.first().and_then(|row| row.first()) {
+            Some(Value::Integer(total)) => *total,
+            _ => 0,
+        };
+        let mut page = String::new();
+        if let Some(PageToken { updated_at, id }) = after {
+            page.push_str(" AND (updated_at, id) < (:at, :id)");
+            params.insert("at".to_owned(), json!(updated_at));
+            params.insert("id".to_owned(), json!(id));
+        }
+        let sql = format!(
+            "SELECT id, session_id, agent, turn, status, reason, events, ended_at, created_at, \
+             updated_at, parent_id FROM runs WHERE {conditions}{page} \
+             ORDER BY updated_at DESC, id DESC LIMIT {most}"
+        );
+        let found = engine.query(peer.by(), &sql, &params, None).await.map_err(hidden)?;
+        let rows = found.rows.iter().map(|row| {
+            let cells = found.columns.iter().zip(row.iter());
+            cells.map(|(name, cell)| (name.clone(), cell.to_json())).collect()
+        });
+        Ok((rows.collect(), total))
+    }
+}
+
+/// The SQL condition for a state.
+fn condition(state: &str) -> A2aResult<&'static str> {
+    Ok(match state {
+        SUBMITTED => "status = 'running' AND events <= 1",
+        WORKING => {
+            "(status = 'running' AND events > 1 OR status = 'waiting' AND reason <> 'approval')"
+        }
+        INPUT_REQUIRED => "status = 'waiting' AND reason = 'approval'",
+        COMPLETED => "status = 'done'",
+        FAILED => "status = 'failed'",
+        CANCELED => "status = 'aborted'",
+        "TASK_STATE_REJECTED" | "TASK_STATE_AUTH_REQUIRED" => "0",
+        _ => return Err(A2aError::invalid(format!("there is no state {state}"))),
+    })
+}
+
+/// The state of a row of `runs`.
+fn state_of_row(row: &JsonValue) -> &'static str {
+    match (row["status"].as_str().unwrap_or_default(), row["reason"].as_str()) {
+        ("done", _) => COMPLETED,
+        ("failed", _) => FAILED,
+        ("aborted", _) => CANCELED,
+        ("waiting", Some("approval")) => INPUT_REQUIRED,
+        ("running", _) if row["events"].as_i64().unwrap_or_default() <= 1 => SUBMITTED,
+        _ => WORKING,
+    }
+}
+
+/// The place of a task in the list.
+struct PageToken {
+    updated_at: i64,
+    id: String,
+}
+
+impl PageToken {
+    fn of(row: &JsonValue) -> String {
+        let place = json!([row["updated_at"], row["id"]]).to_string();
+        BASE64_URL_SAFE_NO_PAD.encode(place)
+    }
+
+    fn parse(token: &str) -> A2aResult<PageToken> {
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok();
+        let place = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let bad = || A2aError::invalid("pageToken is not the nextPageToken of a page");
+        let (updated_at, id) = place.ok_or_else(bad)?;
+        Ok(PageToken { updated_at, id })
+    }
+}

@@ -1,0 +1,84 @@
+//! The messages of clients, in a collection of their scope for each agent. `m/` and the id of a message is what became of
+//! it: a message is accepted once. `h/`, the task and a number are the messages of a task in order.
+
+use abide_schema::limits::A2A_HISTORY;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Refusal, Value};
+use serde_json::{Value as JsonValue, json};
+
+use super::super::start::{first_texts, params};
+use super::message::Message;
+use crate::app_state::AppState;
+use crate::routes::exchange::hidden;
+use crate::routes::runs;
+
+/// What became of a message.
+pub(super) struct Record {
+    pub(super) digest: String,
+    pub(super) task_id: String,
+    /// The turn of the task that the message began.
+    pub(super) turn: i64,
+}
+
+fn collection(agent: &str) -> String {
+    format!("a2a/{agent}")
+}
+
+/// What became of the message with an id, if it was accepted before.
+pub(super) async fn find(
+    app: &AppState,
+    by: &Caller,
+    agent: &str,
+    message_id: &str,
+) -> Result<Option<Record>, Refusal> {
+    let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key = :key";
+    let collection = format!("{}{}", by.namespace(), collection(agent));
+    let key = format!("m/{message_id}");
+    let params = params([("collection", json!(collection)), ("key", json!(key))]);
+    let found = first_texts(&app.engine, by, sql, params).await?;
+    Ok(found.first().map(|data| {
+        let data: JsonValue = serde_json::from_str(data).unwrap_or_default();
+        let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+        let turn = data["turn"].as_i64().unwrap_or(1);
+        Record { digest: text("digest"), task_id: text("task"), turn }
+    }))
+}
+
+/// The call that stores a message. It is a conflict if a message with this id was accepted before, or another one that
+/// begins the same turn.
+pub(super) fn write(agent: &str, message: &Message, task_id: &str, turn: i64) -> BatchCall {
+    let record = json!({"digest": message.digest(), "task": task_id, "turn": turn});
+    let puts = json!([
+        {"key": format!("m/{}", message.id), "data": record, "expected_seq": 0},
+        {"key": format!("h/{task_id}/{turn:08}"), "data": message.stored(), "expected_seq": 0},
+    ]);
+    let args = json!({"collection_id": collection(agent), "kind": "a2a", "puts": puts});
+    runs::call("write_entries", args)
+}
+
+/// The newest messages of a task, in order, at most `most`.
+pub(super) async fn history(
+    app: &AppState,
+    by: &Caller,
+    agent: &str,
+    task_id: &str,
+    most: Option<u32>,
+) -> Result<Vec<JsonValue>, Refusal> {
+    let most = most.map_or(A2A_HISTORY, |most| A2A_HISTORY.min(most as usize));
+    // `0` follows `/`.
+    let sql = "SELECT data FROM entries WHERE collection_id = :collection AND key > :from \
+               AND key < :to ORDER BY key DESC LIMIT :most";
+    let collection = format!("{}{}", by.namespace(), collection(agent));
+    let params = params([
+        ("collection", json!(collection)),
+        ("from", json!(format!("h/{task_id}/"))),
+        ("to", json!(format!("h/{task_id}0"))),
+        ("most", json!(most)),
+    ]);
+    let found = app.engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let messages = found.rows.iter().rev().filter_map(|row| match row.first() {
+        Some(Value::Text(text)) => serde_json::from_str(text).ok(),
+        _ => None,
+    });
+    Ok(messages.collect())
+}

@@ -1,0 +1,87 @@
+//! The binding JSON-RPC: `POST /a2a/{agent}`.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value as JsonValue, json};
+
+use super::error::{A2aError, A2aResult, Kind};
+use super::operations::{Operation, Peer};
+use super::task::Framing;
+use super::{Answer, check_content_type, check_version, json_response};
+use crate::app_state::{AppState, SessionExtension};
+use crate::body::RequestBody;
+use crate::connections::lifecycle::ConnectionPermit;
+use crate::problem::Problem;
+use crate::routes::runs::path;
+
+/// Performs a request.
+pub(in crate::routes) async fn call(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    agent: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let agent = path(agent, "agent")?;
+    let peer = Peer { app, session, place, agent, bytes: content.bytes() };
+    let mut id = JsonValue::Null;
+    let request = check_content_type(&headers).and_then(|()| read(&content, &mut id));
+    drop(content);
+    let answer = match request {
+        Ok((method, params)) => match check_version(&headers, query.as_deref()) {
+            Ok(()) => perform(peer, &method, &params, &id).await,
+            Err(error) => Err(error),
+        },
+        Err(error) => Err(error),
+    };
+    Ok(match answer {
+        Ok(Answer::Stream(response)) => response,
+        Ok(Answer::Value(result)) => {
+            json_response(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
+        }
+        Err(error) => {
+            let error = error.to_rpc();
+            json_response(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string())
+        }
+    })
+}
+
+async fn perform(
+    peer: Peer,
+    method: &str,
+    params: &JsonValue,
+    id: &JsonValue,
+) -> A2aResult<Answer> {
+    let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no method {method}"));
+    let operation = Operation::named(method).ok_or_else(unknown)?;
+    peer.perform(operation, params, Framing::Rpc(id.clone())).await
+}
+
+/// The method and the parameters of a request. `id` is set as soon as it is known.
+fn read(content: &RequestBody, id: &mut JsonValue) -> A2aResult<(String, JsonValue)> {
+    let value = content.value();
+    let mut value =
+        value.map_err(|refusal| A2aError::new(Kind::ParseError, refusal.to_string()))?;
+    let invalid = |message: &str| A2aError::new(Kind::InvalidRequest, message);
+    if !value.is_object() {
+        return Err(invalid("the body is not one JSON-RPC request"));
+    }
+    match &value["id"] {
+        given @ (JsonValue::String(_) | JsonValue::Number(_)) => *id = given.clone(),
+        _ => return Err(invalid("id is neither a text nor a number")),
+    }
+    if value["jsonrpc"] != "2.0" {
+        return Err(invalid("jsonrpc is not 2.0"));
+    }
+    let method = value["method"].as_str().ok_or_else(|| invalid("method is not a text"))?;
+    let method = method.to_owned();
+    match value["params"].take() {
+        JsonValue::Null => Ok((method, json!({}))),
+        params @ JsonValue::Object(_) => Ok((method, params)),
+        _ => Err(A2aError::invalid("params is not an object")),
+    }
+}

@@ -1,0 +1,282 @@
+//! A run as a task: its state, its artifacts, and the events of its stream. All of them depend on the events of the run
+//! only, so all subscribers get the same.
+
+use std::collections::HashSet;
+
+use abide_schema::Refusal;
+use serde_json::{Value as JsonValue, json};
+
+use super::super::follow::Encoder;
+use super::super::turn::{CallItem, Change, Content, ItemState, Turn, TurnEnd};
+use super::error::A2aError;
+use super::params::timestamp;
+
+/// The ids of a task, as its client knows them.
+#[derive(Clone, Debug)]
+pub(super) struct TaskIds {
+    pub(super) task: String,
+    pub(super) context: String,
+}
+
+pub(super) const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
+pub(super) const WORKING: &str = "TASK_STATE_WORKING";
+pub(super) const INPUT_REQUIRED: &str = "TASK_STATE_INPUT_REQUIRED";
+pub(super) const COMPLETED: &str = "TASK_STATE_COMPLETED";
+pub(super) const FAILED: &str = "TASK_STATE_FAILED";
+pub(super) const CANCELED: &str = "TASK_STATE_CANCELED";
+
+/// The state of a run after the events that were read.
+fn state(turn: &Turn) -> &'static str {
+    match &turn.end {
+        Some(TurnEnd::Done) => COMPLETED,
+        Some(TurnEnd::Failed { code, .. }) if code == "aborted" => CANCELED,
+        Some(TurnEnd::Failed { .. }) => FAILED,
+        _ if turn.waits.is_some() && !pending(turn).is_empty() => INPUT_REQUIRED,
+        _ if turn.event > 1 => WORKING,
+        _ => SUBMITTED,
+    }
+}
+
+/// The calls for which a waiting run asks.
+fn pending(turn: &Turn) -> Vec<&CallItem> {
+    let Some(wait) = &turn.waits else { return Vec::new() };
+    let asked = turn.items.iter().filter(|item| item.opened_by == wait.event);
+    let approvals = asked.filter_map(|item| match &item.content {
+        Content::Approval(call) => Some(call),
+        _ => None,
+    });
+    approvals.collect()
+}
+
+/// The status of a run after the events that were read.
+fn status(ids: &TaskIds, turn: &Turn, state: &str) -> JsonValue {
+    let mut status = json!({"state": state, "timestamp": timestamp(turn.event_at)});
+    let parts = match (&turn.end, &turn.waits) {
+        (Some(TurnEnd::Failed { code, message }), _) => {
+            vec![json!({"text": format!("{message} ({code})")})]
+        }
+        (_, Some(wait)) => match questions(turn) {
+            parts if parts.is_empty() => {
+                vec![json!({"text": format!("the task waits for: {}", wait.reason)})]
+            }
+            parts => parts,
+        },
+        _ => return status,
+    };
+    let id = format!("{}.{}", ids.task, turn.event);
+    status["message"] = json!({"messageId": id, "role": "ROLE_AGENT", "parts": parts,
+        "taskId": ids.task, "contextId": ids.context});
+    status
+}
+
+/// What a message to the task decides: for people, and for programs.
+fn questions(turn: &Turn) -> Vec<JsonValue> {
+    let calls = pending(turn);
+    if calls.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+    let text = format!("{} needs an approval: answer approve, or why not", names.join(", "));
+    let calls: Vec<JsonValue> = calls
+        .iter()
+        .map(|call| json!({"callId": call.call_id, "tool": call.name, "arguments": call.arguments}))
+        .collect();
+    vec![json!({"text": text}), json!({"data": {"approvals": calls}})]
+}
+
+/// The id of the artifact with the text of an item. Text that replaces a void item is the same artifact.
+fn answer_id(turn: &Turn, at: usize) -> String {
+    let before = turn.items[..at].iter();
+    let answers = before.filter(|item| item.is_message() && item.state != ItemState::Void);
+    format!("answer-{}", answers.count() + 1)
+}
+
+/// The artifact of a piece of text.
+fn answer(turn: &Turn, at: usize, text: &str) -> JsonValue {
+    json!({"artifactId": answer_id(turn, at), "name": "answer", "parts": [{"text": text}]})
+}
+
+/// The artifacts of a run besides its texts: `structured` and `files` of its output.
+fn outputs(turn: &Turn) -> Vec<JsonValue> {
+    let mut all = Vec::new();
+    if let Some(value) = turn.output.get("structured") {
+        all.push(json!({"artifactId": "structured", "name": "structured",
+            "parts": [{"data": value, "mediaType": "application/json"}]}));
+    }
+    let files = turn.output.get("files").and_then(JsonValue::as_array);
+    for (n, file) in files.into_iter().flatten().enumerate() {
+        let name = file["name"].as_str().unwrap_or("file");
+        let mut part = json!({"filename": name});
+        match (file["url"].as_str(), file["base64"].as_str()) {
+            (Some(url), _) => part["url"] = json!(url),
+            (None, Some(bytes)) => part["raw"] = json!(bytes),
+            (None, None) => continue,
+        }
+        if let Some(media_type) = file["media_type"].as_str() {
+            part["mediaType"] = json!(media_type);
+        }
+        all.push(json!({"artifactId": format!("file-{}", n + 1), "name": name, "parts": [part]}));
+    }
+    all
+}
+
+fn artifacts(turn: &Turn) -> Vec<JsonValue> {
+    let is_shown = |at: &usize| turn.items[*at].is_message() && !turn.items[*at].text().is_empty();
+    let texts = (0..turn.items.len()).filter(is_shown);
+    let mut all: Vec<JsonValue> =
+        texts.map(|at| answer(turn, at, turn.items[at].text())).collect();
+    all.extend(outputs(turn));
+    all
+}
+
+/// The task after the events that were read.
+pub(super) fn task(
+    ids: &TaskIds,
+    turn: &Turn,
+    history: &[JsonValue],
+    with_artifacts: bool,
+) -> JsonValue {
+    let mut task = json!({"id": ids.task, "contextId": ids.context,
+        "status": status(ids, turn, state(turn))});
+    if with_artifacts {
+        task["artifacts"] = json!(artifacts(turn));
+    }
+    if !history.is_empty() {
+        task["history"] = json!(history);
+    }
+    task
+}
+
+/// How the events of a stream are written.
+#[derive(Clone, Debug)]
+pub(super) enum Framing {
+    /// JSON-RPC responses with this id, as server-sent events.
+    Rpc(JsonValue),
+    /// Server-sent events.
+    Http,
+}
+
+impl Framing {
+    fn write(&self, event: JsonValue, out: &mut String) {
+        let text = match self {
+            Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "result": event}),
+            Framing::Http => event,
+        };
+        out.push_str(&format!("data: {text}\n\n"));
+    }
+
+    fn refuse(&self, error: &A2aError, out: &mut String) {
+        let text = match self {
+            Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()}),
+            Framing::Http => error.to_http(),
+        };
+        out.push_str(&format!("data: {text}\n\n"));
+    }
+}
+
+/// Encodes the events of a task: the task itself, then what changes.
+pub(super) struct TaskEncoder {
+    pub(super) ids: TaskIds,
+    pub(super) history: Vec<JsonValue>,
+    pub(super) framing: Framing,
+    /// The turns before this one are in the first event.
+    pub(super) first_turn: i64,
+    begun: bool,
+    /// The task is in the state of its first event.
+    submitted: bool,
+    /// The items whose text the client has a part of.
+    shown: HashSet<usize>,
+}
+
+impl TaskEncoder {
+    /// From the first turn of the task.
+    pub(super) fn new(ids: TaskIds, history: Vec<JsonValue>, framing: Framing) -> TaskEncoder {
+        TaskEncoder {
+            ids,
+            history,
+            framing,
+            first_turn: 1,
+            begun: false,
+            submitted: false,
+            shown: HashSet::new(),
+        }
+    }
+
+    fn status(&self, turn: &Turn, state: &str, out: &mut String) {
+        let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
+            "status": status(&self.ids, turn, state)});
+        self.framing.write(json!({"statusUpdate": update}), out);
+    }
+
+    fn artifact(&self, artifact: JsonValue, append: bool, is_last: bool, out: &mut String) {
+        let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
+            "artifact": artifact, "append": append, "lastChunk": is_last});
+        self.framing.write(json!({"artifactUpdate": update}), out);
+    }
+
+    fn begin(&mut self, turn: &Turn, out: &mut String) {
+        self.begun = true;
+        self.submitted = turn.event <= 1;
+        let texts = 0..turn.items.len();
+        self.shown.extend(texts.filter(|at| !turn.items[*at].text().is_empty()));
+        let task = task(&self.ids, turn, &self.history, !turn.items.is_empty());
+        self.framing.write(json!({"task": task}), out);
+    }
+
+    fn ended(&self, turn: &Turn, out: &mut String) {
+        match turn.end {
+            None | Some(TurnEnd::Waits(_)) => {}
+            _ => {
+                for artifact in outputs(turn) {
+                    self.artifact(artifact, false, true, out);
+                }
+                self.status(turn, state(turn), out);
+            }
+        }
+    }
+}
+
+impl Encoder for TaskEncoder {
+    fn encode(&mut self, turn: &Turn, change: &Change, out: &mut String) {
+        if !self.begun {
+            // The first event of a turn; an aborted run has only its end.
+            if turn.event_turn >= self.first_turn || *change == Change::Ended {
+                self.begin(turn, out);
+            }
+            return;
+        }
+        if self.submitted && *change != Change::Ended {
+            self.submitted = false;
+            self.status_working(turn, out);
+        }
+        match change {
+            Change::Text(at, text) if turn.items[*at].is_message() => {
+                let append = !self.shown.insert(*at);
+                self.artifact(answer(turn, *at, text), append, false, out);
+            }
+            Change::Closed(at) if turn.items[*at].is_message() && self.shown.contains(at) => {
+                if turn.items[*at].state != ItemState::Void {
+                    self.artifact(answer(turn, *at, ""), true, true, out);
+                }
+            }
+            Change::Waits => self.status(turn, state(turn), out),
+            Change::Continues => self.status_working(turn, out),
+            Change::Ended => self.ended(turn, out),
+            Change::Started | Change::Opened(_) | Change::Text(..) | Change::Closed(_) => {}
+        }
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
+        self.framing.refuse(&A2aError::from(refusal.clone()), out);
+    }
+}
+
+impl TaskEncoder {
+    /// The task works. What it waits for next, or how it ended, is told by an event of its own.
+    fn status_working(&self, turn: &Turn, out: &mut String) {
+        let status = json!({"state": WORKING, "timestamp": timestamp(turn.event_at)});
+        let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,
+            "status": status});
+        self.framing.write(json!({"statusUpdate": update}), out);
+    }
+}
