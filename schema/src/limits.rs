@@ -345,6 +345,9 @@ pub const SESSION_DEPTH: i64 = 100;
 /// Parts of a message in A2A: one for each paragraph or file of a long message. Each is copied several times.
 pub const A2A_PARTS: usize = 64;
 
+/// Bytes of a message's id in A2A: it is a part of a key. A UUID has 36.
+pub const A2A_MESSAGE_ID_BYTES: usize = 256;
+
 /// Messages in the history of a task in A2A. Each can have megabytes, and a client asks for fewer.
 pub const A2A_HISTORY: usize = 100;
 

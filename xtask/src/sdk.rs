@@ -92,7 +92,10 @@ const FRAMEWORKS: [Suite; 7] = [
     Suite {
         language: Language::Python,
         folder: "tests/clients",
-        commands: &["python -m pip install --quiet 'openai>=3'", "pytest --quiet"],
+        commands: &[
+            "python -m pip install --quiet 'openai>=3' 'a2a-sdk>=1.3,<2'",
+            "pytest --quiet",
+        ],
     },
 ];
 

@@ -4,8 +4,8 @@ use serde_json::{Value as JsonValue, json};
 
 use super::elements::{answers, idempotency_key};
 
-/// The routes of the Responses API, the chat of the AI SDK, and AG-UI.
-pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
+/// The routes of the Responses API, the chat of the AI SDK, AG-UI, and A2A.
+pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
     let object = || json!({"type": "object"});
     let operation = |id: &str, meaning: &str| {
         json!({"operationId": id, "tags": ["protocols"], "description": meaning,
@@ -50,7 +50,22 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 7] {
     resume["responses"]["204"] = json!({"description": "The chat has no run."});
     let mut ag_ui = streamed("run_ag_ui", "Runs an agent, as docs/ag-ui.md says.", json!([name()]));
     ag_ui["requestBody"] = body();
-    [
+    let agent = || {
+        json!([{"name": "agent", "in": "path", "required": true, "schema": {"type": "string"},
+            "description": "The agent."}])
+    };
+    let mut card = operation("a2a_card", "The card of an agent for A2A.");
+    card["parameters"] = agent();
+    let mut call = operation("a2a_call", "A request of A2A in JSON-RPC, as docs/a2a.md says.");
+    call["parameters"] = agent();
+    call["requestBody"] = body();
+    vec![
+        (
+            "/.well-known/agent-card.json",
+            json!({"get": operation("a2a_cards", "The cards of all agents for A2A.")}),
+        ),
+        ("/a2a/{agent}", json!({"post": call})),
+        ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
         ("/v1/agents/{name}/chat", json!({"post": chat})),
         ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
         ("/v1/agents/{name}/ag-ui", json!({"post": ag_ui})),

@@ -154,7 +154,7 @@ pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtensio
         "stream_protocols": ["sse", SUBPROTOCOL],
         // Without an agent host, no programs run.
         "sandbox_backends": [],
-        "features": {"agents": agents, "mcp": agents, "a2a": false, "artifacts": false},
+        "features": {"agents": agents, "mcp": agents, "a2a": agents, "artifacts": false},
         "middleware": [],
         "tools": [],
         "scope": {"keys": "any", "yours": by.scope()},

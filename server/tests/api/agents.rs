@@ -226,7 +226,7 @@ async fn capabilities_are_listed() {
     check(
         &told.to_string(),
         expect![[r#"
-            {"features":{"a2a":false,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
+            {"features":{"a2a":true,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
         "#]],
     );
 }

@@ -5,6 +5,7 @@ mod notes;
 mod test_server;
 mod ws;
 
+mod a2a;
 mod agents;
 mod bad_input;
 mod buffers;

@@ -94,7 +94,11 @@ pub(super) async fn session(
 }
 
 /// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
-pub(super) async fn undecided(engine: &Engine, by: &Caller, run: &RunRow) -> Result<Vec<String>, Refusal> {
+pub(super) async fn undecided(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+) -> Result<Vec<String>, Refusal> {
     let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
                AND kind = 'interrupt'";
     let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);

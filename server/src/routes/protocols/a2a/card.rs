@@ -1,6 +1,6 @@
 //! The cards of agents with `a2a_exposed`.
 
-use abide_schema::{Caller, Code, Refusal};
+use abide_schema::{Caller, Code, Refusal, Value};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use sha2::{Digest as _, Sha256};
 
 use super::super::start::{first_texts, params};
+use super::binding::VERSION;
 use crate::app_state::{AppState, CallerExtension};
 use crate::problem::Problem;
 use crate::routes::exchange::{hidden, json as as_json};
@@ -27,11 +28,7 @@ const EXPOSED: &str = "SELECT a.name FROM agents a \
 const VISIBLE: &str = "SELECT name, description, revision FROM agents WHERE hidden = 0";
 
 /// Refuses an agent that is not exposed, or not for this caller to see.
-pub(super) async fn check_exposed(
-    app: &AppState,
-    by: &Caller,
-    agent: &str,
-) -> Result<(), Refusal> {
+pub(super) async fn check_exposed(app: &AppState, by: &Caller, agent: &str) -> Result<(), Refusal> {
     find(app, by, agent).await.map(drop)
 }
 
@@ -47,7 +44,7 @@ async fn find(app: &AppState, by: &Caller, agent: &str) -> Result<JsonValue, Ref
         Refusal::new(Code::NotFound, format!("there is no agent {agent} for A2A"))
             .hint("an agent needs  a2a_exposed: true  in its definition")
     };
-    row.map(|row| row.iter().map(abide_schema::Value::to_json).collect()).ok_or_else(missing)
+    Ok(row.ok_or_else(missing)?.iter().map(Value::to_json).collect())
 }
 
 /// `GET /a2a/{agent}/.well-known/agent-card.json`.
@@ -76,7 +73,7 @@ pub(in crate::routes) async fn list(
     let visible = app.engine.query(&by, &sql, &Map::new(), None).await.map_err(hidden)?;
     let is_secured = app.authenticator.requires_credentials().await?;
     let base = base(&uri, &headers);
-    let rows = visible.rows.iter().map(|row| row.iter().map(abide_schema::Value::to_json));
+    let rows = visible.rows.iter().map(|row| row.iter().map(Value::to_json));
     let rows = rows.map(|cells| cells.collect::<JsonValue>());
     let shown = rows.filter(|row| exposed.iter().any(|name| row[0] == name.as_str()));
     let cards: Vec<JsonValue> = shown.map(|row| of_agent(&row, &base, is_secured)).collect();
@@ -97,9 +94,8 @@ fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     let name = row[0].as_str().unwrap_or_default();
     let description = row[1].as_str().unwrap_or("An agent on Abide.");
     let url = format!("{base}/a2a/{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
-    let interface = |binding: &str| {
-        json!({"url": url, "protocolBinding": binding, "protocolVersion": super::VERSION})
-    };
+    let interface =
+        |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": VERSION});
     let mut card = json!({
         "name": name,
         "description": description,

@@ -5,6 +5,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value as JsonValue, json};
 
+use crate::routes::exchange::json as json_response;
+
 /// The kind of an error: those of A2A, those of JSON-RPC, and refusals of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -152,7 +154,7 @@ impl A2aError {
     /// The response in HTTP+JSON.
     pub(super) fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.http_status());
-        let body = super::json_response(self.to_http().to_string());
+        let body = json_response(self.to_http().to_string());
         let mut response =
             (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body).into_response();
         if let Some(ms) = self.retry_after_ms {

@@ -1,19 +1,21 @@
 //! The binding HTTP+JSON: paths below `/a2a/{agent}/`.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, RawQuery, State};
-use axum::http::{HeaderMap, Method};
+use axum::extract::{Extension, Path, State};
+use axum::http::Method;
+use axum::http::request::Parts;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as JsonValue, json};
 
+use super::binding::{Answer, check_content_type, check_version};
 use super::error::{A2aError, A2aResult, Kind};
 use super::operations::{Operation, Peer};
 use super::task::Framing;
-use super::{Answer, check_content_type, check_version, json_response};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
+use crate::routes::exchange::json as json_response;
 
 /// Performs a request.
 pub(in crate::routes) async fn call(
@@ -21,17 +23,14 @@ pub(in crate::routes) async fn call(
     Extension(session): SessionExtension,
     Extension(place): Extension<ConnectionPermit>,
     names: Result<Path<(String, String)>, PathRejection>,
-    method: Method,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
+    head: Parts,
     content: RequestBody,
 ) -> Response {
     let Ok(Path((agent, rest))) = names else {
         return A2aError::new(Kind::MethodNotFound, "the path is not UTF-8").into_response();
     };
     let peer = Peer { app, session, place, agent, bytes: content.bytes() };
-    let query = query.unwrap_or_default();
-    let request = read(&method, &rest, &query, &headers, &content);
+    let request = read(&head, &rest, &content);
     drop(content);
     let answer = match request {
         Ok((operation, params)) => peer.perform(operation, &params, Framing::Http).await,
@@ -45,20 +44,15 @@ pub(in crate::routes) async fn call(
 }
 
 /// The operation of a request, and its parameters.
-fn read(
-    method: &Method,
-    rest: &str,
-    query: &str,
-    headers: &HeaderMap,
-    content: &RequestBody,
-) -> A2aResult<(Operation, JsonValue)> {
+fn read(head: &Parts, rest: &str, content: &RequestBody) -> A2aResult<(Operation, JsonValue)> {
+    let (method, headers, query) = (&head.method, &head.headers, head.uri.query());
     let (operation, id) = route(method, rest).ok_or_else(|| {
         let message = format!("there is no operation {method} {rest}");
         A2aError::new(Kind::MethodNotFound, message)
     })?;
-    check_version(headers, Some(query))?;
+    check_version(headers, query)?;
     let mut params = match content.bytes() {
-        0 => fields_of(query),
+        0 => fields_of(query.unwrap_or_default()),
         _ => {
             check_content_type(headers)?;
             content.value()?

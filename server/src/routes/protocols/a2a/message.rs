@@ -1,6 +1,6 @@
 //! A message of a client: what it says to the agent, and how it decides on calls that wait for an approval.
 
-use abide_schema::limits::A2A_PARTS;
+use abide_schema::limits::{A2A_MESSAGE_ID_BYTES, A2A_PARTS};
 use abide_schema::{Code, Json, Refusal};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -28,8 +28,13 @@ impl Message {
             return Err(A2aError::invalid("message is missing"));
         }
         let id = required(message, "messageId")?.to_owned();
-        match field(message, "role").as_str() {
-            Some("ROLE_USER") => {}
+        if id.len() > A2A_MESSAGE_ID_BYTES {
+            let detail = format!("messageId has more than {A2A_MESSAGE_ID_BYTES} bytes");
+            return Err(Refusal::new(Code::LimitExceeded, detail).into());
+        }
+        match field(message, "role") {
+            // `ProtoJSON` accepts the number of a name, too.
+            role if role == "ROLE_USER" || *role == 1 => {}
             _ => return Err(A2aError::invalid("the role of the message is not ROLE_USER")),
         }
         let parts = field(message, "parts").as_array().map(Vec::as_slice).unwrap_or_default();
@@ -144,8 +149,7 @@ fn part(part: &JsonValue) -> A2aResult<JsonValue> {
     }
     // A URL is only a text for the agent, whatever it leads to.
     if kind != "url" && !media_type.is_none_or(is_text) {
-        let message =
-            format!("the media type {} is not supported", media_type.unwrap_or_default());
+        let message = format!("the media type {} is not supported", media_type.unwrap_or_default());
         return Err(A2aError::new(Kind::ContentTypeNotSupported, message));
     }
     if kind == "raw" {

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::super::follow::{Follower, stream_turn};
 use super::super::start::{self, NewRun, NewSession, RunRow, params};
 use super::super::turn::Turn;
+use super::binding::Answer;
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
 use super::params::{field, flag, number, required, text, time, timestamp};
@@ -17,7 +18,7 @@ use super::task::{
     CANCELED, COMPLETED, FAILED, Framing, INPUT_REQUIRED, SUBMITTED, TaskEncoder, TaskIds, WORKING,
     task,
 };
-use super::{Answer, card, records};
+use super::{card, records};
 use crate::app_state::AppState;
 use crate::auth::authenticator::AuthSession;
 use crate::connections::lifecycle::ConnectionPermit;
@@ -243,8 +244,7 @@ impl Peer {
     async fn cancel(self, params: &JsonValue) -> A2aResult<JsonValue> {
         let run = self.find(required(params, "id")?).await?;
         let task_id = self.ids(&run).task;
-        let ended =
-            || A2aError::new(Kind::TaskNotCancelable, format!("task {task_id} has ended"));
+        let ended = || A2aError::new(Kind::TaskNotCancelable, format!("task {task_id} has ended"));
         if run.has_ended {
             return Err(ended());
         }

@@ -6,14 +6,15 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value as JsonValue, json};
 
+use super::binding::{Answer, check_content_type, check_version};
 use super::error::{A2aError, A2aResult, Kind};
 use super::operations::{Operation, Peer};
 use super::task::Framing;
-use super::{Answer, check_content_type, check_version, json_response};
 use crate::app_state::{AppState, SessionExtension};
 use crate::body::RequestBody;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::problem::Problem;
+use crate::routes::exchange::json as json_response;
 use crate::routes::runs::path;
 
 /// Performs a request.

@@ -123,8 +123,7 @@ fn outputs(turn: &Turn) -> Vec<JsonValue> {
 fn artifacts(turn: &Turn) -> Vec<JsonValue> {
     let is_shown = |at: &usize| turn.items[*at].is_message() && !turn.items[*at].text().is_empty();
     let texts = (0..turn.items.len()).filter(is_shown);
-    let mut all: Vec<JsonValue> =
-        texts.map(|at| answer(turn, at, turn.items[at].text())).collect();
+    let mut all: Vec<JsonValue> = texts.map(|at| answer(turn, at, turn.items[at].text())).collect();
     all.extend(outputs(turn));
     all
 }
@@ -272,7 +271,7 @@ impl Encoder for TaskEncoder {
 }
 
 impl TaskEncoder {
-    /// The task works. What it waits for next, or how it ended, is told by an event of its own.
+    /// The task works. What it waits for next, or how it ended, has an event of its own.
     fn status_working(&self, turn: &Turn, out: &mut String) {
         let status = json!({"state": WORKING, "timestamp": timestamp(turn.event_at)});
         let update = json!({"taskId": self.ids.task, "contextId": self.ids.context,

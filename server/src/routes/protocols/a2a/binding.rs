@@ -1,0 +1,43 @@
+//! What the bindings over HTTP share: the version of the protocol, the type of a body, and an answer.
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::Response;
+
+use super::error::{A2aError, A2aResult, Kind};
+
+/// The version of the protocol.
+pub(super) const VERSION: &str = "1.0";
+
+/// Refuses a request in another version of the protocol. A request without a version is one of 0.3.
+pub(super) fn check_version(headers: &HeaderMap, query: Option<&str>) -> A2aResult<()> {
+    let in_query = query.into_iter().flat_map(|query| query.split('&'));
+    let in_query = in_query.filter_map(|pair| pair.strip_prefix("A2A-Version=")).next();
+    let in_header = headers.get("a2a-version").and_then(|value| value.to_str().ok());
+    let version = in_header.or(in_query).unwrap_or_default().trim();
+    // The third number does not count.
+    if version == VERSION || version.strip_prefix("1.0.").is_some() {
+        return Ok(());
+    }
+    let message = format!("version {version:?} of A2A is not supported (send A2A-Version: 1.0)");
+    Err(A2aError::new(Kind::VersionNotSupported, message))
+}
+
+/// Refuses a body that is not JSON by its type. A request without a type is accepted.
+pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let name = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    match name.trim().to_ascii_lowercase().as_str() {
+        "application/json" | "application/a2a+json" => Ok(()),
+        other => {
+            let message = format!("the content type {other:?} is not supported");
+            Err(A2aError::new(Kind::ContentTypeNotSupported, message))
+        }
+    }
+}
+
+/// The value of an operation, or a stream.
+pub(super) enum Answer {
+    Value(serde_json::Value),
+    Stream(Response),
+}
