@@ -231,12 +231,12 @@ impl Catalog {
         for below in ["prompts", "skills"] {
             all.extend(listed(&self.folder.join(below), &["md"]));
         }
-        let told = all.into_iter().map(|path| {
+        let output = all.into_iter().map(|path| {
             let meta = std::fs::metadata(&path).ok();
             let changed = meta.as_ref().and_then(|meta| meta.modified().ok());
             (path, (changed, meta.map_or(0, |meta| meta.len())))
         });
-        told.collect()
+        output.collect()
     }
 
     /// A problem of `abide.yaml`.

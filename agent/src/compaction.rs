@@ -88,7 +88,7 @@ fn plan(
         + size.of_messages(&transcript::messages(&driver.entries[..first]));
     let target = size.estimated(settings.context_token_limit);
     let left = target.saturating_sub(fixed + size.estimated(settings.summary_token_limit));
-    let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_turns, size)?;
+    let unchanged = unchanged(&groups, rest, left * 2 / 3, settings.last_answers, size)?;
     let goal = groups.get(unchanged.checked_sub(1)?)?.last_id;
     if goal <= through {
         return None;
@@ -197,11 +197,11 @@ async fn cover(
     let archived = archived(part);
     let number = context.number() + 1;
     let summary = json!(made.summary);
-    let mut told = json!({"status": "summarization", "number": number, "summary": summary,
+    let mut output = json!({"status": "summarization", "number": number, "summary": summary,
         "archived": archived.len(), "origin": made.origin, "through_id": through_id,
         "goal_id": goal_id, "tokens_before": tokens});
     if !made.repairs.is_empty() {
-        told["repaired"] = json!(made.repairs);
+        output["repaired"] = json!(made.repairs);
     }
     let record = NewSummary {
         number,
@@ -224,7 +224,7 @@ async fn cover(
     };
     let mut events: Vec<NewRunEvent> =
         made.answer.as_ref().map(model_choice::usage).into_iter().collect();
-    events.push(run_event(RunEventKind::Status, told));
+    events.push(run_event(RunEventKind::Status, output));
     let spent = made.answer.as_ref().map(|answer| {
         // It is no answer of the agent.
         ModelUsage { iteration: false, ..model_choice::spent(answer, 0) }
@@ -291,8 +291,8 @@ fn line(entry: &AgentState) -> Option<String> {
             format!("{failed}result of {} {}: {text}", result.name, result.call_id)
         }
         "assistant" if is_answer(entry) => {
-            let said: AssistantEntry = data(entry);
-            let calls = said.calls.iter().map(|call| {
+            let answer: AssistantEntry = data(entry);
+            let calls = answer.calls.iter().map(|call| {
                 format!("\ncalls {} {} with {}", call.name, call.call_id, call.arguments)
             });
             format!("agent: {text}{}", calls.collect::<String>())

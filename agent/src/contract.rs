@@ -84,7 +84,7 @@ pub struct Checkpoint {
 /// The events of a run, past and future.
 pub struct Events {
     subscription: Subscription,
-    told: i64,
+    last_number: i64,
     /// The number of events, if the run is over.
     of: Option<i64>,
     waiting: VecDeque<AgentEvent>,
@@ -101,15 +101,15 @@ impl Events {
         let runs: Vec<(RunStatus, i64)> = abide.sql(sql).param("id", run_id).fetch().await?;
         let run = runs.into_iter().next();
         let (status, events) = run.ok_or_else(|| missing("run", run_id))?;
-        let told = after.clamp(0, events);
+        let last_number = after.clamp(0, events);
         // A run records no event after its end, so the count is final.
         let of = status.is_terminal().then_some(events);
         let subscription = abide
             .subscribe("SELECT * FROM run_events WHERE run_id = :id AND number > :after")
             .param("id", run_id)
-            .param("after", told)
+            .param("after", last_number)
             .await?;
-        Ok(Events { subscription, told, of, waiting: VecDeque::new() })
+        Ok(Events { subscription, last_number, of, waiting: VecDeque::new() })
     }
 
     /// The next event; `None` after the event that ends the run. Waits while the run waits.
@@ -119,20 +119,20 @@ impl Events {
     pub async fn next(&mut self) -> Result<Option<AgentEvent>, Error> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
-                self.told = event.number;
+                self.last_number = event.number;
                 if event.ends_run() {
                     self.of = Some(event.number);
                 }
                 return Ok(Some(event));
             }
-            if self.of.is_some_and(|last| self.told >= last) {
+            if self.of.is_some_and(|last| self.last_number >= last) {
                 return Ok(None);
             }
             let Some(update) = self.subscription.next().await else {
                 return Err(self.subscription.error().cloned().unwrap_or(Error::Closed));
             };
             let mut new: Vec<RunEvent> = update.inserts()?;
-            new.retain(|event| event.number > self.told);
+            new.retain(|event| event.number > self.last_number);
             new.sort_by_key(|event| event.number);
             self.waiting.extend(new.into_iter().map(AgentEvent::from));
         }

@@ -79,7 +79,7 @@ pub(crate) async fn run(
     };
     tokio::select! {
         rested = until_rested(driver, &begun.id) => match rested {
-            Ok(run) => told(&run),
+            Ok(run) => outcome_of(&run),
             Err(error) => ToolOutcome::failed(Failure::Unavailable, error.to_string()),
         },
         () = cancel.cancelled() => {
@@ -139,7 +139,7 @@ async fn until_rested(driver: &Driver, id: &str) -> Result<Run, Error> {
     Err(runs.error().cloned().unwrap_or(Error::Closed))
 }
 
-fn told(run: &Run) -> ToolOutcome {
+fn outcome_of(run: &Run) -> ToolOutcome {
     let content = run.output.as_ref().map(|output| output.value()["content"].clone());
     match (run.status, content) {
         (RunStatus::Done, Some(content)) => ToolOutcome::json(content),

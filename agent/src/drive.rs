@@ -249,8 +249,8 @@ impl Driver {
         if let Some(entry) = self.entries.last() {
             output.insert("message_id".to_owned(), json!(entry.id));
         }
-        let said = next_step::last_answer(&self.run, &self.entries);
-        if let Some(stop) = said.and_then(|(_, said)| said.stop) {
+        let answer = next_step::last_answer(&self.run, &self.entries);
+        if let Some(stop) = answer.and_then(|(_, answer)| answer.stop) {
             output.insert("stop_reason".to_owned(), json!(stop));
         }
         match judged {
@@ -292,15 +292,15 @@ fn is_open(call: &ToolCall) -> bool {
 /// The event that asks for a decision: the first call in top-level fields, for compatibility, and a list of all
 /// calls.
 fn interrupt(session_id: &str, all: Vec<Value>, reason: &str) -> Map<String, Value> {
-    let mut told = match all.first().cloned() {
+    let mut fields = match all.first().cloned() {
         Some(Value::Object(first)) => first,
         _ => Map::new(),
     };
-    told.remove("status");
-    told.remove("run_id");
-    told.remove("agent");
-    told.insert("session_id".to_owned(), json!(session_id));
-    told.insert("reason".to_owned(), json!(reason));
-    told.insert("action_requests".to_owned(), json!(all));
-    told
+    fields.remove("status");
+    fields.remove("run_id");
+    fields.remove("agent");
+    fields.insert("session_id".to_owned(), json!(session_id));
+    fields.insert("reason".to_owned(), json!(reason));
+    fields.insert("action_requests".to_owned(), json!(all));
+    fields
 }

@@ -20,7 +20,7 @@ use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::guardrail::Guardrail;
 use crate::health_state::HealthState;
-use crate::memory_place::MemoryPlace;
+use crate::memory_space::MemorySpace;
 use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
@@ -59,7 +59,7 @@ pub(crate) struct Driver {
     /// Whether this driver has asked the model.
     pub(crate) has_asked: bool,
     /// Where the active agent keeps its facts, once it has been looked up.
-    pub(crate) memory: OnceCell<MemoryPlace>,
+    pub(crate) memory: OnceCell<MemorySpace>,
     /// The measurements of the run.
     pub(crate) health: HealthState,
 }
@@ -100,8 +100,9 @@ impl Driver {
         self.look_at_new_messages().await?;
         let abide = &self.abide;
         let calls = match next_step::last_answer(&self.run, &self.entries) {
-            Some((_, said)) if !said.calls.is_empty() => {
-                let ids: Vec<&str> = said.calls.iter().map(|call| call.call_id.as_str()).collect();
+            Some((_, answer)) if !answer.calls.is_empty() => {
+                let ids: Vec<&str> =
+                    answer.calls.iter().map(|call| call.call_id.as_str()).collect();
                 let ids = serde_json::to_string(&ids).unwrap_or_default();
                 // With `+` the ids are looked up. Otherwise all calls of the session would be read.
                 let sql = "SELECT * FROM tool_calls \

@@ -54,7 +54,7 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
     };
     let to = target["agent"].as_str().unwrap_or_default().to_owned();
     let message = claimed.arguments.value()["message"].clone();
-    let told = json!({"from_agent": driver.definition.name, "to_agent": to, "task": message,
+    let data = json!({"from_agent": driver.definition.name, "to_agent": to, "task": message,
         "handoff": true});
     let text = match to.is_empty() {
         true => "ok: the other agent continues".to_owned(),
@@ -62,7 +62,7 @@ pub(crate) async fn run(driver: &Driver, claimed: &ToolCall) -> Step<Option<Tool
     };
     let result = json!({"text": text, "content": {"handoff": target}, "exit_code": 0});
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
-    let event = run_event(RunEventKind::Delegation, told);
+    let event = run_event(RunEventKind::Delegation, data);
     match driver.record(&[event], None, vec![done.into()]).await {
         // The next step reads the call's current state.
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(None),

@@ -20,7 +20,7 @@
 //! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `plan` the planning tool,
 //! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
-//! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `golden` recordings, `golden_run` their repetition, `golden_diff` its
+//! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `recorded_run` recordings, `recorded_run_repeat` their repetition, `recorded_run_diff` its
 //! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go,
 //! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
@@ -45,9 +45,6 @@ mod driver;
 mod drivers;
 mod folder_check;
 mod folder_texts;
-mod golden;
-mod golden_diff;
-mod golden_run;
 mod guardrail;
 mod handoff;
 mod health_state;
@@ -55,7 +52,7 @@ mod heartbeat;
 mod held;
 mod memory;
 mod memory_block;
-mod memory_place;
+mod memory_space;
 mod memory_tools;
 mod model_call;
 mod model_choice;
@@ -71,6 +68,9 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod recorded_run;
+mod recorded_run_diff;
+mod recorded_run_repeat;
 mod request_size;
 mod restart;
 mod revision;
@@ -111,8 +111,6 @@ pub use definition::{
     Subagent,
 };
 pub use definition_error::DefinitionError;
-pub use golden::{GoldenConversation, GoldenError, GoldenMessage, GoldenOutcome, GoldenRun};
-pub use golden_diff::{GoldenChange, GoldenChangeKind};
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use pause_rule::{PausePoint, PauseRule};
 pub use profile::{CustomProfile, Profile, ProfileSettings};
@@ -121,6 +119,10 @@ pub use profile_settings::{
     MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, ProjectError};
+pub use recorded_run::{
+    RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
+};
+pub use recorded_run_diff::{RunChange, RunChangeKind};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;
 pub use settings::Settings;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::driver::Driver;
 use crate::memory_block::{Fact, acceptable, block_of};
-use crate::memory_place::MemoryPlace;
+use crate::memory_space::MemorySpace;
 use crate::profile_settings::{MemoryRead, MemorySettings};
 use crate::run_lease::run_event;
 use crate::step::{Step, StepError};
@@ -41,15 +41,15 @@ pub(crate) fn settings(driver: &Driver) -> Option<MemorySettings> {
     Some(driver.definition.settings().memory).filter(|memory| memory.enabled)
 }
 
-/// The place of the active agent's facts.
-pub(crate) async fn place<'a>(
+/// The space of the active agent's facts.
+pub(crate) async fn space<'a>(
     driver: &'a Driver,
     settings: &MemorySettings,
-) -> Result<&'a MemoryPlace, Error> {
+) -> Result<&'a MemorySpace, Error> {
     let (shared, run) = (&driver.shared, &driver.run);
     let find = || {
         let agent = &driver.definition.name;
-        MemoryPlace::find(shared, &driver.abide, &run.session_id, agent, settings)
+        MemorySpace::find(shared, &driver.abide, &run.session_id, agent, settings)
     };
     driver.memory.get_or_try_init(find).await
 }
@@ -60,12 +60,12 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
     if entry_of_turn(driver).is_some() {
         return Ok(false);
     }
-    let place = place(driver, &settings).await?;
+    let space = space(driver, &settings).await?;
     let query = last_request(driver);
     let mut found = match settings.read {
-        MemoryRead::RecentOnly => Found::of(recent(place).await?),
+        MemoryRead::RecentOnly => Found::of(recent(space).await?),
         MemoryRead::Semantic | MemoryRead::Hybrid => {
-            search(driver, place, &query, CONSIDERED).await?
+            search(driver, space, &query, CONSIDERED).await?
         }
     };
     found.facts.retain(|fact| settings.read != MemoryRead::Semantic || fact.rank > 0.0);
@@ -74,7 +74,7 @@ pub(crate) async fn read(driver: &Driver) -> Step<bool> {
         run_id: driver.run.id.clone(),
         turn: driver.run.turn,
         agent: driver.definition.name.clone(),
-        space: place.space.clone(),
+        space: space.name.clone(),
         facts,
     };
     let message = driver.message("system", text, &entry).kind(MEMORY);
@@ -109,10 +109,10 @@ fn last_request(driver: &Driver) -> String {
 }
 
 /// The facts that changed last.
-async fn recent(place: &MemoryPlace) -> Result<Vec<Fact>, Error> {
+async fn recent(space: &MemorySpace) -> Result<Vec<Fact>, Error> {
     let sql = "SELECT id, seq, key, value, confidence, 0.0 FROM memories WHERE space = :space \
                ORDER BY updated_at DESC, id DESC LIMIT :most";
-    let query = place.client.sql(sql).param("space", &place.space);
+    let query = space.client.sql(sql).param("space", &space.name);
     query.param("most", CONSIDERED).fetch().await
 }
 
@@ -158,14 +158,14 @@ impl Found {
     }
 }
 
-/// The facts of a place, those most similar to a query first.
+/// The facts of a space, those most similar to a query first.
 pub(crate) async fn search(
     driver: &Driver,
-    place: &MemoryPlace,
+    space: &MemorySpace,
     query: &str,
     most: i64,
 ) -> Result<Found, Error> {
-    let embedded = embed(driver, place, query).await?;
+    let embedded = embed(driver, space, query).await?;
     let words = "fts_rank(m.key || ' ' || m.value, :query)";
     let (rank, vectors) = match &embedded {
         Some(_) => (
@@ -182,7 +182,7 @@ pub(crate) async fn search(
          FROM memories AS m {vectors} WHERE m.space = :space \
          ORDER BY rank DESC, m.updated_at DESC, m.id DESC LIMIT :most"
     );
-    let sql = place.client.sql(&sql).param("space", &place.space);
+    let sql = space.client.sql(&sql).param("space", &space.name);
     let sql = sql.param("query", query).param("most", most);
     let Some(Embedded { model, tokens, vector }) = embedded else {
         return Ok(Found::of(sql.fetch().await?));
@@ -203,7 +203,7 @@ struct Embedded {
 /// if it does not answer: then the search goes by words.
 async fn embed(
     driver: &Driver,
-    place: &MemoryPlace,
+    space: &MemorySpace,
     query: &str,
 ) -> Result<Option<Embedded>, Error> {
     let Some(model) = driver.shared.models.embedding().ok().flatten() else { return Ok(None) };
@@ -216,7 +216,7 @@ async fn embed(
     let sql = "SELECT m.id, m.seq, m.key || ': ' || m.value FROM memories AS m \
                LEFT JOIN memory_vectors AS v ON v.memory_id = m.id AND v.model = :model \
                WHERE m.space = :space AND v.memory_id IS NULL ORDER BY m.id LIMIT :most";
-    let sql = place.client.sql(sql).param("space", &place.space).param("model", &name);
+    let sql = space.client.sql(sql).param("space", &space.name).param("model", &name);
     let missing: Vec<(i64, i64, String)> =
         sql.param("most", EMBEDDED_TEXTS as i64 - 1).fetch().await?;
     let texts = std::iter::once(query).chain(missing.iter().map(|(_, _, text)| text.as_str()));
@@ -247,7 +247,7 @@ async fn embed(
         })
         .collect();
     if !new.is_empty() {
-        place.client.call(EmbedMemories::new(&name, new)).await?;
+        space.client.call(EmbedMemories::new(&name, new)).await?;
     }
     Ok(Some(Embedded { model, tokens: input_tokens, vector }))
 }
@@ -265,14 +265,14 @@ pub(crate) async fn keep_facts(driver: &Driver, facts: Vec<NewMemory>) -> Step {
     if facts.is_empty() {
         return Ok(());
     }
-    let place = place(driver, &settings).await?;
+    let space = space(driver, &settings).await?;
     let lease = &driver.run_lease;
     let save = SaveMemories {
         run_id: Some(lease.run_id.clone()),
         fencing_token: Some(lease.fencing_token),
-        ..place.save(facts)
+        ..space.save(facts)
     };
-    match place.client.call(save).await {
+    match space.client.call(save).await {
         Err(error) if error.code() == Some(Code::LimitExceeded) => {
             tracing::warn!(%error, "facts of a summary were not saved");
             Ok(())

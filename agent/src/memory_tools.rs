@@ -13,7 +13,7 @@ use crate::agent_tool::{FORGET_MEMORY, MEMORY_TOOLS, SAVE_MEMORY, SEARCH_MEMORIE
 use crate::driver::Driver;
 use crate::memory;
 use crate::memory_block::Fact;
-use crate::memory_place::MemoryPlace;
+use crate::memory_space::MemorySpace;
 use crate::run_lease::fencing_token;
 use crate::step::{Step, StepError};
 
@@ -138,9 +138,9 @@ pub(crate) async fn search(driver: &Driver, claimed: &ToolCall) -> ToolOutcome {
 
 async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
     let Some(settings) = memory::settings(driver) else { return Ok(String::new()) };
-    let place = memory::place(driver, &settings).await?;
+    let space = memory::space(driver, &settings).await?;
     let most = arguments.limit.unwrap_or(FOUND);
-    let found = memory::search(driver, place, &arguments.query, most).await?;
+    let found = memory::search(driver, space, &arguments.query, most).await?;
     let (events, spent) = found.usage();
     if !events.is_empty() {
         driver.record(&events, spent.as_ref(), Vec::new()).await?;
@@ -156,11 +156,11 @@ async fn found(driver: &Driver, arguments: &SearchArguments) -> Step<String> {
 /// Changes the memory and records the result of the call, atomically. Returns the outcome of a call that failed.
 pub(crate) async fn change(driver: &Driver, claimed: &ToolCall) -> Step<Option<ToolOutcome>> {
     let Some(settings) = memory::settings(driver) else { return Ok(None) };
-    let place = memory::place(driver, &settings).await?;
+    let space = memory::space(driver, &settings).await?;
     let arguments = claimed.arguments.value();
     let change = match claimed.tool_name.as_str() {
-        SAVE_MEMORY => save(driver, place, arguments).map(Call::of),
-        _ => forget(driver, place, arguments).await?.map(Call::of),
+        SAVE_MEMORY => save(driver, space, arguments).map(Call::of),
+        _ => forget(driver, space, arguments).await?.map(Call::of),
     };
     let change = match change {
         Ok(change) => change,
@@ -169,7 +169,7 @@ pub(crate) async fn change(driver: &Driver, claimed: &ToolCall) -> Step<Option<T
     let text = if claimed.tool_name == SAVE_MEMORY { "saved" } else { "forgotten" };
     let result = json!({"text": text, "content": text, "exit_code": 0});
     let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
-    match place.client.batch([change, Call::of(done)]).await {
+    match space.client.batch([change, Call::of(done)]).await {
         // The model can react to it, for example by forgetting a fact when the memory is full.
         Err(error) if error.code().is_some_and(is_for_the_model) => {
             Ok(Some(ToolOutcome::failed(Failure::Tool, error.to_string())))
@@ -186,7 +186,7 @@ fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded)
 }
 
-fn save(driver: &Driver, place: &MemoryPlace, arguments: Value) -> Result<SaveMemories, String> {
+fn save(driver: &Driver, space: &MemorySpace, arguments: Value) -> Result<SaveMemories, String> {
     let SaveArguments { key, value, confidence } =
         serde_json::from_value(arguments).map_err(|why| why.to_string())?;
     let answer = driver.entries.iter().rfind(|entry| entry.role == "assistant");
@@ -196,13 +196,13 @@ fn save(driver: &Driver, place: &MemoryPlace, arguments: Value) -> Result<SaveMe
     Ok(SaveMemories {
         run_id: Some(lease.run_id.clone()),
         fencing_token: Some(lease.fencing_token),
-        ..place.save(vec![fact])
+        ..space.save(vec![fact])
     })
 }
 
 async fn forget(
     driver: &Driver,
-    place: &MemoryPlace,
+    space: &MemorySpace,
     arguments: Value,
 ) -> Result<Result<ForgetMemories, String>, Error> {
     let key = match serde_json::from_value(arguments) {
@@ -210,7 +210,7 @@ async fn forget(
         Err(why) => return Ok(Err(why.to_string())),
     };
     let sql = "SELECT id FROM memories WHERE space = :space AND key = :key";
-    let query = place.client.sql(sql).param("space", &place.space);
+    let query = space.client.sql(sql).param("space", &space.name);
     let known: Vec<(i64,)> = query.param("key", &key).fetch().await?;
     if known.is_empty() {
         return Ok(Err(format!("there is no fact {key}: {SEARCH_MEMORIES} finds the keys")));
@@ -220,6 +220,6 @@ async fn forget(
         keys: Some(vec![key]),
         run_id: Some(lease.run_id.clone()),
         fencing_token: Some(lease.fencing_token),
-        ..ForgetMemories::new(&place.space)
+        ..ForgetMemories::new(&space.name)
     }))
 }

@@ -48,8 +48,8 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
         return Ok(());
     }
     if let Some(message) = refused_request(driver).await? {
-        let said = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
-        let call = driver.message("assistant", message.as_str(), &said).into();
+        let entry = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
+        let call = driver.message("assistant", message.as_str(), &entry).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
     }
     let estimated = request_size::fit(driver, &mut request, size, estimated)?;
@@ -259,16 +259,16 @@ fn failed(error: &ModelError) -> StepError {
 }
 
 /// Records the text of an interrupted answer, so that later runs see it. Text that no guardrail has cleared is dropped.
-async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, said: &str) {
+async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) {
     let mut calls = Vec::new();
-    if !said.is_empty() {
+    if !entry.is_empty() {
         let iteration = driver.run.iterations + 1;
         let whole = AssistantEntry {
             run_id: driver.run.id.clone(),
             iteration,
             ..AssistantEntry::default()
         };
-        calls.push(driver.message("assistant", said, &whole).kind(PARTIAL).into());
+        calls.push(driver.message("assistant", entry, &whole).kind(PARTIAL).into());
     }
     if !(gathered.is_empty() && calls.is_empty()) {
         // The run fails anyway, so an error while recording its last text is ignored.
@@ -317,7 +317,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
     let reported = spent.input_tokens;
-    let said = AssistantEntry {
+    let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
         calls,
@@ -331,7 +331,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         stop: stopped::reason(&answer.stop),
         ..AssistantEntry::default()
     };
-    let message = Call::of(driver.message("assistant", answer.text, &said));
+    let message = Call::of(driver.message("assistant", answer.text, &entry));
     let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
     let answered: Vec<Call> = std::iter::once(message).chain(measured).collect();
     record_answer(driver, (&events, &spent), answered, requests).await?;
@@ -413,7 +413,7 @@ async fn withhold(
     events.push(model_choice::usage(&answer));
     let iteration = driver.run.iterations + 1;
     let spent = spent(&answer, 0);
-    let said = AssistantEntry {
+    let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration,
         provider: answer.provider,
@@ -425,7 +425,7 @@ async fn withhold(
     let original = json!({"text": answer.text, "reasoning": answer.reasoning,
         "calls": answer.calls, "carry": answer.carry});
     let original = Call::of(driver.run_lease.withhold(iteration, original));
-    let message = Call::of(driver.message("assistant", message, &said));
+    let message = Call::of(driver.message("assistant", message, &entry));
     driver.record(&events, Some(&spent), vec![original, message]).await
 }
 
@@ -437,7 +437,7 @@ async fn end_incomplete(
     (events, spent): (&[NewRunEvent], &ModelUsage),
     withheld: Option<Call>,
 ) -> Step {
-    let said = AssistantEntry {
+    let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         iteration: driver.run.iterations + 1,
         reasoning: answer.reasoning,
@@ -447,7 +447,7 @@ async fn end_incomplete(
         ..AssistantEntry::default()
     };
     let text = answer.text;
-    let message = (!text.is_empty()).then(|| driver.message("assistant", text, &said));
+    let message = (!text.is_empty()).then(|| driver.message("assistant", text, &entry));
     let message = message.map(|message| Call::of(message.kind(PARTIAL)));
     let failed = driver.run_lease.failed(failure.code, failure.message);
     let all = withheld.into_iter().chain(message).chain([failed.into()]).collect();
@@ -459,7 +459,7 @@ async fn end_incomplete(
 fn past_limit(driver: &Driver, allowed: usize) -> i64 {
     match next_step::last_answer(&driver.run, &driver.entries) {
         _ if allowed > 0 => 0,
-        Some((_, said)) => said.past_limit + 1,
+        Some((_, entry)) => entry.past_limit + 1,
         None => 1,
     }
 }

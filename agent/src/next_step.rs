@@ -31,8 +31,8 @@ pub(crate) enum NextStep {
 pub(crate) fn last_answer(run: &Run, entries: &[AgentState]) -> Option<(usize, AssistantEntry)> {
     let at =
         entries.iter().rposition(|entry| entry.role == "assistant" && entry.kind == "message")?;
-    let said: AssistantEntry = data(&entries[at]);
-    (said.run_id == run.id).then_some((at, said))
+    let answer: AssistantEntry = data(&entries[at]);
+    (answer.run_id == run.id).then_some((at, answer))
 }
 
 /// Maximum number of requests after the tool call limit: one with the notice, and one more if the model calls tools
@@ -47,7 +47,7 @@ pub(crate) fn next(
     calls: &[ToolCall],
     waiting: &[Run],
 ) -> NextStep {
-    let Some((at, said)) = last_answer(run, entries) else { return NextStep::Ask };
+    let Some((at, answer)) = last_answer(run, entries) else { return NextStep::Ask };
     let after = &entries[at + 1..];
     let answered: BTreeSet<String> = after
         .iter()
@@ -55,15 +55,15 @@ pub(crate) fn next(
         .map(|entry| data::<ToolEntry>(entry).call_id)
         .collect();
     let open: Vec<RequestedCall> =
-        said.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
+        answer.calls.iter().filter(|call| !answered.contains(&call.call_id)).cloned().collect();
     if open.is_empty() {
         let text = || entries[at].content.clone().unwrap_or_default();
-        if !said.calls.is_empty() && said.past_limit >= TURNS_PAST_LIMIT {
+        if !answer.calls.is_empty() && answer.past_limit >= TURNS_PAST_LIMIT {
             return NextStep::Stop(text());
         }
         // There is a newer message (from a supervisor or a timer), or the model waits for its results.
         let spoken = after.iter().any(|entry| entry.role != "assistant");
-        return match said.calls.is_empty() && !spoken {
+        return match answer.calls.is_empty() && !spoken {
             true => NextStep::Finish(text()),
             false => NextStep::Ask,
         };

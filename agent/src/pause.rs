@@ -44,10 +44,10 @@ pub(crate) async fn at_stage(driver: &Driver, next: &NextStep, calls: &[ToolCall
 fn stages(driver: &Driver, next: &NextStep, calls: &[ToolCall]) -> Vec<PauseStage> {
     use PauseStage::{AfterAgent, AfterLoop, AfterTools, BeforeGuardrails};
     let last = next_step::last_answer(&driver.run, &driver.entries);
-    let last = last.filter(|(_, said)| said.iteration == driver.run.iterations);
+    let last = last.filter(|(_, answer)| answer.iteration == driver.run.iterations);
     let untouched = calls.iter().all(|call| call.attempt == 0 && !call.status.is_terminal());
     match (next, last) {
-        (NextStep::Ask, Some((_, said))) if !said.calls.is_empty() => {
+        (NextStep::Ask, Some((_, answer))) if !answer.calls.is_empty() => {
             vec![AfterTools, BeforeGuardrails]
         }
         (NextStep::Ask, _) => vec![BeforeGuardrails],
@@ -69,15 +69,15 @@ fn requests(pause: &Pause, stage: PauseStage) -> bool {
 
 /// Why a rule or the callback demands a pause.
 fn demanded(driver: &Driver, stage: PauseStage) -> Option<String> {
-    let (at, said) = next_step::last_answer(&driver.run, &driver.entries)
-        .map_or((None, AssistantEntry::default()), |(at, said)| (Some(at), said));
+    let (at, answer) = next_step::last_answer(&driver.run, &driver.entries)
+        .map_or((None, AssistantEntry::default()), |(at, answer)| (Some(at), answer));
     let text = at.and_then(|at| driver.entries[at].content.as_deref()).unwrap_or_default();
     let point = PausePoint {
         stage,
         run: &driver.run,
         agent: &driver.definition.name,
         text,
-        tools: said.calls.iter().map(|call| call.name.as_str()).collect(),
+        tools: answer.calls.iter().map(|call| call.name.as_str()).collect(),
     };
     let own = driver.own.pause.iter();
     let active = driver.handoff().map_or(&[][..], |_| &driver.definition.pause);

@@ -173,7 +173,7 @@ pub(crate) async fn run(abide: &Abide, claimed: &ToolCall) -> Result<PlanUpdate,
     Ok(match after {
         Ok((after, operation)) => PlanUpdate {
             outcome: ToolOutcome::json(after.told_to_model()),
-            events: after.told(&before, operation),
+            events: after.new_events(&before, operation),
             write: (operation != Operation::Read).then(|| (before.version, after.rows())),
         },
         Err(why) => PlanUpdate {
@@ -341,7 +341,7 @@ impl Plan {
     }
 
     /// The events for a change: the whole plan, and the steps that are now completed.
-    fn told(&self, before: &Plan, operation: Operation) -> Vec<NewRunEvent> {
+    fn new_events(&self, before: &Plan, operation: Operation) -> Vec<NewRunEvent> {
         let was_done = |item: &PlanItem| {
             let mut done = before.todos.iter().filter(|it| it.status == Status::Completed);
             // In a rewritten plan, the same number may belong to another step.
@@ -349,7 +349,7 @@ impl Plan {
             done.any(|it| it.id == item.id && same(it))
         };
         let titles: Vec<&str> = self.todos.iter().map(|it| it.title.as_str()).collect();
-        let mut told = vec![run_event(
+        let mut new_events = vec![run_event(
             RunEventKind::Planning,
             json!({
             "todos": titles, "items": self.todos, "version": self.version,
@@ -357,7 +357,7 @@ impl Plan {
         )];
         for (at, item) in self.todos.iter().enumerate() {
             if item.status == Status::Completed && !was_done(item) {
-                told.push(run_event(
+                new_events.push(run_event(
                     RunEventKind::StepComplete,
                     json!({
                     "step_number": at + 1, "total_steps": self.todos.len(),
@@ -365,7 +365,7 @@ impl Plan {
                 ));
             }
         }
-        told
+        new_events
     }
 }
 

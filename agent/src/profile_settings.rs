@@ -86,7 +86,7 @@ settings! {
         /// Maximum size in tokens of the part that is summarised at once.
         chunk_tokens: u64,
         /// Maximum number of answers that stay unchanged after compaction.
-        last_turns: usize,
+        last_answers: usize,
         /// Maximum number of results that the model may fetch in one run with `get_tool_response`.
         tool_responses: i64,
     }
@@ -198,7 +198,7 @@ impl ContextSettings {
     /// beside it. The target is a share of the trigger that decreases from .5 to .35, because larger contexts have more
     /// that is out of date.
     pub(crate) fn of(preset: Preset) -> ContextSettings {
-        let (window, trigger, target, summary, chunk, last_turns) = match preset {
+        let (window, trigger, target, summary, chunk, last_answers) = match preset {
             Preset::Fast => (32, 24, 12_000, 1_500, 6, 8),
             Preset::Balanced => (96, 72, 32_000, 3_000, 12, 16),
             Preset::Deep => (200, 150, 60_000, 4_000, 16, 30),
@@ -211,7 +211,7 @@ impl ContextSettings {
             context_token_limit: target,
             summary_token_limit: summary,
             chunk_tokens: chunk * 1_000,
-            last_turns,
+            last_answers,
             tool_responses: 8,
         }
     }
@@ -242,8 +242,8 @@ impl ContextSettings {
                 "profile.context.chunk_tokens is {chunk}, and not from {SUMMARY_TOKENS} to \
                  window_tokens {window}"
             )
-        } else if self.last_turns == 0 {
-            "profile.context.last_turns is 0: the last turn always stays".to_owned()
+        } else if self.last_answers == 0 {
+            "profile.context.last_answers is 0: the last answer always stays".to_owned()
         } else if self.tool_responses < 0 {
             "profile.context.tool_responses is negative".to_owned()
         } else {

@@ -71,8 +71,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
         }
         gather(driver, &mut running, &mut output);
         if output.is_pending() {
-            let told = std::mem::take(&mut output.told);
-            driver.record(&told, output.new_calls().as_ref(), Vec::new()).await?;
+            let events = std::mem::take(&mut output.new_events);
+            driver.record(&events, output.new_calls().as_ref(), Vec::new()).await?;
             consent(driver, &running, &mut output, (&mut open, &mut decisions), deaf).await?;
         }
     }
@@ -111,29 +111,29 @@ async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Runn
 
 /// Records what a program that gave no answer has left: its output, its usage, and the text of the answer so far.
 async fn keep(driver: &Driver, mut output: ProgramOutput, then: Vec<Call>) -> Step {
-    let mut told = std::mem::take(&mut output.told);
-    let rest = told.split_off(told.len().min(LINES));
+    let mut events = std::mem::take(&mut output.new_events);
+    let rest = events.split_off(events.len().min(LINES));
     let calls = output.new_calls().map_or(0, |spent| spent.tool_calls);
     let answer = output.last_answer();
-    let said = AssistantEntry {
+    let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         provider: "cli".to_owned(),
         ..AssistantEntry::default()
     };
     let text = answer.text.trim_end();
-    let message = driver.message("assistant", text, &said).kind(PARTIAL);
+    let message = driver.message("assistant", text, &entry).kind(PARTIAL);
     let message = (!text.is_empty()).then(|| Call::of(message));
     let spent = spent(&answer, calls);
-    driver.record(&told, None, Vec::new()).await?;
-    for told in rest.chunks(LINES) {
-        driver.record(told, None, Vec::new()).await?;
+    driver.record(&events, None, Vec::new()).await?;
+    for events in rest.chunks(LINES) {
+        driver.record(events, None, Vec::new()).await?;
     }
     driver.record(&[], Some(&spent), message.into_iter().chain(then).collect()).await
 }
 
 /// Collects the lines that are already available, so that one write covers many lines.
 fn gather(driver: &Driver, running: &mut Running, output: &mut ProgramOutput) {
-    while output.told.len() < LINES && output.answer.is_none() {
+    while output.new_events.len() < LINES && output.answer.is_none() {
         match running.next().now_or_never() {
             Some(Some(line)) => output.line(&driver.definition.name, line),
             _ => break,
@@ -311,12 +311,12 @@ async fn finish(driver: &Driver, answer: Answer, mut program: ProgramOutput) -> 
     output.insert("usage".to_owned(), json!(answer.usage));
     output.insert("program_session".to_owned(), json!(answer.session_id));
     output.insert("exit".to_owned(), json!(answer.exit));
-    let said = AssistantEntry {
+    let entry = AssistantEntry {
         run_id: driver.run.id.clone(),
         provider: "cli".to_owned(),
         ..AssistantEntry::default()
     };
-    let message = driver.message("assistant", answer.text.as_str(), &said).into();
+    let message = driver.message("assistant", answer.text.as_str(), &entry).into();
     let done = driver.run_lease.done(output).into();
     driver.record(&[], Some(&spent), vec![message, done]).await?;
     Ok(DriveResult::Ended)

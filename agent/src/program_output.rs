@@ -13,7 +13,7 @@ use crate::run_lease::run_event;
 #[derive(Default)]
 pub(crate) struct ProgramOutput {
     /// Events to record.
-    pub(crate) told: Vec<NewRunEvent>,
+    pub(crate) new_events: Vec<NewRunEvent>,
     /// Permission requests.
     pub(crate) asked: Vec<ApprovalRequest>,
     /// The ids of withdrawn requests.
@@ -29,7 +29,7 @@ pub(crate) struct ProgramOutput {
     /// The usage that the program reported last.
     usage: Option<Usage>,
     /// The text since the last call of a tool.
-    said: String,
+    text: String,
     program_plan: ProgramPlan,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct ApprovalRequest {
 impl ProgramOutput {
     /// Whether there are events to record or requests to answer.
     pub(crate) fn is_pending(&self) -> bool {
-        !(self.told.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
+        !(self.new_events.is_empty() && self.asked.is_empty() && self.withdrawn.is_empty())
     }
 
     /// The calls since the last time, as usage to record.
@@ -57,7 +57,7 @@ impl ProgramOutput {
     pub(crate) fn last_answer(&mut self) -> Answer {
         let mut answer = self.failed.take().map_or_else(Answer::default, |answer| *answer);
         if answer.text.is_empty() {
-            answer.text = std::mem::take(&mut self.said);
+            answer.text = std::mem::take(&mut self.text);
         }
         answer.usage = answer.usage.or_else(|| self.usage.take());
         answer
@@ -77,7 +77,7 @@ impl ProgramOutput {
         match event {
             ProgramEvent::AssistantDelta { text, parent, .. } => {
                 if parent.is_none() {
-                    self.said.push_str(&text);
+                    self.text.push_str(&text);
                 }
                 self.tell(RunEventKind::Token, json!({"content": text}));
             }
@@ -86,13 +86,13 @@ impl ProgramOutput {
             }
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
                 self.called(&id);
-                self.said.clear();
+                self.text.clear();
                 let plan = self.program_plan.of_call(&name, &arguments);
                 self.tell(
                     RunEventKind::ToolCall,
                     json!({"name": name, "args": arguments, "id": id}),
                 );
-                self.told.extend(plan);
+                self.new_events.extend(plan);
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
                 self.called(&id);
@@ -132,7 +132,7 @@ impl ProgramOutput {
             other => {
                 if let ProgramEvent::Status { data } = &other {
                     let plan = self.program_plan.of_status(data);
-                    self.told.extend(plan);
+                    self.new_events.extend(plan);
                 }
                 self.tell(RunEventKind::Status, json!({"status": "thinking", "program": other}));
             }
@@ -160,6 +160,6 @@ impl ProgramOutput {
     }
 
     fn tell(&mut self, kind: RunEventKind, data: Value) {
-        self.told.push(run_event(kind, data));
+        self.new_events.push(run_event(kind, data));
     }
 }

@@ -59,14 +59,14 @@ impl ProgramPlan {
         let items =
             items.map(|(at, it)| json!({"id": at + 1, "title": it.title, "status": it.status}));
         let items: Vec<Value> = items.collect();
-        let mut told = vec![run_event(
+        let mut events = vec![run_event(
             RunEventKind::Planning,
             json!({
             "todos": titles, "items": items, "version": self.version}),
         )];
         for (at, step) in self.steps.iter().enumerate() {
             if step.status == COMPLETED && before.get(at) != Some(step) {
-                told.push(run_event(
+                events.push(run_event(
                     RunEventKind::StepComplete,
                     json!({
                     "step_number": at + 1, "total_steps": self.steps.len(),
@@ -74,7 +74,7 @@ impl ProgramPlan {
                 ));
             }
         }
-        told
+        events
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) enum StructuredAnswer {
 pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
     let Some(schema) = &driver.definition.response_format else { return StructuredAnswer::Free };
     let of_the_model = next_step::last_answer(&driver.run, &driver.entries)
-        .is_some_and(|(_, said)| said.is_of_the_model());
+        .is_some_and(|(_, answer)| answer.is_of_the_model());
     if !of_the_model {
         return StructuredAnswer::Free;
     }
@@ -110,8 +110,8 @@ pub(crate) fn judge(driver: &Driver, text: &str) -> StructuredAnswer {
 }
 
 /// Checks the answer of a foreign program: its structured output if it has one, else its text.
-pub(crate) fn of_program(schema: &Value, told: Option<Value>, text: &str) -> StructuredAnswer {
-    match told {
+pub(crate) fn of_program(schema: &Value, reported: Option<Value>, text: &str) -> StructuredAnswer {
+    match reported {
         Some(value) => held_to(schema, value),
         None => of_text(schema, text),
     }
@@ -155,8 +155,8 @@ pub(crate) fn repair(driver: &Driver, why: &str) -> Call {
         "Your answer does not match the required format: {why}. Answer again, with JSON in that format and \
          nothing else."
     );
-    let told = RepairEntry { run_id: driver.run.id.clone() };
-    driver.message("system", text, &told).kind(REPAIR).into()
+    let reported = RepairEntry { run_id: driver.run.id.clone() };
+    driver.message("system", text, &reported).kind(REPAIR).into()
 }
 
 /// The failure of a run without a matching answer.

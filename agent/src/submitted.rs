@@ -63,17 +63,21 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("AGENTS.md"), "Be kind.")
             .expect("the file can be written");
-        let told = match Catalog::new(folder.path(), Tools::new()).posted(definition) {
+        let listing = match Catalog::new(folder.path(), Tools::new()).posted(definition) {
             Ok(agents) => {
-                let told = agents.iter().map(|agent| {
-                    let said = &agent.definition["instructions"];
-                    format!("{} native: {} says {said}", agent.name, agent.native == Some(true))
+                let listing = agents.iter().map(|agent| {
+                    let instructions = &agent.definition["instructions"];
+                    format!(
+                        "{} native: {} says {instructions}",
+                        agent.name,
+                        agent.native == Some(true)
+                    )
                 });
-                told.collect::<Vec<String>>().join("\n")
+                listing.collect::<Vec<String>>().join("\n")
             }
             Err(error) => format!("{}: {error}", error.code()),
         };
-        expected.assert_eq(&told);
+        expected.assert_eq(&listing);
     }
 
     #[test]

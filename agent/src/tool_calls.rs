@@ -292,8 +292,9 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
 async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
     let text = result.to_string();
     if let Err(found) = integers::check(&text) {
-        let told = format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
-        return fail(abide, claimed, told).await;
+        let message =
+            format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
+        return fail(abide, claimed, message).await;
     }
     let bytes = text.len();
     let completed = match bytes > RESULT_BYTES {
@@ -308,11 +309,11 @@ async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<()
         Some(completed) => return completed.map(drop),
         None => {}
     }
-    let told = format!(
+    let message = format!(
         "{} ran, but its result of {bytes} bytes is too large to store: ask for less",
         claimed.tool_name
     );
-    fail(abide, claimed, told).await
+    fail(abide, claimed, message).await
 }
 
 async fn fail(abide: &Abide, claimed: &ToolCall, error: String) -> Result<(), Error> {

@@ -240,7 +240,7 @@ pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
 /// The same with markers in place of large results and arguments, in messages up to this id. Roles, ids and the order
 /// stay.
 pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<ModelMessage> {
-    let mut told = Vec::new();
+    let mut messages_out = Vec::new();
     let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
         if entry.role == "tool" && entry.kind == "message" {
@@ -251,7 +251,7 @@ pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<M
                 Some(size) => marker(&result.call_id, "output", size),
                 None => entry.content.clone().unwrap_or_default(),
             };
-            told.push(ModelMessage::Tool {
+            messages_out.push(ModelMessage::Tool {
                 call_id: result.provider_call_id,
                 name: result.name,
                 content,
@@ -259,14 +259,14 @@ pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<M
             });
             continue;
         }
-        let Some(mut message) = of(entry, &mut open, &mut told) else { continue };
+        let Some(mut message) = of(entry, &mut open, &mut messages_out) else { continue };
         if entry.id <= through_id {
             reduce_arguments(&mut message, &open);
         }
-        told.push(message);
+        messages_out.push(message);
     }
-    give_up(&mut open, &mut told);
-    told
+    give_up(&mut open, &mut messages_out);
+    messages_out
 }
 
 /// Replaces large arguments of an answer. Data of the provider may contain them, too, so it is left out then.
@@ -286,21 +286,21 @@ fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall]) {
 fn of(
     entry: &AgentState,
     open: &mut Vec<RequestedCall>,
-    told: &mut Vec<ModelMessage>,
+    messages_out: &mut Vec<ModelMessage>,
 ) -> Option<ModelMessage> {
     let text = entry.content.clone().unwrap_or_default();
     let message = match (entry.role.as_str(), entry.kind.as_str()) {
         ("user", "message") => ModelMessage::User { text },
         ("assistant", "message" | PARTIAL) => {
-            let said: AssistantEntry = data(entry);
-            give_up(open, told);
-            open.clone_from(&said.calls);
-            let calls = said.calls.into_iter().map(|call| ModelCall {
+            let entry: AssistantEntry = data(entry);
+            give_up(open, messages_out);
+            open.clone_from(&entry.calls);
+            let calls = entry.calls.into_iter().map(|call| ModelCall {
                 id: call.provider_call_id,
                 name: call.name,
                 arguments: call.arguments,
             });
-            let (reasoning, carry) = (said.reasoning, said.carry);
+            let (reasoning, carry) = (entry.reasoning, entry.carry);
             return Some(ModelMessage::Assistant {
                 text,
                 reasoning,
@@ -317,13 +317,13 @@ fn of(
         (role, "message" | "handoff") => ModelMessage::User { text: format!("[{role}] {text}") },
         _ => return None,
     };
-    give_up(open, told);
+    give_up(open, messages_out);
     Some(message)
 }
 
-fn give_up(open: &mut Vec<RequestedCall>, told: &mut Vec<ModelMessage>) {
+fn give_up(open: &mut Vec<RequestedCall>, messages_out: &mut Vec<ModelMessage>) {
     for call in open.drain(..) {
-        told.push(ModelMessage::Tool {
+        messages_out.push(ModelMessage::Tool {
             call_id: call.provider_call_id,
             name: call.name,
             content: "There is no result: the run ended before the call.".to_owned(),

@@ -237,10 +237,10 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
             // A warning or facts: what the runtime has added.
             continue;
         }
-        let said: AssistantEntry = data(entry);
-        let is_of_run = is_answer(entry) && said.run_id == run_id;
+        let answer: AssistantEntry = data(entry);
+        let is_of_run = is_answer(entry) && answer.run_id == run_id;
         let got = std::mem::take(&mut results);
-        if !is_of_run || wanted(&said.calls) != now || last.is_some_and(|last| last != got) {
+        if !is_of_run || wanted(&answer.calls) != now || last.is_some_and(|last| last != got) {
             break;
         }
         (count, last) = (count + 1, Some(got));

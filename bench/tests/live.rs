@@ -39,8 +39,8 @@ fn a_quick_run_fills_every_table_and_draws_every_plot() {
         .arg(folder.path())
         .output()
         .expect("the bench starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let rendered = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{rendered}");
     let document = read(folder.path(), "live.md");
     assert_eq!(
         document,

@@ -1,11 +1,11 @@
 //! `abide agent`: runs the agents of a folder. A run is stored in rows: after a kill, the same command with the
 //! same `--id` continues it.
 
-mod golden;
 mod hint;
 mod host;
 mod memory;
 mod pause;
+mod recorded_run;
 mod registry;
 mod run;
 mod snapshot;
@@ -59,9 +59,9 @@ enum AgentCommand {
     /// Create a session with the history of another one up to an event
     Fork(snapshot::Fork),
     /// Write a run that has ended to stdout, as a recording for tests
-    Record(golden::Record),
+    Record(recorded_run::Record),
     /// Repeat recordings offline, and show what has changed
-    Test(golden::Test),
+    Test(recorded_run::Test),
     /// List and delete the facts that agents remember
     Memory(memory::Memory),
 }
@@ -109,8 +109,8 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::Export(export) => snapshot::export(options, export).await,
         AgentCommand::Import(import) => snapshot::import(options, &args.agents, import).await,
         AgentCommand::Fork(fork) => snapshot::fork(options, fork).await,
-        AgentCommand::Record(record) => golden::record(options, record).await,
-        AgentCommand::Test(test) => golden::test(options, &args.agents, test).await,
+        AgentCommand::Record(record) => recorded_run::record(options, record).await,
+        AgentCommand::Test(test) => recorded_run::test(options, &args.agents, test).await,
     }
 }
 

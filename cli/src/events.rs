@@ -239,8 +239,8 @@ impl Lines {
             c = self.caller,
         );
         let width = terminal.columns().map_or(PIPED_LINE, usize::from);
-        let said = refused(row).map_or_else(String::new, |code| format!("refused {code}  "));
-        let arguments = said + &text(row, 6);
+        let refusal = refused(row).map_or_else(String::new, |code| format!("refused {code}  "));
+        let arguments = refusal + &text(row, 6);
         let arguments = cells::cut(&arguments, width.saturating_sub(head.chars().count()));
         match arguments.trim_end() {
             "" => head.trim_end().into(),

@@ -59,9 +59,9 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
     let Plan { rule, cost, state, statements } = plan;
     let mut lines = Vec::new();
     if let Some(refused) = refused {
-        let told = |name: &str| refused[name].as_str().unwrap_or_default();
-        lines.push(terminal.with("31", format!("cannot be live: {}", told("detail"))));
-        lines.push(format!("  hint: {}\n", told("hint")).into());
+        let text_of = |name: &str| refused[name].as_str().unwrap_or_default();
+        lines.push(terminal.with("31", format!("cannot be live: {}", text_of("detail"))));
+        lines.push(format!("  hint: {}\n", text_of("hint")).into());
     }
     let mut field = |name: &str, value: &str| {
         lines.push(terminal.bold(format!("{name:9}")) + "  " + value);
@@ -82,8 +82,8 @@ fn text(terminal: Terminal, explanation: &Explanation) -> Printable {
         field(if at == 0 { "reads all" } else { "" }, &scanned(scan));
     }
     if snapshot.is_empty() {
-        let told = "the statements are not shown to bounded callers";
-        lines.push(Printable::from("\n") + terminal.dim(told));
+        let text_of = "the statements are not shown to bounded callers";
+        lines.push(Printable::from("\n") + terminal.dim(text_of));
         return Printable::lines(&lines);
     }
     lines.push(Printable::from("\n") + terminal.bold("snapshot") + "\n  " + snapshot);
@@ -162,8 +162,8 @@ mod tests {
     async fn restricted_callers_get_no_statements() {
         let mut explanation = explained("SELECT id FROM sessions").await;
         explanation.snapshot.clear();
-        let told = text(Terminal { size: None, styled: false }, &explanation);
-        assert!(told.as_str().ends_with("are not shown to bounded callers"), "{told}");
+        let text_of = text(Terminal { size: None, styled: false }, &explanation);
+        assert!(text_of.as_str().ends_with("are not shown to bounded callers"), "{text_of}");
     }
 
     #[tokio::test]

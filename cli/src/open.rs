@@ -2,8 +2,8 @@
 //! file is the engine; the others print how to reach it. The SDKs start this command.
 
 mod detach;
+mod engine_listener;
 mod holder;
-mod place;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
 use crate::{serve, signals};
+use engine_listener::EngineListener;
 use holder::Answer;
-use place::Place;
 
 /// Arguments of `abide open`.
 #[derive(Args, Debug)]
@@ -76,7 +76,7 @@ pub(crate) async fn run(options: &Options, args: Open) -> Result<(), Failure> {
     };
     match opened {
         Opened::Found(holder) => print(options, &holder, false),
-        Opened::Started(engine, place) => serve_place(options, engine, *place, stop).await,
+        Opened::Started(engine, bound) => serve_place(options, engine, *bound, stop).await,
     }
 }
 
@@ -85,7 +85,7 @@ enum Opened {
     /// That of another process.
     Found(Holder),
     /// That of this process.
-    Started(Engine, Box<Place>),
+    Started(Engine, Box<EngineListener>),
 }
 
 async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal> {
@@ -95,7 +95,7 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
     }
     check_folder(&args.file)?;
     let begun = Instant::now();
-    let mut unused_place = None;
+    let mut unused_listener = None;
     // Those that had the file while this process waited for it.
     let mut former = Vec::new();
     loop {
@@ -113,24 +113,24 @@ async fn find_or_start(options: &Options, args: &Open) -> Result<Opened, Refusal
         }
         let (LockState::Free(holder) | LockState::Held(holder)) = state;
         former.extend(holder);
-        let place = match unused_place.take() {
-            Some(place) => place,
-            None => Place::new(args.loopback).await?,
+        let bound = match unused_listener.take() {
+            Some(bound) => bound,
+            None => EngineListener::new(args.loopback).await?,
         };
         let mut config = abide_engine::Config::from(options.config());
-        config.tuning.holder = Some(place.holder().clone());
+        config.tuning.holder = Some(bound.holder().clone());
         #[cfg(debug_assertions)]
         let config = serve::fault::armed(config);
         // It waits a quarter of a second for a process that has the file.
         match Engine::open(&args.file, config) {
             Ok(engine) => {
                 // This process has the file, so their sockets are of no use.
-                former.iter().for_each(place::remove_left_behind);
-                return Ok(Opened::Started(engine, Box::new(place)));
+                former.iter().for_each(engine_listener::remove_left_behind);
+                return Ok(Opened::Started(engine, Box::new(bound)));
             }
             Err(OpenError::InUse { holder, .. }) if may_wait(holder.as_deref(), begun) => {
                 former.extend(holder.map(|holder| *holder));
-                unused_place = Some(place);
+                unused_listener = Some(bound);
             }
             Err(why) => return Err(why.to_refusal()),
         }
@@ -165,16 +165,16 @@ fn stopped(args: &Open) -> Refusal {
 async fn serve_place(
     options: &Options,
     engine: Engine,
-    place: Place,
+    bound: EngineListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Failure> {
     // The program that started this process may have ended; another one may be connected already.
-    match print(options, place.holder(), true) {
+    match print(options, bound.holder(), true) {
         Ok(()) | Err(Failure::OutputClosed) => {}
         Err(failure) => return Err(failure),
     }
     detach::close_streams()?;
-    let Place { listener, folder, .. } = place;
+    let EngineListener { listener, folder, .. } = bound;
     let (ends, health) = (engine.clone(), engine.clone());
     let ended = async move {
         tokio::select! {

@@ -116,14 +116,14 @@ mod tests {
 
     fn check(texts: &[&str], expected: Expect) {
         let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-        let told = match parse(&texts) {
+        let output = match parse(&texts) {
             Ok(pairs) => JsonValue::Object(pairs.values).to_string().replace(",\"", ",\n\""),
             Err(Failure::Usage(refusal)) => {
                 format!("{}\n{}", refusal.detail, refusal.hint.unwrap_or_default())
             }
             Err(other) => format!("{other:?}"),
         };
-        expected.assert_eq(&told);
+        expected.assert_eq(&output);
     }
 
     #[test]

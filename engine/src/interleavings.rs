@@ -316,14 +316,14 @@ fn commit_and_listen(fails: u32) {
     let platter = Arc::new(FakeDisk { written, synced, fails });
     let hub = Arc::new(Hub::starting_at(Seq(0)));
     let health = Arc::new(Health::new(Arc::clone(&hub)));
-    let (told, durable) = watch::channel(Seq(0));
+    let (sender, durable) = watch::channel(Seq(0));
     let (commits, to_publish) = (Arc::new(Queue::new(8)), Arc::new(Queue::new(8)));
     let disk = Arc::clone(&platter);
     let syncer = Syncer {
         commits: Arc::clone(&commits),
         to_publish: Arc::clone(&to_publish),
         sync: Box::new(move |_| disk.sync()),
-        durable: told,
+        durable: sender,
         hub,
         health: Arc::clone(&health),
         metrics: Arc::default(),

@@ -59,19 +59,19 @@ pub fn start_child_run(
         parent_id: Some(parent.id.clone()),
         deadline_at: deadline(ctx, &parent, deadline_ms)?,
     };
-    let told = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
+    let data = json!({"from_agent": parent.agent, "to_agent": agent, "task": input,
         "run_id": id, "session_id": child.id});
     let is_former = run::is_former(ctx);
     let mut parent = parent;
     if !is_former {
         // Before the events of the child, which the parent reports, too.
-        run::tell(ctx, &mut parent, RunEventKind::Delegation, told.clone())?;
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, data.clone())?;
         parent = run::save(ctx, parent)?;
     }
     let child = run::begin(ctx, child, new)?;
     note(ctx, &child, &parent, place, Some(call_id))?;
     if is_former {
-        run::tell(ctx, &mut parent, RunEventKind::Delegation, told)?;
+        run::tell(ctx, &mut parent, RunEventKind::Delegation, data)?;
         run::save(ctx, parent)?;
     }
     ctx.about(&call.session_id);

@@ -328,11 +328,11 @@ fn give_back(
     ctx: &mut Context<'_>,
     mut handoff: HandoffRequest,
     status: HandoffStatus,
-    said: String,
+    text: String,
 ) -> Result<HandoffRequest, Abort> {
     let data = Json::from(json!({"handoff_id": handoff.id, "status": status.as_str()}));
     let role = if status == HandoffStatus::Expired { "system" } else { "supervisor" };
-    let (role, kind, content) = (role.to_owned(), "handoff".to_owned(), Some(said.clone()));
+    let (role, kind, content) = (role.to_owned(), "handoff".to_owned(), Some(text.clone()));
     ctx.without_policies(|ctx| {
         let session = session::open(ctx, &handoff.session_id)?;
         message::append(ctx, &session, role, kind, content, Some(data))?;
@@ -340,7 +340,7 @@ fn give_back(
         run::wake(ctx, &handoff.session_id)
     })?;
     handoff.status = status;
-    handoff.resolution = Some(said);
+    handoff.resolution = Some(text);
     save(ctx, handoff)
 }
 

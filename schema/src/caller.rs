@@ -406,9 +406,9 @@ pub fn namespace(scope: &Scope) -> String {
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Authority { id, role, capabilities, scope, .. } = &*self.0;
-        let mut told = f.debug_struct("Caller");
-        told.field("id", id).field("role", role);
-        told.field("capabilities", capabilities).field("scope", scope).finish()
+        let mut fields = f.debug_struct("Caller");
+        fields.field("id", id).field("role", role);
+        fields.field("capabilities", capabilities).field("scope", scope).finish()
     }
 }
 

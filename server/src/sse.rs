@@ -182,7 +182,7 @@ impl Events {
 }
 
 fn event(update: &Update, stale: bool, timeline: &str) -> String {
-    let (name, told) = match update {
+    let (name, at) = match update {
         Update::Snapshot(part) => ("snapshot", (!part.more).then_some(part.seq)),
         Update::Rerun { seq, .. } => ("rerun", Some(*seq)),
         Update::Delta { to, .. } => ("delta", (!stale).then_some(*to)),
@@ -190,6 +190,6 @@ fn event(update: &Update, stale: bool, timeline: &str) -> String {
         Update::Error { .. } => ("error", None),
     };
     let data = frames::update(update);
-    let id = told.map(|seq| format!("id: {seq}@{timeline}\n")).unwrap_or_default();
+    let id = at.map(|seq| format!("id: {seq}@{timeline}\n")).unwrap_or_default();
     format!("event: {name}\n{id}data: {data}\n\n")
 }

@@ -190,9 +190,9 @@ fn a_timer_of_an_ended_session_does_not_fire() {
         // Due timers run first, except those beyond the limit of a transaction.
         batch(&world, vec![complete]).await.unwrap();
         world.pass_ms(0).await;
-        let told = "SELECT count(*) FROM agent_state WHERE kind = 'timer'";
+        let output = "SELECT count(*) FROM agent_state WHERE kind = 'timer'";
         let fired = "SELECT count(*) FROM timers WHERE status = 'fired'";
-        assert_eq!(number(&world, told).await, number(&world, fired).await);
+        assert_eq!(number(&world, output).await, number(&world, fired).await);
         let left = "SELECT count(*) FROM timers WHERE status = 'pending'";
         assert_eq!(number(&world, left).await, 0);
     });

@@ -367,14 +367,14 @@ fn a_full_disk_refuses_and_recovers() {
         let engine = Engine::open(&path, config).unwrap();
         let args = json!({"agent": "support", "id": "s1"});
         engine.call(&Caller::new("local"), "create_session", &args, None).await.unwrap();
-        let (mut told, text) = (1, "x".repeat(30_000));
+        let (mut rendered, text) = (1, "x".repeat(30_000));
         let refusal = loop {
             match say(&engine, &text).await {
-                Ok(seq) => told = seq.0,
+                Ok(seq) => rendered = seq.0,
                 Err(refusal) => break refusal,
             }
         };
-        assert!(told > 20, "the disk was full after {told} events");
+        assert!(rendered > 20, "the disk was full after {rendered} events");
         assert_eq!((refusal.code, refusal.code.retryable()), (Code::DiskFull, true));
         assert_eq!(refusal.detail, "the disk is full");
         let hint = "nothing was written; free some space and try again";
@@ -391,12 +391,12 @@ fn a_full_disk_refuses_and_recovers() {
         }
         fs::remove_file(&ballast).unwrap();
         let answer = count().await.unwrap();
-        assert_eq!(answer.rows[0][0].to_json(), told, "exactly the acknowledged calls");
-        assert_eq!(answer.seq, Seq(told));
+        assert_eq!(answer.rows[0][0].to_json(), rendered, "exactly the acknowledged calls");
+        assert_eq!(answer.seq, Seq(rendered));
         for nth in 1..=5 {
-            assert_eq!(say(&engine, &text).await, Ok(Seq(told + nth)));
+            assert_eq!(say(&engine, &text).await, Ok(Seq(rendered + nth)));
         }
         engine.close();
-        assert_eq!(verify_file(&path, &mut |_| {}).unwrap().events, Seq(told + 5));
+        assert_eq!(verify_file(&path, &mut |_| {}).unwrap().events, Seq(rendered + 5));
     });
 }

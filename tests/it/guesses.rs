@@ -157,8 +157,8 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
         for salt in [None, Some([0; 16])] {
             event.salt = salt;
             let hash = event_hash(&event, &Digests::of(&event));
-            for told in derived(&hash, event.at) {
-                assert!(!seen.iter().any(|cell| cell.contains(&told)), "{pin:04}: {told}");
+            for output in derived(&hash, event.at) {
+                assert!(!seen.iter().any(|cell| cell.contains(&output)), "{pin:04}: {output}");
             }
         }
         let plain = hex(&Sha256::digest(event.arguments.as_bytes()));
@@ -348,7 +348,7 @@ fn token_hashes_are_not_returned_to_a_tenants_admins() {
         let token = json!({"id": "abcdefgh", "identity_id": bot["id"], "hash": hash,
             "last_four": "wxyz"});
         let revoke = json!({"id": "abcdefgh"});
-        for told in [
+        for output in [
             ask("create_token", token.clone(), Some("k1")).await,
             ask("create_token", token.clone(), Some("k1")).await,
             ask("create_token", token, None).await,
@@ -356,7 +356,7 @@ fn token_hashes_are_not_returned_to_a_tenants_admins() {
             ask("revoke_token", revoke.clone(), Some("k2")).await,
             ask("revoke_token", revoke.clone(), None).await,
         ] {
-            assert_eq!((&told["hash"], &told["last_four"]), (&json!(""), &json!("wxyz")));
+            assert_eq!((&output["hash"], &output["last_four"]), (&json!(""), &json!("wxyz")));
         }
         let operator = world.call("revoke_token", revoke).await.unwrap();
         assert!(operator.result.contains(&hash), "an admin without a scope reads the row");

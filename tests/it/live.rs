@@ -243,22 +243,22 @@ fn a_large_group_is_counted_once_and_then_kept() {
 fn every_query_resumes_from_every_past_seq() {
     run(async {
         let world = World::new();
-        let (mut traffic, mut told) = (Traffic::new(99), vec![Seq::ZERO]);
+        let (mut traffic, mut output) = (Traffic::new(99), vec![Seq::ZERO]);
         let mut kept: BTreeMap<(usize, Seq), Replica> = BTreeMap::new();
         for _ in 0..60 {
             let _ = traffic.step(&world).await;
             let head = world.engine().durable_seq();
-            if told.last() == Some(&head) || head.0 % 3 != 0 {
+            if output.last() == Some(&head) || head.0 % 3 != 0 {
                 continue;
             }
-            told.push(head);
+            output.push(head);
             let mut client = Client::new(world.engine().connect(&Caller::local()));
             for (nth, sql) in QUERIES.iter().enumerate() {
                 client.subscribe("q", sql, &params(sql, "s1")).await.unwrap();
                 kept.insert((nth, head), client.unsubscribe("q").unwrap());
             }
         }
-        assert!(told.len() > 5);
+        assert!(output.len() > 5);
         let mut client = Client::new(world.engine().connect(&Caller::local()));
         for ((nth, from), replica) in kept {
             client.resume("q", replica).await.unwrap();
@@ -327,12 +327,12 @@ fn one_frame_per_commit_over_all_queries() {
         world.engine().batch(&Caller::new("local"), &calls, None).await.unwrap();
         match client.connection.next().await {
             Update::Delta { from: Seq(2), to: Seq(5), changes } => {
-                let told = changes.iter().map(|change| {
+                let output = changes.iter().map(|change| {
                     let delta = change.delta.rows().unwrap();
                     (&*change.id, delta.deletes.len(), delta.inserts.len(), delta.updates.len())
                 });
                 let expected = [("messages", 0, 2, 0), ("sessions", 0, 0, 1), ("log", 0, 3, 0)];
-                assert_eq!(told.collect::<Vec<_>>(), expected);
+                assert_eq!(output.collect::<Vec<_>>(), expected);
             }
             other => panic!("{other:?}"),
         }
@@ -356,14 +356,14 @@ fn pending_updates_are_available_without_waiting() {
         }
         // A commit's frames go to connections in the order of their creation.
         late.read_to(Seq(5)).await;
-        let mut told = Vec::new();
+        let mut output = Vec::new();
         while let Some(update) = early.connection.try_next() {
             match update {
-                Update::Delta { from, to, .. } => told.push((from, to)),
+                Update::Delta { from, to, .. } => output.push((from, to)),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(told, [(Seq(2), Seq(3)), (Seq(3), Seq(4)), (Seq(4), Seq(5))]);
+        assert_eq!(output, [(Seq(2), Seq(3)), (Seq(3), Seq(4)), (Seq(4), Seq(5))]);
     });
 }
 
@@ -375,7 +375,7 @@ fn an_idle_connection_receives_progress() {
         client.subscribe("q", "SELECT * FROM tools", &Map::new()).await.unwrap();
         world.session("s1").await;
         client.read_to(Seq(2)).await;
-        assert_eq!((client.told, client.frames), (Seq(2), 0));
+        assert_eq!((client.output, client.frames), (Seq(2), 0));
         let kept = client.unsubscribe("q").unwrap();
         assert_eq!(kept.seq, Seq(2), "a resume starts near the head");
     });
@@ -638,8 +638,8 @@ fn one_caller_cannot_use_all_readers() {
         let engine = world.engine().clone();
         tokio::task::spawn_blocking(move || engine.close()).await.unwrap();
         for asked in asked {
-            let told = asked.await.unwrap().unwrap_err();
-            assert_eq!(told.code, Code::Overloaded, "{told}");
+            let output = asked.await.unwrap().unwrap_err();
+            assert_eq!(output.code, Code::Overloaded, "{output}");
         }
     });
 }

@@ -319,15 +319,15 @@ fn a_replayed_file_answers_retries() {
         (tenant, vec![made], "k1"),
     ];
     let ask = async |world: &World| {
-        let mut told = Vec::new();
+        let mut output = Vec::new();
         for (caller, calls, id) in &requests {
             let done = world.engine().batch(caller, calls, Some(id)).await.unwrap();
             let results = done.results.iter().map(|done| (done.seq, done.result.clone()));
-            told.push((done.duplicate, results.collect::<Vec<_>>()));
+            output.push((done.duplicate, results.collect::<Vec<_>>()));
         }
-        told
+        output
     };
-    let told = run(async {
+    let output = run(async {
         world.session("s").await;
         world.call("register_tool", tool.args.clone()).await.unwrap();
         ask(&world).await
@@ -340,7 +340,7 @@ fn a_replayed_file_answers_retries() {
     run(async {
         let count = "SELECT count(*) FROM agent_state";
         let before = again.rows(count).await;
-        for (asked, (is_duplicate, results)) in told.iter().zip(ask(&again).await) {
+        for (asked, (is_duplicate, results)) in output.iter().zip(ask(&again).await) {
             assert!(is_duplicate && !asked.0);
             assert_eq!(asked.1, results);
         }

@@ -22,7 +22,7 @@ async fn ask(world: &World, sql: &str, params: JsonValue) -> Result<QueryResult,
         .await
 }
 
-fn told(answer: &Result<QueryResult, Refusal>) -> String {
+fn output(answer: &Result<QueryResult, Refusal>) -> String {
     match answer {
         Ok(answer) => {
             let rows = answer.rows.iter().map(|row| {
@@ -46,7 +46,7 @@ fn check_sql(questions: &[&str], expected: Expect) {
         let mut answers = String::new();
         for sql in questions {
             let answer = ask(&world, sql, JsonValue::Null).await;
-            let line = told(&answer);
+            let line = output(&answer);
             answers.push_str(line.trim_end());
             answers.push('\n');
         }
@@ -253,7 +253,7 @@ fn parameters() {
     let answers = run(async {
         let mut answers = String::new();
         for (sql, params) in questions {
-            answers.push_str(told(&ask(&world, sql, params).await).trim_end());
+            answers.push_str(output(&ask(&world, sql, params).await).trim_end());
             answers.push('\n');
         }
         answers
@@ -298,7 +298,7 @@ fn results_over_the_limits() {
             "SELECT zeroblob(2000000000)",
             &format!("SELECT {}1", "1 + ".repeat(5_000)),
         ] {
-            answers.push_str(told(&ask(&world, sql, JsonValue::Null).await).trim_end());
+            answers.push_str(output(&ask(&world, sql, JsonValue::Null).await).trim_end());
             answers.push('\n');
         }
         expect![[r#"
@@ -333,13 +333,13 @@ fn endless_queries_are_stopped() {
         for asker in askers {
             let answer = asker.await.unwrap();
             // Which limit is reached first depends on the machine.
-            let told = told(&answer);
+            let output = output(&answer);
             let of_time = "limit_exceeded: the query ran longer than 10000 ms (hint: ";
             let of_steps = "limit_exceeded: the query takes more than 500000000 steps (hint: ";
-            assert!(told.starts_with(of_time) || told.starts_with(of_steps), "{told}");
+            assert!(output.starts_with(of_time) || output.starts_with(of_steps), "{output}");
         }
         for _ in 0..2 * limits::READERS {
-            assert_eq!(told(&ask(&world, "SELECT 1", JsonValue::Null).await), "[1] (1)");
+            assert_eq!(output(&ask(&world, "SELECT 1", JsonValue::Null).await), "[1] (1)");
         }
     });
 }
@@ -361,7 +361,7 @@ fn a_query_whose_caller_has_gone_is_interrupted() {
         let mut running = Vec::new();
         for _ in 0..limits::READERS_OF_A_CALLER {
             if running.len() == limits::READERS_OF_A_CALLER - 1 {
-                let begun = told(&ask("SELECT 1").await.unwrap());
+                let begun = output(&ask("SELECT 1").await.unwrap());
                 assert_eq!(begun, "[1] (1)");
             }
             running.push(ask(endless));
@@ -372,7 +372,7 @@ fn a_query_whose_caller_has_gone_is_interrupted() {
         for _ in 0..limits::READERS {
             let answer = timeout(Duration::from_secs(4), ask("SELECT 2")).await;
             let answer = answer.expect("the readers are free").unwrap();
-            assert_eq!(told(&answer), "[2] (2)", "a later query of the reader is not concerned");
+            assert_eq!(output(&answer), "[2] (2)", "a later query of the reader is not concerned");
         }
     });
 }

@@ -31,7 +31,7 @@ pub(crate) struct Client {
     pub(crate) connection: Connection,
     pub(crate) replicas: BTreeMap<String, Replica>,
     /// Everything up to here was received.
-    pub(crate) told: Seq,
+    pub(crate) output: Seq,
     /// Refusals that ended a subscription, and resynces.
     pub(crate) refusals: Vec<(String, Refusal)>,
     /// Received change frames.
@@ -42,9 +42,9 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(connection: Connection) -> Client {
-        let told = connection.sent_up_to();
+        let output = connection.sent_up_to();
         let (replicas, refusals) = (BTreeMap::new(), Vec::new());
-        Client { connection, replicas, told, refusals, frames: 0, reruns: 0 }
+        Client { connection, replicas, output, refusals, frames: 0, reruns: 0 }
     }
 
     /// Subscribes and reads until its first reply is complete.
@@ -102,7 +102,7 @@ impl Client {
     /// Reads updates until the connection has received everything up to a seq.
     pub(crate) async fn read_to(&mut self, seq: Seq) {
         let stale = |client: &Client| client.replicas.values().any(|replica| replica.stale);
-        while self.told < seq || stale(self) {
+        while self.output < seq || stale(self) {
             self.take_next().await;
         }
     }
@@ -116,7 +116,7 @@ impl Client {
                 for change in stale {
                     let replica = self.replicas.get_mut(&*change.id).expect("it is subscribed");
                     assert!(!replica.stale, "{}: marked stale twice", change.id);
-                    (replica.seq, replica.stale) = (replica.seq.max(self.told), true);
+                    (replica.seq, replica.stale) = (replica.seq.max(self.output), true);
                 }
                 self.delta(from, to, &changes);
             }
@@ -129,7 +129,7 @@ impl Client {
                 (replica.seq, replica.stale) = (seq, stale);
             }
             Update::Progress { seq } => {
-                assert!(seq > self.told, "a progress mark {seq} without progress");
+                assert!(seq > self.output, "a progress mark {seq} without progress");
                 self.told_up_to(seq);
             }
             Update::Error { id, refusal } => {
@@ -171,7 +171,7 @@ impl Client {
             changes.iter().any(|change| self.replicas.get(&*change.id).is_some_and(waits));
         // The reply to a resume starts where the resume does; all other frames start where the last
         // one ended.
-        assert!(from == self.told || (answers && from < self.told), "a gap before {from}");
+        assert!(from == self.output || (answers && from < self.output), "a gap before {from}");
         assert!(from < to || answers, "an empty frame {from}..{to}");
         for change in changes {
             let (id, delta) = (&change.id, change.delta.rows().unwrap());
@@ -181,8 +181,8 @@ impl Client {
                 Some(other) => panic!("{id}: a first reply to {other:?} is a snapshot"),
                 None => {
                     assert!(!delta.is_empty(), "{id}: an empty delta");
-                    assert!(replica.seq.max(self.told) < to, "{id}: received twice");
-                    replica.seq.max(self.told)
+                    assert!(replica.seq.max(self.output) < to, "{id}: received twice");
+                    replica.seq.max(self.output)
                 }
             };
             assert!(from <= at && at <= to, "{id}: a frame {from}..{to} for a result at {at}");
@@ -194,11 +194,11 @@ impl Client {
                 assert_eq!(opening.shape, replica.shape, "{id}: the shape is unchanged");
             }
         }
-        self.told_up_to(to.max(self.told));
+        self.told_up_to(to.max(self.output));
     }
 
     fn told_up_to(&mut self, seq: Seq) {
-        self.told = seq;
+        self.output = seq;
         let exact = |replica: &&mut Replica| replica.begun.is_none() && !replica.stale;
         for replica in self.replicas.values_mut().filter(exact) {
             replica.seq = replica.seq.max(seq);

@@ -233,7 +233,7 @@ fn another_tenant_cannot_prepare_the_ids_of_a_run() {
         ),
     ];
     for shift in 0..=prepared.len() {
-        let (told, with_zeta) = run(async {
+        let (output, with_zeta) = run(async {
             let alone = delegated(&[]).await;
             let mut prepared = prepared.to_vec();
             if shift < prepared.len() {
@@ -243,8 +243,8 @@ fn another_tenant_cannot_prepare_the_ids_of_a_run() {
             }
             (alone, delegated(&prepared).await)
         });
-        assert_eq!(told, with_zeta, "shifted by {shift}");
-        assert!(told.iter().all(|line| line.starts_with("fresh ")), "{told:#?}");
+        assert_eq!(output, with_zeta, "shifted by {shift}");
+        assert!(output.iter().all(|line| line.starts_with("fresh ")), "{output:#?}");
     }
 }
 
@@ -259,13 +259,13 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
         // Some calls are refused, others create rows of zeta.
         let _ = world.engine().call(&caller('b'), reducer, args, None).await;
     }
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     let mut ask = async |reducer: &str, args: JsonValue| {
         let done = world.engine().call(&caller('a'), reducer, &args, None).await;
         let done = done.unwrap_or_else(|refusal| panic!("{reducer}: {refusal}"));
         let result: JsonValue = serde_json::from_str(&done.result).unwrap();
         let fresh = if done.duplicate { "again" } else { "fresh" };
-        told.push(format!("{fresh} {reducer} {}", without_numbers(result.clone())));
+        output.push(format!("{fresh} {reducer} {}", without_numbers(result.clone())));
         result
     };
     ask("create_session", json!({"agent": "x", "id": "order-42"})).await;
@@ -286,5 +286,5 @@ async fn delegated(prepared: &[(&'static str, JsonValue)]) -> Vec<String> {
         "agent": "x", "input": "Do it."});
     let child = ask("start_child_run", child).await;
     assert_eq!(child["session_id"], call["call_id"]);
-    told
+    output
 }

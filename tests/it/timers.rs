@@ -155,8 +155,8 @@ fn deadlines_that_passed_while_closed() {
         world = reopened(world);
         run(async {
             // The first response already reflects them.
-            let told = world.say("s1", "hello").await.unwrap();
-            assert!(told.seq > Seq(5), "{told:?}");
+            let output = world.say("s1", "hello").await.unwrap();
+            assert!(output.seq > Seq(5), "{output:?}");
             assert_eq!(
                 numbers(&world, "SELECT count(*) FROM agent_state WHERE kind = 'timer'").await,
                 [1]

@@ -76,7 +76,7 @@ struct RandomRun {
     clients: Vec<(Caller, Client)>,
     next_id: usize,
     asked: usize,
-    told: usize,
+    output: usize,
 }
 
 impl RandomRun {
@@ -86,7 +86,7 @@ impl RandomRun {
             (caller, client)
         });
         let (clients, random) = (clients.collect(), Random::new(seed));
-        RandomRun { world, random, clients, next_id: 0, asked: 0, told: 0 }
+        RandomRun { world, random, clients, next_id: 0, asked: 0, output: 0 }
     }
 
     /// One action of an unrestricted caller.
@@ -161,7 +161,7 @@ impl RandomRun {
             if !self.random.one_in(3) {
                 let (caller, client) = &mut self.clients[at];
                 client.read_to(head).await;
-                self.told += hold(caller, client, &whole);
+                self.output += hold(caller, client, &whole);
             }
         }
     }
@@ -249,7 +249,7 @@ fn every_identity_sees_exactly_what_it_may_see() {
             for _ in 0..70 {
                 play.step().await;
             }
-            assert!(play.asked > 5 && play.told > 30, "{} {}", play.asked, play.told);
+            assert!(play.asked > 5 && play.output > 30, "{} {}", play.asked, play.output);
         });
     });
 }
@@ -462,10 +462,10 @@ fn every_visible_table_can_be_live() {
     let world = world();
     run(async {
         let who = caller("ann", "agent", &[], &[("tenant", "a")]);
-        let told = world.engine().describe_for(&who);
+        let output = world.engine().describe_for(&who);
         let mut client = Client::new(world.engine().connect(&who));
-        let tables = told["tables"].as_array().unwrap();
-        assert!(tables.len() > 8, "{told}");
+        let tables = output["tables"].as_array().unwrap();
+        assert!(tables.len() > 8, "{output}");
         for table in tables {
             let name = table["name"].as_str().unwrap();
             for sql in [

@@ -50,12 +50,12 @@ impl RouterFixture {
             changes.push(table.name, old, new);
         }
         let deltas = self.router.commit(&changes, &mut self.world.db);
-        let told = deltas.iter().map(|(id, delta)| {
+        let output = deltas.iter().map(|(id, delta)| {
             let at =
                 self.bindings.iter().position(|(known, _)| known == id).expect("it is attached");
-            format!("{at}: {}\n", told(delta))
+            format!("{at}: {}\n", output(delta))
         });
-        expected.assert_eq(&told.collect::<String>());
+        expected.assert_eq(&output.collect::<String>());
     }
 
     fn write(&mut self, table: &TableSpec, old: Option<&Row>, new: Option<&Row>) {
@@ -74,7 +74,7 @@ impl RouterFixture {
     }
 }
 
-fn told(delta: &Result<Delta, LiveError>) -> String {
+fn output(delta: &Result<Delta, LiveError>) -> String {
     match delta {
         Ok(delta) => {
             let mut json = Vec::new();

@@ -55,7 +55,7 @@ fn check(queries: &[&str], expected: Expect) {
         db.0.execute_batch(&statement).expect("the schema is valid");
     }
     let planner = Planner::new(catalog);
-    let mut told = String::new();
+    let mut output = String::new();
     for sql in queries {
         let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
         let scans = binding.scans(&mut db).expect("SQLite explains its plans").len();
@@ -69,12 +69,12 @@ fn check(queries: &[&str], expected: Expect) {
         let mut rows = statement.raw_query();
         let row = rows.next().expect("a plan is made").expect("it has a line");
         let snapshot: String = row.get(3).expect("a detail");
-        told += &format!(
+        output += &format!(
             "{sql}\n    {}\n    {keys}, {scans} scans\n    {snapshot}\n",
             explanation.cost
         );
     }
-    expected.assert_eq(&told);
+    expected.assert_eq(&output);
 }
 
 #[test]

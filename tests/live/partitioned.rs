@@ -82,7 +82,7 @@ fn follow(
         all.retain(|(_, parts)| {
             parts
                 .iter()
-                .all(|part| !deltas.iter().any(|(id, told)| *id == part.id && told.is_err()))
+                .all(|part| !deltas.iter().any(|(id, output)| *id == part.id && output.is_err()))
         });
         for (what, parts) in &mut all {
             for part in parts.iter_mut() {

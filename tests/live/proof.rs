@@ -59,10 +59,10 @@ fn random_cases_follow_every_commit() {
 fn reports(failures: Vec<(Case, Failure)>) -> String {
     let seeds: Vec<String> = failures.iter().map(|(case, _)| case.seed.to_string()).collect();
     let mut text = format!("{} seeds fail: {}\n\n", seeds.len(), seeds.join(" "));
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for (case, failure) in &failures {
-        if !told.contains(&failure.what) {
-            told.push(failure.what);
+        if !output.contains(&failure.what) {
+            output.push(failure.what);
             text += &report(case, failure);
         }
     }

@@ -184,7 +184,7 @@ fn an_explanation_has_keys_and_statements() {
 pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
-    let mut told = String::new();
+    let mut output = String::new();
     for sql in queries {
         let binding = planner.bind(sql, &Map::new()).expect("the query can be live");
         let explanation = binding.explain();
@@ -199,9 +199,9 @@ pub(crate) fn check_costs(queries: &[&str], expected: Expect) {
         scans.dedup();
         let (rule, cost) = (explanation.rule, explanation.cost);
         let (keys, scans) = (explanation.routed_by.join("; "), scans.concat());
-        told += &format!("{sql}\n    {rule}: {cost}\n    {keys}{scans}\n");
+        output += &format!("{sql}\n    {rule}: {cost}\n    {keys}{scans}\n");
     }
-    expected.assert_eq(&told);
+    expected.assert_eq(&output);
 }
 
 #[test]
@@ -292,20 +292,20 @@ fn each_query_with_a_limit_has_the_cheapest_rule() {
 fn check_gate(queries: &[&str], expected: Expect) {
     let mut world = World::new(1);
     let planner = Planner::new(Arc::clone(&world.catalog));
-    let mut told = String::new();
+    let mut output = String::new();
     for sql in queries {
         let binding = planner.bind(sql, &Map::new()).expect("it is a query");
         assert_eq!(binding.verdict(), None, "{sql}");
         let judged = binding.check_plan(&mut world.db).expect("SQLite explains its plans").clone();
         assert_eq!(binding.verdict(), Some(&judged), "the verdict is cached");
-        told += &match judged {
+        output += &match judged {
             Ok(()) => format!("{sql}\n    may be live\n"),
             Err(no) => {
                 format!("{sql}\n    {}: {}\n    {}\n", no.code, no.detail, no.hint.expect("a hint"))
             }
         };
     }
-    expected.assert_eq(&told);
+    expected.assert_eq(&output);
 }
 
 #[test]

@@ -40,11 +40,11 @@ fn as_written(
 }
 
 fn sorted(rows: &[Row], width: usize, fold: bool) -> Vec<String> {
-    let told = |row: &Row| match fold {
+    let output = |row: &Row| match fold {
         true => exact(&row[..width].iter().map(folded).collect::<Vec<Value>>()),
         false => exact(&row[..width]),
     };
-    let mut rows: Vec<String> = rows.iter().map(told).collect();
+    let mut rows: Vec<String> = rows.iter().map(output).collect();
     rows.sort();
     rows
 }

@@ -174,8 +174,8 @@ fn a_program_with_its_own_module_has_the_complete_command_line() {
     let note = [("add_note", NOTE)];
     own.serve_and_kill(&[&CALLS[..], &note[..]].concat());
 
-    let told = own.run(&["verify", "abide.db", "--replay", "--json"]).json();
-    assert_eq!((&told["replayed"], &told["events"]), (&true.into(), &7.into()));
+    let output = own.run(&["verify", "abide.db", "--replay", "--json"]).json();
+    assert_eq!((&output["replayed"], &output["events"]), (&true.into(), &7.into()));
     own.run(&["replay", "abide.db", "--into", "again.db"]).good();
     let notes =
         own.run(&["sql", "--json", "--db", "again.db", "SELECT id, body FROM notes"]).json();
@@ -198,8 +198,8 @@ fn the_order_of_keys_in_the_program_does_not_reach_its_log() {
     let file = standard.file("abide.db");
     let file = file.to_str().unwrap();
     own.run(&["call", "--db", file, "add_note", "session_id=s1", "body=b"]).good();
-    let told = own.run(&["verify", file, "--replay", "--json"]).json();
-    assert_eq!((&told["replayed"], &told["events"]), (&true.into(), &7.into()));
+    let output = own.run(&["verify", file, "--replay", "--json"]).json();
+    assert_eq!((&output["replayed"], &output["events"]), (&true.into(), &7.into()));
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn with_json_stdout_is_pure_json() {
     let agent_folder = AgentFolder::new(ANSWERS);
     let waits = agent_folder.clerk(&["--json"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
-    let told = kinds(&waits.stdout);
+    let rendered = kinds(&waits.stdout);
     let expected = [
         "status",
         "token",
@@ -217,7 +217,7 @@ fn with_json_stdout_is_pure_json() {
         "tool_call",
         "interrupt",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(rendered, expected);
     let problem: JsonValue = serde_json::from_str(&waits.stderr).unwrap();
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("waits"), &json!(true)));
     let done = agent_folder.clerk(&["--json", "--yes"]).good();
@@ -298,16 +298,16 @@ fn a_check_shows_the_numbers_of_profiles() {
     expect![[r#"
         digger: profile custom (deep)
           limits    parallel_tools 8, tool_calls 7
-          context   chunk_tokens 16000, compaction true, context_token_limit 60000, last_turns 30, max_token 90000, summary_token_limit 4000, tool_responses 8, window_tokens 200000
+          context   chunk_tokens 16000, compaction true, context_token_limit 60000, last_answers 30, max_token 90000, summary_token_limit 4000, tool_responses 8, window_tokens 200000
           memory    budget_tokens 3000, enabled true, namespace "", read "hybrid", scope "scope", write "auto_important"
           watchdog  auto_compaction true, context_rot 0.5, enabled true, over_tooling 0.55, repeats 3, stop_after 0, stop_after_repeats 6, token_drift 11000, warn_after 12
           planning  true
         5 agents, no errors
     "#]]
     .assert_eq(&agent_folder.run(&["agent", "check"]).good());
-    let told = agent_folder.run(&["agent", "check", "--json"]).good();
-    let told: JsonValue = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["settings"]["context"]["max_token"], 90_000);
+    let rendered = agent_folder.run(&["agent", "check", "--json"]).good();
+    let rendered: JsonValue = serde_json::from_str(&rendered).unwrap();
+    assert_eq!(rendered["settings"]["context"]["max_token"], 90_000);
     let wrong = "profile: { context: { max_token: 9 } }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), wrong).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
@@ -405,9 +405,10 @@ fn after_a_kill_the_same_command_completes_the_run() {
         → refund {"order":"A-7"}
     "#]]
     .assert_eq(&waits.stdout);
-    let told = agent_folder.clerk(&["--json"]);
-    let restarts = told.stdout.lines().filter(|line| line.contains("runtime_restarted")).count();
-    assert!(restarts > 0, "{told:?}");
+    let rendered = agent_folder.clerk(&["--json"]);
+    let restarts =
+        rendered.stdout.lines().filter(|line| line.contains("runtime_restarted")).count();
+    assert!(restarts > 0, "{rendered:?}");
     let done = agent_folder.clerk(&["--json", "--yes"]).good();
     assert_eq!(kinds(&done).last().unwrap(), "done");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
@@ -591,9 +592,9 @@ fn a_posted_definition_is_checked_and_run() {
     assert_eq!((made.0, &made.1["revision"]), (201, &json!(1)));
     let begun = http(&server, "POST", "/v1/agents/new/runs", &json!({"input": "Hi.", "id": "r1"}));
     assert_eq!(begun.0, 201);
-    let (status, told) = request(&server, "GET", "/v1/runs/r1/events", "");
+    let (status, rendered) = request(&server, "GET", "/v1/runs/r1/events", "");
     assert_eq!(status, 200);
-    assert!(told.contains("event: done\n"), "it ends with the run: {told}");
+    assert!(rendered.contains("event: done\n"), "it ends with the run: {rendered}");
     let run = http(&server, "GET", "/v1/runs/r1", &JsonValue::Null).1;
     assert_eq!(run["run"]["output"]["content"], "Hello to you.");
     server.stop();

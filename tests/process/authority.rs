@@ -150,8 +150,8 @@ fn a_token_in_the_servers_own_shell_can_be_revoked() {
     let root = root.trim_end();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--db", db, "--json"];
     let serving = Process::spawn(abide().env("ABIDE_TOKEN", root).args(serve));
-    let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
-    let url = format!("http://{}", told["listening"].as_str().unwrap());
+    let output: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+    let url = format!("http://{}", output["listening"].as_str().unwrap());
     let by_root = |words: &[&str]| {
         run(words.iter().copied().chain(["--token", root, "--url", &url, "--json"]))
     };
@@ -200,13 +200,13 @@ fn a_server_refuses_a_token_of_another_file() {
         let ended =
             Process::spawn(abide().env("ABIDE_TOKEN", token.trim_end()).args(serve)).ended();
         assert_eq!(ended.code, Some(1), "{ended:?}");
-        let told = ended.stderr.replace(&*folder.path().to_string_lossy(), "");
+        let output = ended.stderr.replace(&*folder.path().to_string_lossy(), "");
         let expected = format!(
             "error: /{db} does not have the token of --token or ABIDE_TOKEN   [unauthenticated]\n  \
              hint: unset ABIDE_TOKEN, or create a token of this file:  \
              abide token create root --role admin --capability '*' --db /{db}\n"
         );
-        assert_eq!(told, expected);
+        assert_eq!(output, expected);
     }
     assert!(!folder.path().join("new.db").exists());
 }
@@ -246,8 +246,8 @@ fn other_machines_need_a_token() {
     run(["token", "create", "root", "--role", "admin", "--capability", "*", "--db", db]).good();
     let serving =
         Process::spawn(abide().args(["serve", "--listen", "0.0.0.0:0", "--db", db, "--json"]));
-    let told: JsonValue = serde_json::from_str(&serving.line()).unwrap();
-    assert_eq!(told["requires_token"], true);
+    let output: JsonValue = serde_json::from_str(&serving.line()).unwrap();
+    assert_eq!(output["requires_token"], true);
 }
 
 /// Two texts of 600 bytes blocked `/health` for 6.3 s, 29 levels of the same survived SIGTERM, and

@@ -231,7 +231,7 @@ async fn a_late_report_is_kept_without_effect() {
     assert_eq!(slow.ended().code, Some(0));
     let kept = "SELECT claimed_by || late_outcome || late_result FROM unknown_tool_calls";
     assert_eq!(fixture.one(kept).await, "slowsucceeded\"done\"");
-    let told = fixture.server.run(&["events", "--last", "1"]).good();
-    assert!(told.contains("  complete_tool_call  "), "{told}");
-    assert!(told.contains("  refused lease_lost  {\"call_id\":\"c1\""), "{told}");
+    let output = fixture.server.run(&["events", "--last", "1"]).good();
+    assert!(output.contains("  complete_tool_call  "), "{output}");
+    assert!(output.contains("  refused lease_lost  {\"call_id\":\"c1\""), "{output}");
 }

@@ -199,15 +199,15 @@ fn a_definition_that_needs_another_sandbox_is_refused() {
     let greeting: JsonValue = serde_json::from_str(&server.line()).unwrap();
     assert_eq!(greeting["agents"]["sandbox"], "local", "{greeting}");
     let address = greeting["listening"].as_str().unwrap().to_owned();
-    let told = get(&address, "/capabilities");
-    assert_eq!(told["sandbox"], "local", "{told}");
-    let backends = told["sandbox_backends"].as_array().unwrap();
+    let output = get(&address, "/capabilities");
+    assert_eq!(output["sandbox"], "local", "{output}");
+    let backends = output["sandbox_backends"].as_array().unwrap();
     let names: Vec<&JsonValue> = backends.iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["local", "bubblewrap", "docker"]);
-    assert_eq!(backends[0]["available"], true, "{told}");
+    assert_eq!(backends[0]["available"], true, "{output}");
     for backend in backends {
         let why = if backend["available"] == true { "note" } else { "reason" };
-        assert_ne!(backend[why].as_str(), Some(""), "{told}");
+        assert_ne!(backend[why].as_str(), Some(""), "{output}");
     }
     server.terminate();
     assert_eq!(server.ended().code, Some(0));

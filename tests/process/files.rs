@@ -83,8 +83,8 @@ fn an_open_mode_is_warned_about_but_not_changed() {
             &["backup", &format!("{db}.{mode}"), "--db", &db],
         ] {
             let ended = run(args);
-            let told = ended.stderr.contains("chmod 600");
-            assert_eq!(told, warns, "{mode:o} {args:?}: {ended:?}");
+            let output = ended.stderr.contains("chmod 600");
+            assert_eq!(output, warns, "{mode:o} {args:?}: {ended:?}");
         }
         assert_eq!(fs::metadata(&db).unwrap().mode() & 0o777, mode);
     }

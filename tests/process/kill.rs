@@ -46,15 +46,15 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     for answers in KILLS {
         ledger.reached(ledger.count() + answers).await;
         server.kill();
-        let (told, held) = (ledger.told(), ledger.held());
+        let (output, held) = (ledger.output(), ledger.held());
         server.start_again();
-        assert_is_there(&server, &told);
+        assert_is_there(&server, &output);
         assert_held(&server.client().await, &held).await;
     }
     let reconnects = load.finish().await;
     assert!(reconnects >= KILLS.len() as u64, "{reconnects} reconnects");
 
-    assert_log_is(&server.raw(), &ledger.told());
+    assert_log_is(&server.raw(), &ledger.output());
     assert_answers_are_remembered(&server.client().await, &ledger).await;
     done.send(true).unwrap();
     while let Some(watched) = timeout(PATIENCE, watchers.join_next()).await.unwrap() {
@@ -62,17 +62,17 @@ async fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     }
     assert_claims_still_count(&server.client().await, &ledger.held()).await;
     let events = server.verify();
-    assert!(events > i64::try_from(ledger.told().len()).unwrap(), "the claims were completed");
+    assert!(events > i64::try_from(ledger.output().len()).unwrap(), "the claims were completed");
     server.stop();
     assert_eq!(server.verify(), events);
 }
 
 /// Right after a restart: calls acknowledged before the kill are in the file.
-fn assert_is_there(server: &Server, told: &[AcknowledgedCall]) {
+fn assert_is_there(server: &Server, output: &[AcknowledgedCall]) {
     let log = crate::load::log(&server.raw());
-    for told in told {
-        let event = usize::try_from(told.seq - 1).ok().and_then(|at| log.get(at));
-        assert_eq!(event, Some(told), "acknowledged but lost");
+    for output in output {
+        let event = usize::try_from(output.seq - 1).ok().and_then(|at| log.get(at));
+        assert_eq!(event, Some(output), "acknowledged but lost");
     }
 }
 
@@ -91,21 +91,22 @@ async fn assert_held(abide: &Abide, held: &BTreeMap<String, HeldClaim>) {
 
 /// A retry with the same request id returns the same result.
 async fn assert_answers_are_remembered(abide: &Abide, ledger: &Ledger) {
-    let told = ledger.told();
+    let output = ledger.output();
     let mut by_request: BTreeMap<&str, Vec<&AcknowledgedCall>> = BTreeMap::new();
-    for told in &told {
-        by_request.entry(&told.request_id).or_default().push(told);
+    for output in &output {
+        by_request.entry(&output.request_id).or_default().push(output);
     }
-    for told in by_request.values().filter(|told| told.len() == 1).map(|told| told[0]) {
-        let again = abide.call_by_name(&told.reducer, &told.arguments).request_id(&told.request_id);
+    for output in by_request.values().filter(|output| output.len() == 1).map(|output| output[0]) {
+        let again =
+            abide.call_by_name(&output.reducer, &output.arguments).request_id(&output.request_id);
         let again = again.await.unwrap();
-        assert!(again.duplicate, "{told:?} ran again");
-        assert_eq!((again.seq.0, &again.value), (told.seq, &told.result), "{told:?}");
+        assert!(again.duplicate, "{output:?} ran again");
+        assert_eq!((again.seq.0, &again.value), (output.seq, &output.result), "{output:?}");
     }
     let other = abide.call_by_name("create_session", json!({"agent": "other"})).request_id("w1-1");
     assert_eq!(other.await.unwrap_err().code(), Some(Code::RequestIdConflict));
     let count: Vec<i64> = abide.sql("SELECT max(seq) FROM events").fetch().await.unwrap();
-    assert_eq!(count, [i64::try_from(told.len()).unwrap()], "retries write nothing");
+    assert_eq!(count, [i64::try_from(output.len()).unwrap()], "retries write nothing");
 }
 
 /// A claim from before the kills still excludes others, and its token completes the call.

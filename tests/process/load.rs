@@ -40,7 +40,7 @@ pub(crate) struct HeldClaim {
 /// The acknowledged calls.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    told: Mutex<Vec<AcknowledgedCall>>,
+    output: Mutex<Vec<AcknowledgedCall>>,
     held: Mutex<BTreeMap<String, HeldClaim>>,
     count: watch::Sender<usize>,
     stop: AtomicBool,
@@ -48,10 +48,10 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// All calls in the order of the log.
-    pub(crate) fn told(&self) -> Vec<AcknowledgedCall> {
-        let mut told = self.told.lock().unwrap().clone();
-        told.sort_by_key(|told| told.seq);
-        told
+    pub(crate) fn output(&self) -> Vec<AcknowledgedCall> {
+        let mut output = self.output.lock().unwrap().clone();
+        output.sort_by_key(|output| output.seq);
+        output
     }
 
     /// The held claims, by call.
@@ -66,8 +66,8 @@ impl Ledger {
 
     /// Waits until this many requests are acknowledged.
     pub(crate) async fn reached(&self, count: usize) {
-        let mut told = self.count.subscribe();
-        let reached = told.wait_for(|told| *told >= count);
+        let mut output = self.count.subscribe();
+        let reached = output.wait_for(|output| *output >= count);
         let reached = timeout(PATIENCE, reached).await;
         assert!(reached.is_ok(), "no more responses");
     }
@@ -77,8 +77,8 @@ impl Ledger {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn add(&self, told: impl IntoIterator<Item = AcknowledgedCall>) {
-        self.told.lock().unwrap().extend(told);
+    fn add(&self, output: impl IntoIterator<Item = AcknowledgedCall>) {
+        self.output.lock().unwrap().extend(output);
         self.count.send_modify(|count| *count += 1);
     }
 }
@@ -108,14 +108,14 @@ impl Writer {
         let request = self.abide.call_by_name(reducer, &arguments).request_id(&request_id);
         let called = request.await.unwrap_or_else(|why| panic!("{reducer} {arguments}: {why}"));
         let (seq, result) = (called.seq.0, called.value);
-        let told = AcknowledgedCall {
+        let output = AcknowledgedCall {
             seq,
             request_id,
             reducer: reducer.to_owned(),
             arguments,
             result: result.clone(),
         };
-        self.ledger.add([told]);
+        self.ledger.add([output]);
         result
     }
 
@@ -124,7 +124,7 @@ impl Writer {
         let batch = calls.iter().map(|(reducer, arguments)| Call::new(*reducer, arguments));
         let called = self.abide.batch(batch).request_id(&request_id).await.unwrap();
         assert_eq!(called.value.len(), calls.len());
-        let told = calls.iter().zip(&called.value).map(|((reducer, arguments), result)| {
+        let output = calls.iter().zip(&called.value).map(|((reducer, arguments), result)| {
             AcknowledgedCall {
                 seq: result.seq.0,
                 request_id: request_id.clone(),
@@ -133,7 +133,7 @@ impl Writer {
                 result: serde_json::to_value(&result.result).unwrap(),
             }
         });
-        self.ledger.add(told);
+        self.ledger.add(output);
     }
 
     /// Turns of an agent, until it must stop.
@@ -248,12 +248,12 @@ fn unmarked(mut outcome: JsonValue, arguments: &JsonValue) -> JsonValue {
 
 /// Compares the log with the ledger: the same calls, each once, at the same seqs.
 #[track_caller]
-pub(crate) fn assert_log_is(file: &Connection, told: &[AcknowledgedCall]) {
+pub(crate) fn assert_log_is(file: &Connection, output: &[AcknowledgedCall]) {
     let log = log(file);
     for (at, event) in log.iter().enumerate() {
         assert_eq!(event.seq, i64::try_from(at).unwrap() + 1, "the log is dense");
-        let Some(told) = told.get(at) else { panic!("{event:?} has no caller") };
-        assert_eq!(event, told);
+        let Some(output) = output.get(at) else { panic!("{event:?} has no caller") };
+        assert_eq!(event, output);
     }
-    assert_eq!(log.len(), told.len(), "acknowledged but not in the log");
+    assert_eq!(log.len(), output.len(), "acknowledged but not in the log");
 }

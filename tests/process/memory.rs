@@ -48,8 +48,8 @@ fn the_memory_of_a_statement_is_limited() {
         return left_out("the memory of a statement: this system has no /proc");
     };
     for attack in ATTACKS {
-        let told = server.run(&["sql", &format!("{ENDLESS} {attack}")]);
-        assert!(told.stderr.contains("limit_exceeded"), "{attack}: {told:?}");
+        let output = server.run(&["sql", &format!("{ENDLESS} {attack}")]);
+        assert!(output.stderr.contains("limit_exceeded"), "{attack}: {output:?}");
         let files = open_files(server.id());
         assert!(!files.iter().any(|path| path.contains("etilqs")), "{attack}: {files:?}");
     }

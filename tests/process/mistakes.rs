@@ -84,18 +84,18 @@ fn commands_that_use_a_file_do_not_create_it() {
         for (file, what) in
             [("typo.db", "does not exist"), ("empty", "is empty, not a database file")]
         {
-            let told = typed(folder.path(), &format!("{line} --db {file}"));
+            let output = typed(folder.path(), &format!("{line} --db {file}"));
             assert!(
-                told.contains(&format!(
+                output.contains(&format!(
                     "error: {file} {what}   [not_found]\n  hint: check the path"
-                )) || told.contains(&format!("error: {file} {what}   [bad_request]")),
-                "{told}"
+                )) || output.contains(&format!("error: {file} {what}   [bad_request]")),
+                "{output}"
             );
         }
     }
     for line in ["verify typo.db", "replay typo.db --into copy.db"] {
-        let told = typed(folder.path(), line);
-        assert!(told.contains("error: typo.db does not exist   [not_found]"), "{told}");
+        let output = typed(folder.path(), line);
+        assert!(output.contains("error: typo.db does not exist   [not_found]"), "{output}");
     }
     assert_eq!(names(folder.path()), before);
     check(
@@ -112,8 +112,8 @@ fn commands_that_use_a_file_do_not_create_it() {
               hint: create it with  mkdir -p nowhere
         "#]],
     );
-    let told = typed(folder.path(), "token create root --role admin --db c.db");
-    assert!(told.contains("\ncreated c.db\n"), "{told}");
+    let output = typed(folder.path(), "token create root --role admin --db c.db");
+    assert!(output.contains("\ncreated c.db\n"), "{output}");
 }
 
 /// A folder with a file of each kind that commands refuse, and the database `a.db` with a token.
@@ -163,16 +163,16 @@ fn the_ten_usual_mistakes() {
         format!("serve --db b.db --listen {taken}"),
     ];
     let lines = USUAL_MISTAKES.into_iter().chain(of_servers.iter().map(String::as_str));
-    let mut told = String::new();
+    let mut output = String::new();
     for line in lines {
         let line = typed(folder.path(), line);
         assert!(
             line.contains("--json") || (line.contains("   [") && line.contains("\n  hint: ")),
             "{line}"
         );
-        told += &line;
+        output += &line;
     }
-    let told = told.replace(&url, "URL").replace(&taken, "ADDRESS");
+    let output = output.replace(&url, "URL").replace(&taken, "ADDRESS");
     expect![[r#"
         $ abide wacth x
         error: there is no command "wacth"   [usage]
@@ -221,7 +221,7 @@ fn the_ten_usual_mistakes() {
         $ abide serve --db b.db --listen ADDRESS
         error: ADDRESS is in use by another program   [conflict]
           hint: stop that program, or listen on a free port with --listen 127.0.0.1:0
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
 }
 
 /// They were reported as damaged databases, with the advice to restore a backup.
@@ -363,10 +363,10 @@ fn unknown_names_in_policies_are_refused_with_the_nearest() {
 #[test]
 fn what_is_empty_is_said_to_be() {
     let folder = folder();
-    let told = typed(folder.path(), "role list --db a.db");
+    let output = typed(folder.path(), "role list --db a.db");
     assert!(
-        told.ends_with("\nauditor     nothing; it only reads\n\nno roles of your own\n"),
-        "{told}"
+        output.ends_with("\nauditor     nothing; it only reads\n\nno roles of your own\n"),
+        "{output}"
     );
     check(
         folder.path(),
@@ -387,11 +387,11 @@ fn a_warning_is_a_plain_line() {
     let db = folder.path().join("a.db");
     fs::set_permissions(&db, fs::Permissions::from_mode(0o644)).unwrap();
     for line in ["verify a.db", "backup copy.db --db a.db", "role list --db a.db"] {
-        let told = typed(folder.path(), line);
+        let output = typed(folder.path(), line);
         let warning =
             "\nwarning: a.db has mode 644: other users can read it; run  chmod 600 a.db\n";
-        assert!(told.ends_with(warning), "{told}");
-        assert_eq!(told.matches("warning").count(), 1, "{told}");
+        assert!(output.ends_with(warning), "{output}");
+        assert_eq!(output.matches("warning").count(), 1, "{output}");
     }
 }
 
@@ -407,8 +407,8 @@ fn events_of_a_session_take_its_short_id() {
     let asked = |words: &[&str]| server.run(&[words, &["--token", &acme]].concat());
     asked(&["call", "create_session", "agent=a", "id=s1"]).good();
     for id in ["s1", "tenant=acme/s1"] {
-        let told = asked(&["events", "--session", id]).good();
-        assert!(told.contains("create_session") && told.lines().count() == 1, "{told}");
+        let output = asked(&["events", "--session", id]).good();
+        assert!(output.contains("create_session") && output.lines().count() == 1, "{output}");
     }
     let ended = asked(&["events", "--session", "s"]);
     expect![[r#"

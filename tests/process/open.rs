@@ -141,13 +141,13 @@ fn a_killed_program_leaves_no_process_and_loses_nothing() {
     let mut command = worker();
     command.arg("open").arg(program()).arg(file.db());
     let mut user = Process::spawn(&mut command);
-    let told: Vec<String> = (0..20).map(|_| user.line()).collect();
+    let output: Vec<String> = (0..20).map(|_| user.line()).collect();
     let engine = file.engine();
     user.kill();
     engine.assert_ends();
     file.assert_closed(&engine);
     let stored = file.sessions();
-    assert_eq!(stored[..told.len()], told, "acknowledged but lost");
+    assert_eq!(stored[..output.len()], output, "acknowledged but lost");
     run(["verify", file.db().to_str().unwrap()]).good();
 }
 

@@ -56,19 +56,19 @@ fn a_tool_cannot_read_secrets_of_its_parent() {
         let db = folder.path().join("a.db").display().to_string();
         let sql = "SELECT result, error FROM tool_calls";
         let rows: JsonValue = run(["sql", "--json", "--db", &db, sql]).json();
-        let told = rows["rows"].to_string();
-        assert!(told.contains("own"), "the tool ran: {told}");
+        let output = rows["rows"].to_string();
+        assert!(output.contains("own"), "the tool ran: {output}");
         assert_eq!(
-            told.matches("s3cret").count(),
-            told.matches("GIVEN=s3cret-login").count(),
-            "{told}"
+            output.matches("s3cret").count(),
+            output.matches("GIVEN=s3cret-login").count(),
+            "{output}"
         );
         assert!(
-            told.contains("GIVEN=s3cret-login"),
-            "it has the secrets configured for it: {told}"
+            output.contains("GIVEN=s3cret-login"),
+            "it has the secrets configured for it: {output}"
         );
         // Root can read every process.
-        assert!(*user == 0 || told.contains("closed"), "{told}");
+        assert!(*user == 0 || output.contains("closed"), "{output}");
     }
 }
 

@@ -130,9 +130,9 @@ impl Server {
     #[track_caller]
     pub(crate) fn verify(&self) -> i64 {
         let db = self.db();
-        let told = run(["verify", "--json", db.to_str().unwrap()]).json();
-        assert_eq!(told["verified"], true);
-        told["events"].as_i64().unwrap()
+        let output = run(["verify", "--json", db.to_str().unwrap()]).json();
+        assert_eq!(output["verified"], true);
+        output["events"].as_i64().unwrap()
     }
 }
 

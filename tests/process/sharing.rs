@@ -270,14 +270,14 @@ async fn a_full_disk_is_reported_and_survived() {
     let abide = server.client().await;
     abide.call_by_name("create_session", json!({"agent": "a", "id": "s1"})).await.unwrap();
     let message = json!({"session_id": "s1", "role": "user", "content": "x".repeat(30_000)});
-    let mut told = 1;
+    let mut rendered = 1;
     let refused = loop {
         match abide.call_by_name("append_message", &message).await {
-            Ok(called) => told = called.seq.0,
+            Ok(called) => rendered = called.seq.0,
             Err(refused) => break refused,
         }
     };
-    assert!(told > 20, "full after {told} events");
+    assert!(rendered > 20, "full after {rendered} events");
     assert_eq!(refused.code(), Some(abide_client::Code::DiskFull));
     let pairs = ["session_id=s1", "role=user", &format!("content={}", "x".repeat(30_000))];
     let ended = server.run(&["call", "append_message", pairs[0], pairs[1], pairs[2]]);
@@ -293,15 +293,15 @@ async fn a_full_disk_is_reported_and_survived() {
     // Answered calls that SQLite cannot commit are in the journal. A query must see them or be
     // refused.
     match abide.sql("SELECT max(seq) FROM events").fetch::<i64>().await {
-        Ok(count) => assert_eq!(count, [told]),
+        Ok(count) => assert_eq!(count, [rendered]),
         Err(refused) => assert_eq!(refused.code(), Some(abide_client::Code::DiskFull)),
     }
 
     fs::remove_file(&ballast).unwrap();
     let again = abide.call_by_name("append_message", &message).await.unwrap();
-    assert_eq!(again.seq.0, told + 1);
-    assert_eq!(server.verify(), told + 1);
+    assert_eq!(again.seq.0, rendered + 1);
+    assert_eq!(server.verify(), rendered + 1);
     server.terminate();
     assert_eq!(server.ended().code, Some(0));
-    assert_eq!(server.verify(), told + 1);
+    assert_eq!(server.verify(), rendered + 1);
 }

@@ -32,13 +32,13 @@ async fn a_server_under_load_stops_cleanly_and_its_clients_continue() {
         let ended = server.ended();
         assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
         assert_in_order(&server.db());
-        let told = ledger.told();
+        let output = ledger.output();
         let log = crate::load::log(&server.raw());
-        assert!(told.iter().all(|told| log.contains(told)), "acknowledged but lost");
+        assert!(output.iter().all(|output| log.contains(output)), "acknowledged but lost");
         server.start_again();
     }
     load.finish().await;
-    assert_log_is(&server.raw(), &ledger.told());
+    assert_log_is(&server.raw(), &ledger.output());
     server.stop();
     assert_in_order(&server.db());
 }

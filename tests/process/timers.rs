@@ -18,8 +18,8 @@ async fn every_timer_fires_once_through_many_kills() {
         let timer = SetTimer::new().in_ms(n * 10).session_id("s1").message(format!("timer {n}"));
         abide.call(timer).await.unwrap();
     }
-    let told = "SELECT count(*) FROM agent_state WHERE kind = 'timer'";
-    let mut live = abide.subscribe(told).await.unwrap();
+    let output = "SELECT count(*) FROM agent_state WHERE kind = 'timer'";
+    let mut live = abide.subscribe(output).await.unwrap();
     let mut kills = 0;
     let mut seen = 0;
     while seen < TIMERS {

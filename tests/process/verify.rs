@@ -205,18 +205,18 @@ async fn a_backup_under_load_is_complete() {
     let (db, mut before) = (server.db(), 0);
     for number in 1..=3 {
         ledger.reached(ledger.count() + 20).await;
-        let told = ledger.told().len();
+        let output = ledger.output().len();
         let copy = server.beside(&format!("copy-{number}.db"));
         let made = backup(&db, &copy).json();
         let events = usize::try_from(made["events"].as_i64().unwrap()).unwrap();
-        assert!(events >= told && told > before, "{told} acknowledged, {events} in the copy");
+        assert!(events >= output && output > before, "{output} acknowledged, {events} in the copy");
         verify(&copy, &[]).good();
         let count = run(["sql", "--json", "SELECT max(seq) FROM events", "--db", path(&copy)]);
         assert_eq!(count.json()["rows"][0][0], made["events"]);
-        before = told;
+        before = output;
     }
     load.finish().await;
-    crate::load::assert_log_is(&server.raw(), &ledger.told());
+    crate::load::assert_log_is(&server.raw(), &ledger.output());
     server.stop();
 
     let copy = server.beside("copy-1.db");

@@ -89,9 +89,10 @@ fn build(root: &Path) -> Result<PathBuf, String> {
 
 /// The host triple of rustc.
 fn host() -> Result<String, String> {
-    let told = Command::new("rustc").arg("-vV").output().map_err(|why| format!("rustc: {why}"))?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let line = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let output =
+        Command::new("rustc").arg("-vV").output().map_err(|why| format!("rustc: {why}"))?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = output.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned).ok_or_else(|| "rustc does not print its host".to_owned())
 }
 

@@ -174,13 +174,13 @@ mod tests {
 
     #[test]
     fn a_table_round_trips() {
-        let told = [
+        let output = [
             ("figure  kills: 9", "cargo xtask soak --minutes 3"),
             ("figure  seeds: 12", "cargo xtask sim --seeds 1000"),
             ("figure  lost, of 3: 0", "cargo xtask sim --seeds 1000"),
             ("figure  of old: 1", "cargo xtask sim --seeds 500"),
         ];
-        let mut all: Vec<_> = told.iter().filter_map(|(line, by)| figure(line, by)).collect();
+        let mut all: Vec<_> = output.iter().filter_map(|(line, by)| figure(line, by)).collect();
         in_order(&mut all);
         let written = table(&all);
         assert!(!written.contains("of old"), "{written}");

@@ -96,8 +96,8 @@ impl ModelProvider for Chain {
             step: Step::Begin(Duration::ZERO),
         };
         stream::unfold(trying, async |mut trying| {
-            let told = trying.next().await?;
-            Some((told, trying))
+            let item = trying.next().await?;
+            Some((item, trying))
         })
         .boxed()
     }

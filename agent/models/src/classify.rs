@@ -130,9 +130,9 @@ fn refined(kind: ModelErrorKind, body: &Value) -> ModelErrorKind {
 /// The provider's message, on one line and truncated.
 fn words(body: &Value) -> String {
     let error = core(body);
-    let said = [&error["message"], error, &body["message"], &body["detail"]];
-    let said = said.into_iter().find_map(Value::as_str).map(str::to_owned);
-    one_line(&said.unwrap_or_else(|| error.to_string()))
+    let message = [&error["message"], error, &body["message"], &body["detail"]];
+    let message = message.into_iter().find_map(Value::as_str).map(str::to_owned);
+    one_line(&message.unwrap_or_else(|| error.to_string()))
 }
 
 /// The text, on one line and truncated.
@@ -159,8 +159,8 @@ fn retry_after(headers: &HeaderMap, body: &Value) -> Option<Duration> {
             return Duration::try_from_secs_f64(seconds).ok();
         }
         let until = httpdate::parse_http_date(value).ok()?;
-        let told = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
-        let now = told.unwrap_or_else(SystemTime::now);
+        let parsed = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
+        let now = parsed.unwrap_or_else(SystemTime::now);
         return Some(until.duration_since(now).unwrap_or_default());
     }
     let details = core(body)["details"].as_array()?;
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_retry_delay_has_many_forms() {
-        let told = |headers: &[(&'static str, &'static str)], body: &str| {
+        let parsed = |headers: &[(&'static str, &'static str)], body: &str| {
             let pairs = headers.iter().map(|(name, value)| {
                 (name.parse().expect("a name"), HeaderValue::from_static(value))
             });
@@ -241,18 +241,18 @@ mod tests {
             of_response(429, &headers, body).retry_after
         };
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(told(&[("retry-after", "20")], ""), seconds(20));
-        assert_eq!(told(&[("retry-after", " 1.5 ")], ""), Some(Duration::from_millis(1500)));
-        assert_eq!(told(&[("retry-after-ms", "1500")], ""), Some(Duration::from_millis(1500)));
+        assert_eq!(parsed(&[("retry-after", "20")], ""), seconds(20));
+        assert_eq!(parsed(&[("retry-after", " 1.5 ")], ""), Some(Duration::from_millis(1500)));
+        assert_eq!(parsed(&[("retry-after-ms", "1500")], ""), Some(Duration::from_millis(1500)));
         let date = ("date", "Wed, 21 Oct 2026 07:28:00 GMT");
         let later = ("retry-after", "Wed, 21 Oct 2026 07:29:30 GMT");
-        assert_eq!(told(&[date, later], ""), seconds(90));
+        assert_eq!(parsed(&[date, later], ""), seconds(90));
         let before = ("retry-after", "Wed, 21 Oct 2026 07:00:00 GMT");
-        assert_eq!(told(&[date, before], ""), seconds(0));
+        assert_eq!(parsed(&[date, before], ""), seconds(0));
         for nonsense in ["-3", "soon", "NaN", "1e300", ""] {
-            assert_eq!(told(&[("retry-after", nonsense)], ""), None, "{nonsense}");
+            assert_eq!(parsed(&[("retry-after", nonsense)], ""), None, "{nonsense}");
         }
         let body = r#"{"error":{"code":429,"details":[{"@type":"x"},{"retryDelay":"34.5s"}]}}"#;
-        assert_eq!(told(&[], body), Some(Duration::from_millis(34_500)));
+        assert_eq!(parsed(&[], body), Some(Duration::from_millis(34_500)));
     }
 }

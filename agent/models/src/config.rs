@@ -167,7 +167,8 @@ impl ProviderKind {
 impl ProviderConfig {
     pub(crate) fn stall_timeouts(&self) -> StallTimeouts {
         let usual = StallTimeouts::default();
-        let seconds = |told: Option<u64>, usual| told.map_or(usual, Duration::from_secs);
+        let seconds =
+            |configured: Option<u64>, usual| configured.map_or(usual, Duration::from_secs);
         StallTimeouts {
             first: seconds(self.first_token_timeout_seconds, usual.first),
             between: seconds(self.idle_timeout_seconds, usual.between),

@@ -103,10 +103,10 @@ impl Frames {
         each: &mut impl FnMut(&str) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let mut line = std::mem::take(&mut self.line);
-        let told = self.take_line(&line, each);
+        let frames_read = self.take_line(&line, each);
         line.clear();
         self.line = line; // Its room is used again.
-        told
+        frames_read
     }
 
     fn take_line(
@@ -162,27 +162,27 @@ mod tests {
     }
 
     fn told_by(mut frames: Frames, pieces: &[&[u8]]) -> (Vec<String>, Result<(), ModelError>) {
-        let mut told = Vec::new();
+        let mut frames_read = Vec::new();
         for piece in pieces {
             let each = |frame: &str| {
-                told.push(frame.to_owned());
+                frames_read.push(frame.to_owned());
                 Ok(())
             };
             if let Err(error) = frames.feed(piece, each) {
-                return (told, Err(error));
+                return (frames_read, Err(error));
             }
         }
         let end = frames.finish(|frame| {
-            told.push(frame.to_owned());
+            frames_read.push(frame.to_owned());
             Ok(())
         });
-        (told, end)
+        (frames_read, end)
     }
 
     fn check(framing: Framing, stream: &[u8], expected: Expect) {
-        let (told, end) = frames(framing, &[stream]);
+        let (frames_read, end) = frames(framing, &[stream]);
         let error = end.err().map(|error| format!(" ! {error}")).unwrap_or_default();
-        expected.assert_eq(&format!("{told:?}{error}"));
+        expected.assert_eq(&format!("{frames_read:?}{error}"));
     }
 
     #[test]
@@ -210,18 +210,19 @@ mod tests {
     #[test]
     fn frames_and_streams_have_size_limits() {
         let limits = (2 << 20, 5 << 20);
-        let told = |pieces: &[&[u8]]| {
-            let (told, end) = told_by(Frames { limits, ..Frames::new(Framing::Events) }, pieces);
-            (told.len(), end.err().map(|error| error.message))
+        let frames_read = |pieces: &[&[u8]]| {
+            let (frames_read, end) =
+                told_by(Frames { limits, ..Frames::new(Framing::Events) }, pieces);
+            (frames_read.len(), end.err().map(|error| error.message))
         };
         let half = vec![b'x'; (1 << 20) + 1];
         let error = || Some("an event of the stream is longer than 2 MiB".to_owned());
-        assert_eq!(told(&[b"data: a\n\ndata:", &half, &half]), (1, error()));
-        assert_eq!(told(&[b"data:", &half, b"\ndata:", &half]), (0, error()));
-        assert_eq!(told(&[b"data:", &half, b"\n\ndata:", &half]), (2, None));
+        assert_eq!(frames_read(&[b"data: a\n\ndata:", &half, &half]), (1, error()));
+        assert_eq!(frames_read(&[b"data:", &half, b"\ndata:", &half]), (0, error()));
+        assert_eq!(frames_read(&[b"data:", &half, b"\n\ndata:", &half]), (2, None));
         let error = Some("the stream is longer than 5 MiB".to_owned());
         let comment = [b":", &half[..], b"\n"].concat();
-        assert_eq!(told(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
+        assert_eq!(frames_read(&[&comment, &comment, &comment, &comment, &comment]), (0, error));
     }
 
     proptest! {

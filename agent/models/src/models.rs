@@ -461,7 +461,7 @@ fn fits(config: &ProviderConfig) -> Result<(), String> {
         || config.first_token_timeout_seconds.is_some()
         || config.idle_timeout_seconds.is_some();
     let wrong = match kind {
-        _ if keys.into_iter().filter(|told| *told).count() > 1 => {
+        _ if keys.into_iter().filter(|present| *present).count() > 1 => {
             Some("it has several of `key`, `key_env` and `key_file`")
         }
         ProviderKind::Replay | ProviderKind::Script if of_network => {

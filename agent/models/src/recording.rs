@@ -120,8 +120,8 @@ impl Conversation {
     pub fn from_json(line: &str) -> Result<Self, serde_json::Error> {
         let Line { id, model, messages } = serde_json::from_str(line)?;
         let mut conversation = Self { id, model, system: None, messages: Vec::new() };
-        for said in messages {
-            conversation.push(said);
+        for message in messages {
+            conversation.push(message);
         }
         Ok(conversation)
     }
@@ -157,10 +157,10 @@ impl Conversation {
         calls.iter().map(&mut result).collect()
     }
 
-    fn push(&mut self, said: RecordedMessage) {
-        let text = said.content.unwrap_or_default();
-        let calls = said.tool_calls.unwrap_or_default();
-        let message = match said.role.as_str() {
+    fn push(&mut self, message: RecordedMessage) {
+        let text = message.content.unwrap_or_default();
+        let calls = message.tool_calls.unwrap_or_default();
+        let message = match message.role.as_str() {
             "system" if self.messages.is_empty() => {
                 self.system = Some(joined(self.system.take(), text));
                 return;
@@ -175,11 +175,11 @@ impl Conversation {
                 let (reasoning, carry) = (None, None);
                 ModelMessage::Assistant { text, reasoning, calls: calls.collect(), carry }
             }
-            "tool" if said.requestor.as_deref() == Some("user") => return,
+            "tool" if message.requestor.as_deref() == Some("user") => return,
             "tool" => {
-                let call_id = said.tool_call_id.unwrap_or_default();
-                let name = said.name.unwrap_or_else(|| self.called(&call_id));
-                let failed = said.error.is_some_and(|error| !error.is_null() && error != false);
+                let call_id = message.tool_call_id.unwrap_or_default();
+                let name = message.name.unwrap_or_else(|| self.called(&call_id));
+                let failed = message.error.is_some_and(|error| !error.is_null() && error != false);
                 ModelMessage::Tool { call_id, name, content: text, is_error: failed }
             }
             _ if text.is_empty() && !calls.is_empty() => return,

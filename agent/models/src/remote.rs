@@ -171,8 +171,8 @@ impl ModelProvider for Remote {
             gathered: Gathered::default(),
         };
         stream::unfold(asking, async |mut asking| {
-            let told = asking.next().await?;
-            Some((told, asking))
+            let item = asking.next().await?;
+            Some((item, asking))
         })
         .boxed()
     }

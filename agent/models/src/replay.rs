@@ -108,11 +108,11 @@ impl Recorded {
         }
         match self.named(&request.model) {
             Some((conversation, position)) => {
-                let said = || {
+                let message = || {
                     let seen = request.messages.iter().filter(|message| is_answer(message));
                     request.omitted_answers + seen.count()
                 };
-                self.answer(conversation, position.unwrap_or_else(said))
+                self.answer(conversation, position.unwrap_or_else(message))
             }
             None => self.answer_to(request),
         }
@@ -187,7 +187,7 @@ impl Recorded {
             (Some(nearest), None) => nearest,
             (Some(nearest @ (1.., _)), _) => nearest,
             (_, first) => {
-                let first = first.map_or("nothing".to_owned(), told);
+                let first = first.map_or("nothing".to_owned(), rendered);
                 return format!("no recording starts with {}", excerpt(&first, 0));
             }
         };
@@ -201,15 +201,15 @@ impl Recorded {
             }
             (None, Some(next)) => format!(
                 "recording `{id}` has no answer here; its message {number} is {}",
-                excerpt(&told(next), 0)
+                excerpt(&rendered(next), 0)
             ),
             (None, None) => format!("recording `{id}` ends here"),
             (Some(ours), None) => format!(
                 "message {number} is {}, but recording `{id}` ends before it",
-                excerpt(&told(ours), 0)
+                excerpt(&rendered(ours), 0)
             ),
             (Some(ours), Some(theirs)) => {
-                let (ours, theirs) = differing(&told(ours), &told(theirs));
+                let (ours, theirs) = differing(&rendered(ours), &rendered(theirs));
                 format!("message {number} is {ours}, but {theirs} in recording `{id}`")
             }
         }
@@ -235,7 +235,7 @@ fn begins_with(
     let recorded = conversation.system.as_deref();
     let beginning = &conversation.messages[..messages.len()];
     (recorded.is_none() || recorded == system)
-        && beginning.iter().zip(messages).all(|(recorded, said)| same(recorded, said))
+        && beginning.iter().zip(messages).all(|(recorded, message)| same(recorded, message))
 }
 
 /// The hashes of the first 0, 1, 2, … messages.
@@ -243,7 +243,7 @@ fn beginnings(messages: &[ModelMessage]) -> impl Iterator<Item = u64> {
     let mut hasher = DefaultHasher::new();
     let none = hasher.finish();
     let begun = messages.iter().map(move |message| {
-        told(message).hash(&mut hasher);
+        rendered(message).hash(&mut hasher);
         hasher.finish()
     });
     std::iter::once(none).chain(begun)
@@ -251,11 +251,11 @@ fn beginnings(messages: &[ModelMessage]) -> impl Iterator<Item = u64> {
 
 /// Whether two messages are equal in all relevant fields.
 fn same(one: &ModelMessage, other: &ModelMessage) -> bool {
-    told(one) == told(other)
+    rendered(one) == rendered(other)
 }
 
 /// The relevant fields of a message, as text.
-fn told(message: &ModelMessage) -> String {
+fn rendered(message: &ModelMessage) -> String {
     match message {
         ModelMessage::System { text } => format!("system: {text}"),
         ModelMessage::User { text } => format!("user: {text}"),

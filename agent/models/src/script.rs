@@ -145,12 +145,12 @@ impl Script {
         if request.purpose == RequestPurpose::Summary {
             return self.summarise(request);
         }
-        let said = request.omitted_answers
+        let answers = request.omitted_answers
             + request.messages.iter().filter(|message| is_answer(message)).count();
         let holds = self.answers.len();
-        let at = if self.repeat && holds > 0 { said % holds } else { said };
+        let at = if self.repeat && holds > 0 { answers % holds } else { answers };
         let Some(answer) = self.answers.get(at) else {
-            let wanted = said + 1;
+            let wanted = answers + 1;
             let message =
                 format!("the script has {holds} answers, but number {wanted} is requested");
             return Err(ModelError::new(ModelErrorKind::NoRecording, message));
@@ -160,7 +160,7 @@ impl Script {
             .calls
             .iter()
             .enumerate()
-            .map(|(number, call)| call.made(said + 1, number + 1))
+            .map(|(number, call)| call.made(answers + 1, number + 1))
             .collect();
         let usage = answer.usage.map_or(Usage::default(), |usage| Usage {
             input_tokens: usage.input_tokens,

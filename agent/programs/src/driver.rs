@@ -100,7 +100,7 @@ pub(crate) struct Driver {
     stderr_buffer: Box<[u8]>,
     stderr: Vec<u8>,
     facts: RunFacts,
-    said: FallbackAnswer,
+    fallback: FallbackAnswer,
 }
 
 impl Driver {
@@ -157,7 +157,7 @@ impl Driver {
             stderr_buffer: buffer(),
             stderr: Vec::new(),
             facts: RunFacts::default(),
-            said: FallbackAnswer::default(),
+            fallback: FallbackAnswer::default(),
         })
     }
 
@@ -193,8 +193,8 @@ impl Driver {
 
     fn is_over(&self) -> bool {
         let silent = self.process.stdout.is_none() && self.process.stderr.is_none();
-        let told = self.queue.is_empty() || self.abandoned;
-        self.phase == Phase::Exited && silent && told
+        let final_text = self.queue.is_empty() || self.abandoned;
+        self.phase == Phase::Exited && silent && final_text
     }
 
     async fn wake(&mut self) -> Wake {
@@ -386,8 +386,8 @@ impl Driver {
         {
             let line = serde_json::from_str::<Value>(&integers::quoted(&raw)).unwrap_or_default();
             if line.pointer(pointer) == Some(equals) {
-                let told = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
-                let text = told.unwrap_or(&self.said.text).trim_end().to_owned();
+                let final_text = text.as_ref().and_then(|text| line.pointer(text)?.as_str());
+                let text = final_text.unwrap_or(&self.fallback.text).trim_end().to_owned();
                 let answer = Answer { text, details: line, ..Answer::default() };
                 kept.extend(self.keep(vec![ProgramEvent::Final(answer)]));
             }
@@ -406,7 +406,7 @@ impl Driver {
     }
 
     fn keep_one(&mut self, event: ProgramEvent) -> Option<ProgramEvent> {
-        self.said.note(&event);
+        self.fallback.note(&event);
         match event {
             ProgramEvent::Final(_)
                 if self.facts.answer.is_some() || self.facts.failure.is_some() =>
@@ -453,8 +453,8 @@ impl Driver {
         let mut events = self.keep(last);
         let well = self.facts.exit.is_some_and(crate::Exit::is_success);
         if self.rule == TerminalRule::ExitZero && well && self.facts.answer.is_none() {
-            let text = self.said.text.trim_end().to_owned();
-            let details = std::mem::take(&mut self.said.status);
+            let text = self.fallback.text.trim_end().to_owned();
+            let details = std::mem::take(&mut self.fallback.status);
             self.facts.answer = Some(Answer { text, details, ..Answer::default() });
         }
         let stderr = String::from_utf8_lossy(&self.stderr).into_owned();

@@ -105,7 +105,8 @@ mod tests {
         config.env.insert("API_TOKEN".to_owned(), "hunter2hunter2-and-more".to_owned());
         let host = HOST.map(|(name, value)| (name.into(), value.into()));
         let secrets = Environment::new(&config, host.into_iter()).secrets;
-        let told = secrets.redact("bad key hunter2hunter2-and-more or hunter2hunter2 in C".into());
-        assert_eq!(told, "bad key [redacted] or [redacted] in C");
+        let redacted_text =
+            secrets.redact("bad key hunter2hunter2-and-more or hunter2hunter2 in C".into());
+        assert_eq!(redacted_text, "bad key [redacted] or [redacted] in C");
     }
 }

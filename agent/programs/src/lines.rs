@@ -85,9 +85,10 @@ mod tests {
         if result.is_ok() {
             out.extend(lines.finish());
         }
-        let told = Vec::from(out).join("|");
-        let told = result.err().map_or(told.clone(), |overflow| format!("{told}! {overflow}"));
-        assert_eq!(told, expected);
+        let joined = Vec::from(out).join("|");
+        let joined =
+            result.err().map_or(joined.clone(), |overflow| format!("{joined}! {overflow}"));
+        assert_eq!(joined, expected);
     }
 
     #[test]

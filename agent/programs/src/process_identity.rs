@@ -162,8 +162,8 @@ mod tests {
     fn a_name_with_parentheses_is_not_a_field() {
         let line = "42 (a) S 9 (b)) S 1 42 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
         let found = Stat::parse(42, line).expect("the line is valid");
-        let told = (found.pid, found.group, found.session, found.started, found.is_alive);
-        assert_eq!(told, (42, 42, 7, 777, true));
+        let output = (found.pid, found.group, found.session, found.started, found.is_alive);
+        assert_eq!(output, (42, 42, 7, 777, true));
         assert!(Stat::parse(42, "42 (a) S").is_none());
     }
 }

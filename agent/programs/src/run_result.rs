@@ -80,18 +80,21 @@ fn stopped(stop: StopReason) -> Failure {
 }
 
 fn crashed(facts: &RunFacts) -> Failure {
-    let how = facts.exit.map_or_else(|| "ended without an exit code".to_owned(), told);
+    let how = facts.exit.map_or_else(|| "ended without an exit code".to_owned(), exit_text);
     let after = if facts.answer.is_some() { " after it had given an answer" } else { "" };
     let kind = if facts.interrupted { ErrorKind::Cancelled } else { ErrorKind::RuntimeCrash };
-    Failure::new(kind, format!("the program {how}{after}{}", said(facts)))
+    Failure::new(kind, format!("the program {how}{after}{}", detail(facts)))
 }
 
 fn silent(facts: &RunFacts) -> Failure {
     let kind = if facts.interrupted { ErrorKind::Cancelled } else { ErrorKind::BadModelOutput };
-    Failure::new(kind, format!("the program exited with code 0 and gave no answer{}", said(facts)))
+    Failure::new(
+        kind,
+        format!("the program exited with code 0 and gave no answer{}", detail(facts)),
+    )
 }
 
-fn told(exit: Exit) -> String {
+fn exit_text(exit: Exit) -> String {
     exit.to_string()
 }
 
@@ -104,7 +107,7 @@ fn with_report(message: &str, reported: Option<&str>) -> String {
 }
 
 /// The program's own error message: its last report, else the last line of stderr.
-fn said(facts: &RunFacts) -> String {
+fn detail(facts: &RunFacts) -> String {
     let stderr = facts.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     let words = facts.reported.as_deref().or(stderr);
     words.map(|words| format!(": {words}")).unwrap_or_default()

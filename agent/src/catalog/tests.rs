@@ -42,12 +42,12 @@ fn native_agents_need_no_file() {
     let (_folder, catalog) = catalog(&[]);
     let (definitions, problems) = catalog.read();
     assert_eq!(problems, []);
-    let told: Vec<(&str, Vec<&str>, bool)> = definitions
+    let rendered: Vec<(&str, Vec<&str>, bool)> = definitions
         .iter()
         .map(|it| (it.name.as_str(), it.tools.iter().map(String::as_str).collect(), it.native))
         .collect();
     assert_eq!(
-        told,
+        rendered,
         [
             ("default", vec!["*"], true),
             ("hitl_test", vec!["*"], true),
@@ -82,7 +82,7 @@ fn invalid_files_are_reported_and_valid_files_are_used() {
     let names: Vec<&str> = definitions.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["default", "hitl_test", "readonly"]);
     assert!(!definitions[0].native, "a file overrides the native agent of the same name");
-    let told: Vec<(String, &str)> = problems
+    let rendered: Vec<(String, &str)> = problems
         .iter()
         .map(|it| {
             (
@@ -92,7 +92,7 @@ fn invalid_files_are_reported_and_valid_files_are_used() {
         })
         .collect();
     assert_eq!(
-        told,
+        rendered,
         [
             ("agents/broken.yaml".to_owned(), "malformed_definition"),
             ("agents/good.md".to_owned(), "contradiction"),
@@ -114,9 +114,10 @@ fn files_with_the_same_name_are_all_refused() {
     let (definitions, problems) = catalog.read();
     assert!(definitions.iter().all(|it| it.native), "{definitions:?}");
     let folder = folder.path().display().to_string();
-    let told: Vec<String> = problems.iter().map(|it| it.to_string().replace(&folder, "")).collect();
+    let rendered: Vec<String> =
+        problems.iter().map(|it| it.to_string().replace(&folder, "")).collect();
     assert_eq!(
-        told,
+        rendered,
         [
             "/agents/a.yaml: /agents/clerk.md also defines agent clerk",
             "/agents/b.md: /agents/z.yaml also defines agent b",
@@ -164,7 +165,7 @@ fn a_check_reports_everything_that_cannot_work() {
     let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
     let models = models.expect("the configuration is valid");
     let problems = catalog.check(&models, &abide_tools::Environment::of_process());
-    let told: Vec<String> = problems
+    let rendered: Vec<String> = problems
         .iter()
         .map(|problem| {
             let error = &problem.error;
@@ -189,7 +190,7 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/prompt.yaml:2: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
         /agents/sub.yaml:3: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
         /agents/sub.yaml:4: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
-        /agents/tool.md:3: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&told.join("\n"));
+        /agents/tool.md:3: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
 }
 
 #[test]

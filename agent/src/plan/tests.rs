@@ -15,7 +15,7 @@ fn check(wishes: &[Value], expected: Expect) {
         match plan.changed(wish) {
             Ok(after) => {
                 lines.extend(
-                    after.told(&plan, operation).iter().map(|event| json!(event).to_string()),
+                    after.new_events(&plan, operation).iter().map(|event| json!(event).to_string()),
                 );
                 plan = after;
             }

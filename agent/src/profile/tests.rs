@@ -30,7 +30,7 @@ fn fast() {
     check(
         "profile: fast",
         expect![[r#"
-            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_turns":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
+            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_answers":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
             limits {"parallel_tools":3,"tool_calls":8}
             memory {"budget_tokens":500,"enabled":true,"namespace":"","read":"recent_only","scope":"scope","write":"auto_important"}
             planning false
@@ -45,7 +45,7 @@ fn balanced() {
     check(
         "profile: balanced",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning false
@@ -60,7 +60,7 @@ fn deep() {
     check(
         "profile: deep",
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":40}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning true
@@ -75,7 +75,7 @@ fn research() {
     check(
         "profile: research",
         expect![[r#"
-            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_turns":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
+            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_answers":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
             limits {"parallel_tools":10,"tool_calls":80}
             memory {"budget_tokens":6000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning true
@@ -90,7 +90,7 @@ fn without_a_profile() {
     check(
         "",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
             limits {"parallel_tools":5,"tool_calls":50}
             memory {"budget_tokens":1500,"enabled":false,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning false
@@ -108,7 +108,7 @@ fn custom_on_a_named_preset() {
     check(
         definition,
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_turns":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":7}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning false
@@ -123,7 +123,7 @@ fn custom_without_a_base_is_balanced() {
     check(
         "profile: custom",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_turns":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
             planning false
@@ -150,7 +150,7 @@ fn a_misspelled_profile_is_refused() {
     check(
         "profile: { context: { max_tokens: 5 } }",
         expect![
-            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_turns, tool_responses at line 2, column 23"
+            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses at line 2, column 23"
         ],
     );
 }
@@ -181,8 +181,8 @@ fn numbers_that_contradict_each_other_are_refused() {
         expect!["profile.context.chunk_tokens is 0, and not from 100 to window_tokens 96000"],
     );
     check(
-        "profile: { context: { last_turns: 0 } }",
-        expect!["profile.context.last_turns is 0: the last turn always stays"],
+        "profile: { context: { last_answers: 0 } }",
+        expect!["profile.context.last_answers is 0: the last turn always stays"],
     );
     check(
         "profile: { watchdog: { context_rot: 0 } }",

@@ -6,12 +6,12 @@ use serde_json::json;
 use super::ProgramPlan;
 
 /// The kinds of the events, with their relevant fields.
-fn told(events: Vec<NewRunEvent>) -> Vec<String> {
-    let told = events.into_iter().map(|NewRunEvent { kind, data }| match kind {
+fn output(events: Vec<NewRunEvent>) -> Vec<String> {
+    let output = events.into_iter().map(|NewRunEvent { kind, data }| match kind {
         RunEventKind::Planning => format!("{} v{}", data["todos"], data["version"]),
         _ => format!("done {} of {}", data["step_number"], data["total_steps"]),
     });
-    told.collect()
+    output.collect()
 }
 
 #[test]
@@ -22,9 +22,9 @@ fn claude_code_reports_todos_with_a_tool() {
             {"content": "pay", "status": second, "activeForm": "Paying"}]})
     };
     let first = noted.of_call("TodoWrite", &todos("in_progress", "pending"));
-    assert_eq!(told(first), [r#"["look","pay"] v1"#]);
+    assert_eq!(output(first), [r#"["look","pay"] v1"#]);
     let second = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
-    assert_eq!(told(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
+    assert_eq!(output(second), [r#"["look","pay"] v2"#, "done 1 of 2"]);
     let again = noted.of_call("TodoWrite", &todos("completed", "in_progress"));
     assert!(again.is_empty(), "the plan has not changed");
     assert!(noted.of_call("Bash", &todos("completed", "completed")).is_empty());
@@ -40,9 +40,9 @@ fn codex_reports_its_list_as_an_item() {
             {"text": "Run tests", "completed": false}]}})
     };
     let started = noted.of_status(&line("item.started", false));
-    assert_eq!(told(started), [r#"["Inspect repo structure","Run tests"] v1"#]);
+    assert_eq!(output(started), [r#"["Inspect repo structure","Run tests"] v1"#]);
     let updated = noted.of_status(&line("item.updated", true));
-    assert_eq!(told(updated), [r#"["Inspect repo structure","Run tests"] v2"#, "done 1 of 2"]);
+    assert_eq!(output(updated), [r#"["Inspect repo structure","Run tests"] v2"#, "done 1 of 2"]);
     assert!(noted.of_status(&line("item.completed", true)).is_empty());
     assert!(noted.of_status(&json!({"item": {"type": "reasoning"}})).is_empty());
 }

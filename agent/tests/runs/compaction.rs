@@ -16,7 +16,7 @@ config: { recursion_limit: 100000 }
 profile:
   memory: { enabled: false }
   context: { window_tokens: 2000, max_token: 1500, context_token_limit: 900, summary_token_limit: 200, \
-chunk_tokens: 600, last_turns: 3 }
+chunk_tokens: 600, last_answers: 3 }
 ";
 
 const WINDOW: u64 = 2_000;
@@ -181,9 +181,10 @@ async fn summarization_lifecycle_leaves_rows_and_events() {
     assert!(results[0].starts_with("SUMMARIZED executionId:'r1~"), "{results:?}");
     assert!(results.last().is_some_and(|it| it.starts_with("line of page 11")), "{results:?}");
     // Each summary is an event.
-    let (told, _) = fixture.told(&run.id, 0).await;
-    let events = told.lines().filter(|line| line.contains("\"status\":\"summarization\"")).count();
-    assert_eq!(events, rows.len(), "{told}");
+    let (output, _) = fixture.output(&run.id, 0).await;
+    let events =
+        output.lines().filter(|line| line.contains("\"status\":\"summarization\"")).count();
+    assert_eq!(events, rows.len(), "{output}");
     fixture.close().await;
 }
 

@@ -31,17 +31,18 @@ async fn as_tool_is_a_tool_under_its_own_name() {
         "answers:\n  - { calls: [{ name: look, arguments: { order: A } }] }\n  - text: In B.\n";
     let fixture = open(plan("", research, [script, found])).await;
     let run = fixture.begin("Where?").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "There.");
     assert!(
-        told.contains(
+        rendered.contains(
             r#"tool_call {"args":{"input":"Where is A?"},"id":"r1~1.1","name":"research"}"#
         ),
-        "{told}"
+        "{rendered}"
     );
     assert!(
-        told.contains(r#"tool_result {"exit_code":0,"output":"In B.","tool_call_id":"r1~1.1"}"#),
-        "{told}"
+        rendered
+            .contains(r#"tool_result {"exit_code":0,"output":"In B.","tool_call_id":"r1~1.1"}"#),
+        "{rendered}"
     );
     let sql = "SELECT c.tool_name, r.id, r.parent_id, r.agent, m.content FROM tool_calls AS c \
                JOIN runs AS r ON r.session_id = c.call_id \
@@ -64,7 +65,7 @@ async fn an_inline_agent_can_be_a_tool() {
     let plan = FixtureOptions { models, ..FixtureOptions::of(clerk, "answers: []") };
     let fixture = open(plan).await;
     let run = fixture.begin("Where?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "There.");
     let sql = "SELECT agent FROM runs ORDER BY agent";
     let agents: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
@@ -81,7 +82,7 @@ async fn as_tool_checks_the_arguments_and_passes_them_as_json() {
         - { calls: [{ name: sum, arguments: { a: 1, b: 2 } }] }\n  - text: Three.\n";
     let fixture = open(plan("", input, [script, "answers: [{ text: '3' }]"])).await;
     let run = fixture.begin("Sum?").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     expect![[r#"
         user: Sum? 
         assistant:  "r1~1.1" "sum", "r1~1.2" "task"
@@ -108,7 +109,7 @@ async fn a_call_of_an_agent_can_need_an_approval() {
     ))
     .await;
     let run = fixture.begin("Where?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.kind, RunEventKind::Interrupt);
     assert_eq!(last.data["tool_name"], "research");
     fixture.close().await;
@@ -126,10 +127,10 @@ async fn as_handoff_takes_over_the_turn_until_it_answers() {
         "answers: [{}, { calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
     let fixture = open(plan("tools: [look]\n", TAKES_OVER, [first, second])).await;
     let run = fixture.begin("Pay A.").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Paid.");
     let event = r#"{"from_agent":"clerk","handoff":true,"task":"Order A.","to_agent":"other"}"#;
-    assert!(told.contains(&format!("delegation {event}\n")), "{told}");
+    assert!(rendered.contains(&format!("delegation {event}\n")), "{rendered}");
     expect![[r#"
         user: Pay A. 
         assistant: One moment. "r1~1.1" "to_billing"
@@ -155,7 +156,7 @@ async fn a_handoff_ends_when_the_agent_hands_back() {
         "answers: [{}, { calls: [{ name: hand_back, arguments: { message: Not mine. } }] }]";
     let fixture = open(plan("tools: [look]\n", TAKES_OVER, [first, second])).await;
     let run = fixture.begin("Pay A.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "All is well.");
     // The first agent has its own tools again, and none of the other.
     expect![[r#"
@@ -182,7 +183,7 @@ async fn the_limits_of_the_agent_that_takes_over_apply() {
     let limited = format!("{TAKES_OVER}limits: {{ tool_calls: 1 }}\n");
     let fixture = open(plan("tools: [look]\n", &limited, [first, second])).await;
     let run = fixture.begin("Pay A.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["code"], "tool_call_limit");
     assert_eq!(fixture.ledger(), ["look A", "pay A"]);
     fixture.close().await;
@@ -197,7 +198,7 @@ async fn guardrails_of_both_agents_apply_to_a_handoff() {
     let second = "answers: [{}, { text: It is swordfish. }]";
     let fixture = open(plan(guarded, TAKES_OVER, [first, second])).await;
     let run = fixture.begin("What is it?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "No.");
     fixture.close().await;
 }

@@ -76,7 +76,7 @@ async fn a_run_without_its_sandbox_fails() {
     fixture.abide.call(register).await.expect("it is registered");
     fixture.abide.call(CreateSession::new("boxed").id("s1")).await.expect("it is created");
     fixture.abide.call(StartRun::new("s1").id("r1").input("Hi")).await.expect("it starts");
-    let (events, _) = fixture.told("r1", 0).await;
+    let (events, _) = fixture.output("r1", 0).await;
     assert!(events.contains("\"code\":\"sandbox_unavailable\""), "{events}");
     fixture.close().await;
 }

@@ -25,16 +25,16 @@ const HELLO: &str = "answers: [{ text: Hello to you. }]\n";
 async fn rest(fixture: &RuntimeFixture, run_id: &str, after: i64) -> Vec<AgentEvent> {
     let mut events =
         Events::of(&fixture.abide, run_id, after).await.expect("the subscription starts");
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     while let Some(event) = events.next().await.expect("the event can be read") {
-        told.push(event);
+        output.push(event);
     }
     assert_eq!(
         events.next().await.expect("the event can be read"),
         None,
         "no event after the last"
     );
-    told
+    output
 }
 
 async fn approve(fixture: &RuntimeFixture, interrupt: &AgentEvent) {
@@ -141,8 +141,8 @@ async fn an_abort_ends_a_waiting_run_immediately() {
     let run = fixture.begin("Pay order A.").await;
     let interrupt = until_turn_ends(&fixture.abide, &run.id, 0).await.expect("the turn ends");
     assert!(abort(&fixture.abide, &run.session_id).await.expect("the request succeeds"));
-    let told = rest(&fixture, &run.id, interrupt.number).await;
-    let last = told.last().expect("there is a last event");
+    let output = rest(&fixture, &run.id, interrupt.number).await;
+    let last = output.last().expect("there is a last event");
     assert_eq!((last.kind, last.turn), (RunEventKind::Error, 2));
     assert_eq!(last.data["code"], "aborted");
     let again = abort(&fixture.abide, &run.session_id).await.expect("the request succeeds");

@@ -53,7 +53,7 @@ fn row(id: &str, status: &str, reason: Option<&str>) -> (String, String, Option<
 async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
     let fixture = plan("", ASKS, [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     let call_id = "r1~1.1~run~1.1";
     let request = json!({"tool_call_id": call_id, "tool_name": "pay", "args": {"order": "A"},
         "status": "awaiting_approval", "agent": "helper", "run_id": "r1~1.1~run",
@@ -69,11 +69,12 @@ async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
     assert!(sessions.iter().all(|(_, status)| status == "suspended"), "{sessions:?}");
     let approval = DecideApproval::new(Decision::Approve).call_id("r1~1.1~run~1.1");
     fixture.abide.call(approval).await.expect("the decision succeeds");
-    let (told, last) = fixture.told(&run.id, interrupt.number).await;
+    let (rendered, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     assert!(
-        told.contains(r#"tool_result {"exit_code":0,"output":"Paid.","tool_call_id":"r1~1.1"}"#),
-        "{told}"
+        rendered
+            .contains(r#"tool_result {"exit_code":0,"output":"Paid.","tool_call_id":"r1~1.1"}"#),
+        "{rendered}"
     );
     assert_eq!(fixture.ledger(), ["pay A"]);
     fixture.close().await;
@@ -83,11 +84,11 @@ async fn an_approval_of_a_subagent_makes_its_parent_wait_visibly() {
 async fn a_rejection_reaches_the_subagent_and_the_parent_continues() {
     let fixture = plan("", ASKS, [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     let call_id = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
     let decision = DecideApproval::new(Decision::Reject).call_id(call_id).comment("too much");
     fixture.abide.call(decision).await.expect("the decision succeeds");
-    let (_, last) = fixture.told(&run.id, interrupt.number).await;
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     assert_eq!(fixture.ledger(), [""; 0]);
     fixture.close().await;
@@ -107,7 +108,7 @@ answers:
     let run = fixture.begin("Pay A and B.").await;
     let (mut after, mut asked) = (0, Vec::new());
     loop {
-        let (_, last) = fixture.told(&run.id, after).await;
+        let (_, last) = fixture.output(&run.id, after).await;
         after = last.number;
         if last.kind == RunEventKind::Done {
             break;
@@ -147,14 +148,14 @@ answers:
     plan.define("deep.yaml", &format!("mode: subagent\nconfig: {{ provider: deep }}\n{ASKS}"));
     let fixture = FixtureOptions { models, ..plan }.open().await;
     let run = fixture.begin("Pay A.").await;
-    let (told, interrupt) = fixture.told(&run.id, 0).await;
+    let (rendered, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.data["action_requests"][0]["agent"], "deep");
     // Events of the run two levels below are here, too.
-    assert!(told.contains(r#""agent":"deep","data":{"args":{"order":"A"}"#), "{told}");
+    assert!(rendered.contains(r#""agent":"deep","data":{"args":{"order":"A"}"#), "{rendered}");
     let call_id = interrupt.data["tool_call_id"].as_str().expect("it names the call").to_owned();
     let approval = DecideApproval::new(Decision::Approve).call_id(call_id);
     fixture.abide.call(approval).await.expect("the decision succeeds");
-    let (_, last) = fixture.told(&run.id, interrupt.number).await;
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     fixture.close().await;
 }
@@ -163,12 +164,12 @@ answers:
 async fn the_abort_of_a_waiting_subagent_continues_its_parent() {
     let fixture = plan("", ASKS, [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     fixture.until("SELECT id FROM runs WHERE id = 'r1' AND status = 'waiting'").await;
     let abort = AbortRun::new("r1~1.1~run").reason("enough");
     fixture.abide.call(abort).await.expect("it is aborted");
-    let (told, _) = fixture.told(&run.id, interrupt.number).await;
-    assert!(told.contains("agent helper failed: enough"), "{told}");
+    let (rendered, _) = fixture.output(&run.id, interrupt.number).await;
+    assert!(rendered.contains("agent helper failed: enough"), "{rendered}");
     fixture.close().await;
 }
 
@@ -201,13 +202,13 @@ async fn a_suspended_subagent_is_named() {
     let suspend = SuspendSession::new("r1~1.1");
     fixture.abide.call(suspend).await.expect("it is suspended");
     go.send(true).expect("the tool listens");
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(
         interrupt.data,
         json!({"action_requests": [], "reason": "resume", "session_id": "r1~1.1"})
     );
     fixture.abide.call(ResumeSession::new("r1~1.1")).await.expect("it is resumed");
-    let (_, last) = fixture.told(&run.id, interrupt.number).await;
+    let (_, last) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     fixture.close().await;
 }
@@ -222,7 +223,7 @@ async fn a_delegation_has_no_time_limit_of_its_own() {
     );
     let fixture = fixture.open().await;
     let run = fixture.begin("Pay A.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT (SELECT timeout_ms FROM tools WHERE name = 'task'), \
                (SELECT deadline_at FROM runs WHERE parent_id IS NOT NULL) \
                - (SELECT created_at FROM runs WHERE parent_id IS NULL)";
@@ -247,8 +248,11 @@ async fn delegation_seconds_end_a_delegated_run() {
     plan.tools.add(wait).expect("it is a tool");
     let fixture = plan.open().await;
     let run = fixture.begin("Wait.").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
-    assert!(told.contains("agent helper failed: the run has reached its time limit"), "{told}");
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert!(
+        rendered.contains("agent helper failed: the run has reached its time limit"),
+        "{rendered}"
+    );
     assert_eq!(last.data["assistant_data"]["content"], "It is arranged.");
     fixture.close().await;
 }
@@ -265,7 +269,7 @@ answers:
     let child = "answers: [{ text: Paid., usage: { input_tokens: 100, output_tokens: 17 } }]";
     let fixture = plan("limits: { tokens: 150 }\n", "", [parent, child]).open().await;
     let run = fixture.begin("Pay A.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     let why = "run r1 has reached its limit of 150 tokens";
     assert_eq!(last.data, json!({"code": "token_limit", "message": why}));
     let sql = "SELECT tokens, reserved_tokens FROM run_budgets";
@@ -287,9 +291,9 @@ answers:
     let fixture = plan("limits: { tokens: 40 }\n", "tools: [look]\n", [parent, child]);
     let fixture = fixture.open().await;
     let run = fixture.begin("Look.").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
     let why = "agent helper failed: run r1 has reached its limit of 40 tokens";
-    assert!(told.contains(why), "{told}");
+    assert!(rendered.contains(why), "{rendered}");
     assert_eq!(last.data["code"], "token_limit");
     assert_eq!(fixture.ledger(), ["look A"; 3]);
     fixture.close().await;
@@ -304,7 +308,7 @@ async fn concurrent_subagents_share_the_rest_of_the_budget() {
     let child = format!("repeat: true\nanswers: [{{ text: Paid., {usage} }}]");
     let fixture = plan("limits: { tokens: 30 }\n", "", [&parent, &child]).open().await;
     let run = fixture.begin("Look.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT status, count(*) FROM runs WHERE parent_id = 'r1' GROUP BY status ORDER BY 1";
     let ended: Vec<(String, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
     assert_eq!(ended, [("done".to_owned(), 2), ("failed".to_owned(), 2)]);
@@ -318,7 +322,7 @@ async fn concurrent_subagents_share_the_rest_of_the_budget() {
 async fn events_of_a_subagent_appear_in_the_stream_of_its_parent() {
     let fixture = plan("", "tools: [pay]\n", [DELEGATES, PAYS]).open().await;
     let run = fixture.begin("Pay A.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT data FROM run_events WHERE run_id = 'r1' \
                AND data ->> 'status' = 'delegating' ORDER BY number";
     let found: Vec<(abide_client::Json,)> = fixture.abide.sql(sql).fetch().await.expect("read");

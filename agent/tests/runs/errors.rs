@@ -9,13 +9,13 @@ use crate::fixture::RuntimeFixture;
 async fn ends(cli: &str) -> (String, String, String) {
     let fixture = RuntimeFixture::of(&format!("cli: {cli}\n"), "answers: []").await;
     let run = fixture.begin("Go on.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT * FROM runs";
     let runs: Vec<Run> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     fixture.close().await;
     let run = runs.into_iter().next().expect("there is at least one");
-    let told = |text: Option<String>| text.unwrap_or_default();
-    (run.status.as_str().to_owned(), told(run.error_code), told(run.error_message))
+    let output = |text: Option<String>| text.unwrap_or_default();
+    (run.status.as_str().to_owned(), output(run.error_code), output(run.error_message))
 }
 
 async fn fails_with(cli: &str, code: &str) {

@@ -10,10 +10,10 @@ use crate::fixture::RuntimeFixture;
 async fn events(definition: &str, script: &str, kind: &str) -> Vec<Value> {
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("Go on.").await;
-    fixture.told(&run.id, 0).await;
-    let told = of_kind(&fixture.abide, &run.id, kind).await;
+    fixture.output(&run.id, 0).await;
+    let rendered = of_kind(&fixture.abide, &run.id, kind).await;
     fixture.close().await;
-    told
+    rendered
 }
 
 async fn of_kind(abide: &Abide, run: &str, kind: &str) -> Vec<Value> {
@@ -28,26 +28,26 @@ const LOOKS: &str =
 /// `class TokenEvent: content: str`
 #[tokio::test]
 async fn token_event() {
-    let told = events("", "answers: [{ text: one two }]", "token").await;
-    let content: String = told.iter().filter_map(|it| it["content"].as_str()).collect();
+    let rendered = events("", "answers: [{ text: one two }]", "token").await;
+    let content: String = rendered.iter().filter_map(|it| it["content"].as_str()).collect();
     assert_eq!(content, "one two");
 }
 
 /// `class ToolCallEvent: name: str, args: dict[str, Any], id: str`
 #[tokio::test]
 async fn tool_call_event() {
-    let told = events("tools: [look]\n", LOOKS, "tool_call").await;
-    assert_eq!(told, [json!({"name": "look", "args": {"order": "A"}, "id": "r1~1.1"})]);
+    let rendered = events("tools: [look]\n", LOOKS, "tool_call").await;
+    assert_eq!(rendered, [json!({"name": "look", "args": {"order": "A"}, "id": "r1~1.1"})]);
 }
 
 /// `class ToolResultEvent: tool_call_id: str, output: str, exit_code: int`
 #[tokio::test]
 async fn tool_result_event() {
-    let told = events("tools: [look]\n", LOOKS, "tool_result").await;
+    let rendered = events("tools: [look]\n", LOOKS, "tool_result").await;
     let result = json!({"tool_call_id": "r1~1.1", "output": "look A is done", "exit_code": 0});
-    assert_eq!(told, [result]);
-    let told = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
-    assert_eq!(told[0]["exit_code"], 1, "a failure has a non-zero exit code");
+    assert_eq!(rendered, [result]);
+    let rendered = events("tools: [look]\nblocked_tools: [look]\n", LOOKS, "tool_result").await;
+    assert_eq!(rendered[0]["exit_code"], 1, "a failure has a non-zero exit code");
 }
 
 const PLANS: &str = "
@@ -61,11 +61,11 @@ answers:
 /// `class PlanningEvent: todos: list[str]`
 #[tokio::test]
 async fn planning_event() {
-    let told = events("planning: true\n", PLANS, "planning").await;
+    let rendered = events("planning: true\n", PLANS, "planning").await;
     let items = json!([{"id": 1, "title": "look", "status": "completed"},
         {"id": 2, "title": "pay", "status": "in-progress"}]);
     assert_eq!(
-        told,
+        rendered,
         [json!({"todos": ["look", "pay"], "items": items, "version": 1, "operation": "write",
             "adherence": 0.5})]
     );
@@ -74,8 +74,8 @@ async fn planning_event() {
 /// `class StepCompleteEvent: step_number: int, total_steps: int, description: str`
 #[tokio::test]
 async fn step_complete_event() {
-    let told = events("planning: true\n", PLANS, "step_complete").await;
-    assert_eq!(told, [json!({"step_number": 1, "total_steps": 2, "description": "look"})]);
+    let rendered = events("planning: true\n", PLANS, "step_complete").await;
+    assert_eq!(rendered, [json!({"step_number": 1, "total_steps": 2, "description": "look"})]);
 }
 
 /// `class DelegationEvent: from_agent: str, to_agent: str, task: str`
@@ -86,28 +86,29 @@ answers:
   - calls: [{ name: task, arguments: { agent: helper, task: Look. } }]
   - text: So.
 ";
-    let told = events("subagents: [{ name: helper }]\n", script, "delegation").await;
+    let rendered = events("subagents: [{ name: helper }]\n", script, "delegation").await;
     let task = json!({"from_agent": "clerk", "to_agent": "clerk/helper", "task": "Look.",
         "run_id": "r1~1.1~run", "session_id": "r1~1.1"});
-    assert_eq!(told, [task]);
+    assert_eq!(rendered, [task]);
 }
 
 /// `class InterruptEvent: tool_call_id: str, tool_name: str, args: dict[str, Any], session_id: str | None`
 #[tokio::test]
 async fn interrupt_event() {
-    let told = events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
+    let rendered =
+        events("tools: [look]\ninterrupt_on: { look: true }\n", LOOKS, "interrupt").await;
     let call = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
         "status": "awaiting_approval"});
     let interrupt = json!({"tool_call_id": "r1~1.1", "tool_name": "look", "args": {"order": "A"},
         "session_id": "s1", "reason": "approval", "action_requests": [call]});
-    assert_eq!(told, [interrupt]);
+    assert_eq!(rendered, [interrupt]);
 }
 
 /// `class StatusEvent: status: str    # "thinking" | "idle"`
 #[tokio::test]
 async fn status_event() {
-    let told = events("", "answers: [{ text: So. }]", "status").await;
-    assert_eq!(told, [json!({"status": "thinking"}), json!({"status": "idle"})]);
+    let rendered = events("", "answers: [{ text: So. }]", "status").await;
+    assert_eq!(rendered, [json!({"status": "thinking"}), json!({"status": "idle"})]);
 }
 
 const USED: &str = "answers: [{ text: So., usage: { input_tokens: 1000, output_tokens: 100 } }]";
@@ -115,24 +116,24 @@ const USED: &str = "answers: [{ text: So., usage: { input_tokens: 1000, output_t
 /// `class UsageEvent: input_tokens: int, output_tokens: int, estimated_cost: float, provider: str, model: str`
 #[tokio::test]
 async fn usage_event() {
-    let told = events("", USED, "usage").await;
+    let rendered = events("", USED, "usage").await;
     let usage = json!({"input_tokens": 1000, "output_tokens": 100, "estimated_cost": null,
         "provider": "script", "model": "scripted", "completeness": "complete",
         "cached_tokens": null, "reasoning_tokens": null});
-    assert_eq!(told, [usage], "without a price there is no cost");
+    assert_eq!(rendered, [usage], "without a price there is no cost");
 }
 
 /// `class DoneEvent: assistant_data: dict[str, Any]`
 #[tokio::test]
 async fn done_event() {
-    let told = events("", "answers: [{ text: So. }]", "done").await;
-    assert_eq!(told, [json!({"assistant_data": {"content": "So.", "message_id": 2}})]);
+    let rendered = events("", "answers: [{ text: So. }]", "done").await;
+    assert_eq!(rendered, [json!({"assistant_data": {"content": "So.", "message_id": 2}})]);
 }
 
 /// `class ErrorEvent: message: str, code: str`
 #[tokio::test]
 async fn error_event() {
-    let told = events("", "answers: []", "error").await;
+    let rendered = events("", "answers: []", "error").await;
     let message = "the script has 0 answers, but number 1 is requested";
-    assert_eq!(told, [json!({"message": message, "code": "no_recording"})]);
+    assert_eq!(rendered, [json!({"message": message, "code": "no_recording"})]);
 }

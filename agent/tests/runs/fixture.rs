@@ -187,10 +187,10 @@ impl RuntimeFixture {
 
     /// The events of a run up to the end of a turn, one per line. The number of chunks of an answer depends on
     /// timing, so they are joined.
-    pub(crate) async fn told(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
+    pub(crate) async fn output(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
         let mut events =
             Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
-        let (mut told, mut said) = (String::new(), String::new());
+        let (mut output, mut said) = (String::new(), String::new());
         loop {
             let event =
                 events.next().await.expect("the stream continues").expect("the turn has an end");
@@ -199,14 +199,14 @@ impl RuntimeFixture {
                 continue;
             }
             if !said.is_empty() {
-                writeln!(told, "{} says {said:?}", event.turn)
+                writeln!(output, "{} says {said:?}", event.turn)
                     .expect("writing to a string succeeds");
                 said.clear();
             }
-            writeln!(told, "{} {} {}", event.turn, event.kind, event.data)
+            writeln!(output, "{} {} {}", event.turn, event.kind, event.data)
                 .expect("writing to a string succeeds");
             if event.ends_turn() {
-                return (told, event);
+                return (output, event);
             }
         }
     }

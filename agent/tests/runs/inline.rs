@@ -68,7 +68,7 @@ answers:
     plan.define("other.yaml", "subagents: [{ name: helper, system_prompt: Not me. }]\n");
     let fixture = plan.open().await;
     let run = fixture.begin("Go on.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT agent FROM runs ORDER BY created_at, id";
     let mut ran: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it succeeds");
     ran.sort();
@@ -121,7 +121,7 @@ fn ambiguous_and_foreign_subagents_are_refused() {
         (deep, "contradiction: inline subagents are nested more than 5 deep"),
     ] {
         let refused = catalog.posted(&definition).map(drop).expect_err("it is refused");
-        let told = format!("{}: {refused}", refused.code());
-        assert!(told.starts_with(expected), "{told}");
+        let output = format!("{}: {refused}", refused.code());
+        assert!(output.starts_with(expected), "{output}");
     }
 }

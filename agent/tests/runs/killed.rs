@@ -115,7 +115,7 @@ const SCENARIOS: [Scenario; 6] = [
         agents: &[(
             "clerk",
             "tools: [look]\nlimits: { tokens: 100000 }\nprofile: { memory: { enabled: false }, context: { window_tokens: 900, max_token: 350, \
-             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_turns: 1 } }\n",
+             context_token_limit: 260, summary_token_limit: 100, chunk_tokens: 140, last_answers: 1 } }\n",
         )],
         scripts: &[("script", COMPACTED)],
         pays: 0,
@@ -259,9 +259,13 @@ fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus
         None => command.env_remove(DIES_AT),
     };
     let output = command.output().expect("it starts");
-    let told = String::from_utf8_lossy(&output.stdout);
+    let rendered = String::from_utf8_lossy(&output.stdout);
     let killed = !output.status.success() && output.status.code().is_none();
-    assert!(output.status.success() || killed, "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() || killed,
+        "{rendered}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     output.status
 }
 
@@ -273,21 +277,21 @@ const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages,
 
 /// The transcript in a finished folder with its other state, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
-    let told = read(folder, async |abide| {
+    let rendered = read(folder, async |abide| {
         let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
         let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
         format!("{}\n{state}{}", derived(abide).await, transcript(abide).await)
     });
-    (told, ledger(&folder.join("ledger")))
+    (rendered, ledger(&folder.join("ledger")))
 }
 
 fn read<T>(folder: &Path, query: impl AsyncFnOnce(&Abide) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
-        let told = query(&abide).await;
+        let rendered = query(&abide).await;
         abide.close().await;
-        told
+        rendered
     })
 }
 
@@ -378,7 +382,7 @@ fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
         return None;
     }
     assert!(spawn(folder.path(), scenario, None).success(), "not resumed after a kill at {seq}");
-    let (told, done) = outcome(folder.path());
+    let (rendered, done) = outcome(folder.path());
     let published = read(folder.path(), async |abide| {
         let sql = "SELECT group_concat(data) FROM run_events";
         let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
@@ -387,12 +391,12 @@ fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
     assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
     let paid = done.iter().filter(|what| *what == "pay A").count();
     assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
-    let told = match paid < scenario.pays {
+    let rendered = match paid < scenario.pays {
         // A helper reports the failure to its own model only.
-        true => told.replace(NOT_PAID, "pay A is done"),
-        false => told,
+        true => rendered.replace(NOT_PAID, "pay A is done"),
+        false => rendered,
     };
-    assert_eq!(told, expected, "killed at {seq}: {done:?}");
+    assert_eq!(rendered, expected, "killed at {seq}: {done:?}");
     Some(paid)
 }
 

@@ -22,10 +22,10 @@ struct Nothing {}
 async fn ends(definition: &str, script: &str) -> (String, Vec<String>) {
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("Go on.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
-    let (told, ledger) = (format!("{} {}", last.kind, last.data), fixture.ledger());
+    let (_, last) = fixture.output(&run.id, 0).await;
+    let (output, ledger) = (format!("{} {}", last.kind, last.data), fixture.ledger());
     fixture.close().await;
-    (told, ledger)
+    (output, ledger)
 }
 
 const FOR_EVER: &str =
@@ -33,9 +33,9 @@ const FOR_EVER: &str =
 
 #[tokio::test]
 async fn recursion_limit() {
-    let (told, ledger) = ends("tools: [look]\nconfig: { recursion_limit: 3 }\n", FOR_EVER).await;
+    let (output, ledger) = ends("tools: [look]\nconfig: { recursion_limit: 3 }\n", FOR_EVER).await;
     assert_eq!(
-        told,
+        output,
         r#"error {"code":"recursion_limit","message":"the model has answered 3 times"}"#
     );
     assert_eq!(ledger, ["look A"; 3]);
@@ -45,9 +45,9 @@ async fn recursion_limit() {
 async fn token_limit() {
     let script = "repeat: true\nanswers: [{ calls: [{ name: look, arguments: { order: A } }], \
                   usage: { input_tokens: 5, output_tokens: 5 } }]\n";
-    let (told, ledger) = ends("tools: [look]\nlimits: { tokens: 20 }\n", script).await;
+    let (output, ledger) = ends("tools: [look]\nlimits: { tokens: 20 }\n", script).await;
     assert_eq!(
-        told,
+        output,
         r#"error {"code":"token_limit","message":"the run has reached its limit of 20 tokens"}"#
     );
     assert_eq!(ledger, ["look A"; 2]);
@@ -72,10 +72,10 @@ async fn cost_limit() {
     let models = priced(&plan, script);
     let fixture = FixtureOptions { models, ..plan }.open().await;
     let run = fixture.begin("Go on.").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
+    let (output, last) = fixture.output(&run.id, 0).await;
     let why = "the run has reached its limit of 0.005 dollars";
     assert_eq!(last.data, json!({"code": "cost_limit", "message": why}));
-    assert_eq!(told.matches(r#""estimated_cost":0.0028"#).count(), 2, "{told}");
+    assert_eq!(output.matches(r#""estimated_cost":0.0028"#).count(), 2, "{output}");
     let sql = "SELECT cost_micros FROM runs";
     let cost: Vec<(Option<i64>,)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -85,9 +85,9 @@ async fn cost_limit() {
 
 #[tokio::test]
 async fn cost_limit_without_a_price_is_refused() {
-    let (told, _) = ends("limits: { cost_usd: 1 }\n", "answers: [{ text: hi }]\n").await;
+    let (output, _) = ends("limits: { cost_usd: 1 }\n", "answers: [{ text: hi }]\n").await;
     let why = "the run has a cost limit, but script/scripted has no price";
-    assert_eq!(told, format!("error {}", json!({"code": "price_unknown", "message": why})));
+    assert_eq!(output, format!("error {}", json!({"code": "price_unknown", "message": why})));
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn parallel_tools_run_up_to_the_limit() {
     plan.tools.add(Function::new("meet", "Meets another.", meet)).expect("it is a tool");
     let fixture = plan.open().await;
     let run = fixture.begin("Meet.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "All met.");
     assert_eq!(seen.load(Ordering::SeqCst), 2);
     fixture.close().await;
@@ -127,7 +127,7 @@ async fn tool_token_limit_before_evict_shortens_only_the_models_view() {
     plan.tools.add(Function::new("long", "Says much.", long)).expect("it is a tool");
     let fixture = plan.open().await;
     let run = fixture.begin("Say much.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT length(content), (SELECT length(result ->> '$.text') FROM tool_calls) \
                FROM agent_state WHERE role = 'tool'";
     let found: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -146,10 +146,10 @@ answers:
       - { name: look, arguments: { order: C } }
   - text: Two are enough.
 "#;
-    let (told, mut ledger) = ends("tools: [look]\nlimits: { tool_calls: 2 }\n", script).await;
+    let (output, mut ledger) = ends("tools: [look]\nlimits: { tool_calls: 2 }\n", script).await;
     ledger.sort();
     assert_eq!(ledger, ["look A", "look B"]);
-    assert!(told.contains("Two are enough."), "{told}");
+    assert!(output.contains("Two are enough."), "{output}");
 }
 
 /// Regression: the model was reminded and called again each time, up to the recursion limit.
@@ -157,7 +157,7 @@ answers:
 async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
     let fixture = RuntimeFixture::of("tools: [look]\nlimits: { tool_calls: 1 }\n", FOR_EVER).await;
     let run = fixture.begin("Go on.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     let why = "the run has reached its limit of 1 tool calls, and the model gave no answer";
     assert_eq!(last.data, json!({"code": "tool_call_limit", "message": why}));
     assert_eq!(fixture.ledger(), ["look A"]);
@@ -178,8 +178,8 @@ async fn tool_call_limit_is_repeated_once_before_the_run_ends() {
 async fn tool_call_limit_ends_with_the_text_of_the_last_answer() {
     let script = "repeat: true\nanswers: [{ text: Well then., calls: [{ name: look, arguments: \
                   { order: A } }] }]\n";
-    let (told, ledger) = ends("tools: [look]\nlimits: { tool_calls: 1 }\n", script).await;
-    assert!(told.starts_with(r#"done {"assistant_data":{"content":"Well then.""#), "{told}");
+    let (output, ledger) = ends("tools: [look]\nlimits: { tool_calls: 1 }\n", script).await;
+    assert!(output.starts_with(r#"done {"assistant_data":{"content":"Well then.""#), "{output}");
     assert_eq!(ledger, ["look A"]);
 }
 
@@ -193,7 +193,7 @@ async fn overtime(effect: Effect) -> (String, Option<String>) {
     let settings = Settings { lease: Duration::from_secs(1), ..plan.settings.clone() };
     let fixture = FixtureOptions { settings, ..plan }.open().await;
     let run = fixture.begin("Wait.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["code"], "execution_timeout");
     fixture.until("SELECT call_id FROM tool_calls WHERE status <> 'claimed'").await;
     let sql = "SELECT status, error FROM tool_calls";
@@ -225,22 +225,22 @@ async fn wall_clock_limit_leaves_an_at_most_once_call_unknown() {
 async fn wall_clock_limit_ends_a_foreign_program() {
     let definition = "cli: { command: [sh, -c, \"echo '{\\\"a\\\":1}'; exec sleep 600\"] }\n\
                       limits: { wall_clock_seconds: 1 }\n";
-    let (told, _) = ends(definition, "answers: []\n").await;
-    assert!(told.contains("execution_timeout"), "{told}");
+    let (output, _) = ends(definition, "answers: []\n").await;
+    assert!(output.contains("execution_timeout"), "{output}");
 }
 
 #[tokio::test]
 async fn wall_clock_limit_ends_a_stalled_answer() {
     let script = "first_token_ms: 600000\nanswers: [{ text: late }]\n";
-    let (told, _) = ends("limits: { wall_clock_seconds: 1 }\n", script).await;
-    assert!(told.contains("execution_timeout"), "{told}");
+    let (output, _) = ends("limits: { wall_clock_seconds: 1 }\n", script).await;
+    assert!(output.contains("execution_timeout"), "{output}");
 }
 
 #[tokio::test]
 async fn an_unknown_model_is_an_error_that_lists_the_models() {
     let script = "answers: [{ text: hi }]\n";
-    let (told, _) = ends("config: { model: other }\n", script).await;
-    assert!(told.starts_with("error") && told.contains("scripted"), "{told}");
+    let (output, _) = ends("config: { model: other }\n", script).await;
+    assert!(output.starts_with("error") && output.contains("scripted"), "{output}");
 }
 
 /// Regression: a result of 20 MB could not be recorded, and the call stayed claimed. It ran three times, and ended
@@ -258,7 +258,7 @@ async fn a_result_that_is_too_large_fails_its_call() {
     plan.tools.add(Function::new("wrong", "Fails.", fail)).expect("the tool is valid");
     let fixture = plan.open().await;
     let run = fixture.begin("Go on.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.kind.as_str(), "done", "{}", last.data);
     let sql = "SELECT tool_name, status, attempt, substr(error, 1, 80), length(error) \
                FROM tool_calls ORDER BY call_id";
@@ -281,10 +281,10 @@ async fn integers_of_64_bits() {
     );
     let fixture = RuntimeFixture::of("tools: [pay]\n", &script).await;
     let run = fixture.begin("Go on.").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (output, _) = fixture.output(&run.id, 0).await;
     assert_eq!(fixture.ledger(), [""; 0], "the tool did not run");
     let why = "the integer 100000000000000000000000 at /n does not fit a signed 64-bit integer";
-    assert!(told.contains(why) && told.ends_with('\n'), "{told}");
+    assert!(output.contains(why) && output.ends_with('\n'), "{output}");
     let said = fixture.transcript().await;
     assert!(said.contains(why) && said.contains("assistant: I give up."), "{said}");
     let sql = "SELECT arguments FROM events UNION ALL SELECT data FROM agent_state";

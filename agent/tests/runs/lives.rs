@@ -25,14 +25,14 @@ answers:
 async fn a_run_with_tools_and_an_approval() {
     let fixture = RuntimeFixture::of(TOOLS, THREE_TOOLS).await;
     let run = fixture.begin("Pay order A.").await;
-    let (first, interrupt) = fixture.told(&run.id, 0).await;
+    let (first, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt);
     assert!(!fixture.ledger().contains(&"pay A".to_owned()), "the call is not approved");
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
     let approval = DecideApproval::new(Decision::Approve).call_id(call);
     fixture.abide.call(approval).await.expect("the decision succeeds");
-    let (second, _) = fixture.told(&run.id, interrupt.number).await;
+    let (second, _) = fixture.output(&run.id, interrupt.number).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "Let me see."
@@ -84,12 +84,12 @@ answers:
 "#;
     let fixture = RuntimeFixture::of("tools: [look, note]\nblocked_tools: [note]\n", script).await;
     let run = fixture.begin("Look.").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (rendered, _) = fixture.output(&run.id, 0).await;
     assert!(
-        told.ends_with(
+        rendered.ends_with(
             "done {\"assistant_data\":{\"content\":\"I could not.\",\"message_id\":7}}\n"
         ),
-        "{told}"
+        "{rendered}"
     );
     expect![[r#"
         user: Look. 
@@ -117,10 +117,10 @@ answers:
     // The helper uses the same script. Its first answer calls `task`, which fails because it has no subagents.
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("Is all well?").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (rendered, _) = fixture.output(&run.id, 0).await;
     // `delegation.rs` tests the events of the helper, whose number depends on timing.
-    let own = told.lines().filter(|line| !line.contains(r#""status":"delegating""#));
-    let told: String = own.map(|line| format!("{line}\n")).collect();
+    let own = rendered.lines().filter(|line| !line.contains(r#""status":"delegating""#));
+    let rendered: String = own.map(|line| format!("{line}\n")).collect();
     expect![[r#"
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
@@ -131,7 +131,7 @@ answers:
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 status {"status":"idle"}
         1 done {"assistant_data":{"content":"All is well.","message_id":8}}
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&rendered);
     let sql = "SELECT id, parent_id, agent, status FROM runs ORDER BY created_at";
     let runs: Vec<(String, Option<String>, String, String)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -158,14 +158,14 @@ async fn aborted_in_the_middle_of_an_answer() {
         }
     }
     fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("the abort succeeds");
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (rendered, _) = fixture.output(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "one "
         1 status {"status":"idle"}
         1 error {"code":"aborted","message":"enough"}
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&rendered);
     // Regression: the text was published but not stored, so neither the user nor the next run found it in the
     // session.
     assert_eq!(fixture.transcript().await, "user: Count. \nassistant: one  \n");
@@ -185,17 +185,17 @@ middleware:
     let script = "answers: [{ text: a secret }]\n";
     let fixture = RuntimeFixture::of(definition, script).await;
     let run = fixture.begin("What is it?").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
-    assert!(told.contains("I may not say that."), "{told}");
+    let (rendered, _) = fixture.output(&run.id, 0).await;
+    assert!(rendered.contains("I may not say that."), "{rendered}");
     let again = StartRun::new("s1").input("What is the PASSWORD?");
     let again = fixture.abide.call(again).await.expect("the run starts").into_inner();
-    let (told, _) = fixture.told(&again.id, 0).await;
+    let (rendered, _) = fixture.output(&again.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "I do not talk about that."
         1 status {"status":"idle"}
         1 done {"assistant_data":{"content":"I do not talk about that.","message_id":4}}
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&rendered);
     fixture.close().await;
 }

@@ -510,9 +510,9 @@ async fn a_tool_with_the_name_of_a_memory_tool_is_reported() {
     let catalog = Catalog::new(folder.path(), tools);
     let (definitions, problems) = catalog.read();
     assert!(definitions.iter().any(|definition| definition.name == "plain"));
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("the tool save_memory belongs to the memory"), "{told:?}");
+    let output: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(output.len(), 1, "{output:?}");
+    assert!(output[0].contains("the tool save_memory belongs to the memory"), "{output:?}");
 }
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]

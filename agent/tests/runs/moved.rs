@@ -40,8 +40,8 @@ async fn until_paused(abide: &Abide, run_id: &str) -> bool {
 
 /// The conversation and the calls of the run, without what belongs to a file. The sessions of delegated runs that have
 /// ended stay where they ended.
-async fn told(abide: &Abide) -> Vec<String> {
-    let mut told = Vec::new();
+async fn rendered(abide: &Abide) -> Vec<String> {
+    let mut rendered = Vec::new();
     for sql in [
         "SELECT session_id, role, kind, content, data FROM agent_state \
          WHERE session_id IN ('s1', 'r1') ORDER BY id",
@@ -51,14 +51,14 @@ async fn told(abide: &Abide) -> Vec<String> {
          output_tokens, usage_missing, output ->> '$.content', error_code FROM runs WHERE parent_id IS NULL",
     ] {
         let found = abide.sql(sql).rows().await.expect("the query succeeds");
-        told.extend(found.rows.iter().map(|row| format!("{row:?}")));
+        rendered.extend(found.rows.iter().map(|row| format!("{row:?}")));
     }
     // The session of a moved run has the id of the run.
-    told.iter_mut().for_each(|row| {
+    rendered.iter_mut().for_each(|row| {
         *row = row.replace("Text(\"s1\")", "Text(\"r1\")");
         strip_time(row);
     });
-    told
+    rendered
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_run_that_moves_at_every_pause_ends_as_if_it_had_stayed() {
         let fixture = scenario.open("").await;
         fixture.begin("Pay order A.").await;
         attend(&fixture.abide, "r1").await;
-        let expected = (told(&fixture.abide).await, fixture.ledger());
+        let expected = (rendered(&fixture.abide).await, fixture.ledger());
         fixture.close().await;
 
         let mut fixture = scenario.open(EVERYWHERE).await;
@@ -93,7 +93,7 @@ async fn a_run_that_moves_at_every_pause_ends_as_if_it_had_stayed() {
             moves += 1;
         }
         ledger.extend(fixture.ledger());
-        assert_eq!(told(&fixture.abide).await, expected.0, "{name}");
+        assert_eq!(rendered(&fixture.abide).await, expected.0, "{name}");
         assert_eq!(ledger, expected.1, "{name}: a tool has run twice, or not at all");
         assert!(moves > 1, "{name}: it has moved {moves} times");
         fixture.close().await;
@@ -108,7 +108,7 @@ async fn an_approval_does_not_move() {
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
     let fixture = RuntimeFixture::of(definition, script).await;
     fixture.begin("Pay.").await;
-    let (_, event) = fixture.told("r1", 0).await;
+    let (_, event) = fixture.output("r1", 0).await;
     assert_eq!(event.data["reason"], "approval");
     let copy = fixture.abide.call(ExportRun::new("r1").copy(true)).await.expect("it waits");
     let here = fixture.abide.call(ExportRun::new("r1")).await.expect("it waits").into_inner();
@@ -116,11 +116,11 @@ async fn an_approval_does_not_move() {
     assert!(here.runs[0].calls.is_empty(), "the call has no outcome");
     let target = RuntimeFixture::of(definition, script).await;
     target.abide.call(ImportRun::new(here)).await.expect("it is whole");
-    let (_, event) = target.told("r1", 0).await;
+    let (_, event) = target.output("r1", 0).await;
     assert_eq!((event.kind.as_str(), target.ledger().len()), ("interrupt", 0));
     let decide = DecideApproval::new(Decision::Approve).call_id("r1~1.1");
     target.abide.call(decide).await.expect("it is pending");
-    let (_, end) = target.told("r1", event.number).await;
+    let (_, end) = target.output("r1", event.number).await;
     assert_eq!((end.kind.as_str(), target.ledger()), ("done", vec!["pay A".to_owned()]));
     assert_eq!(fixture.ledger(), Vec::<String>::new());
     fixture.close().await;

@@ -37,8 +37,8 @@ async fn broken(times: u32) -> RuntimeFixture {
 async fn a_run_is_retried_after_a_panic_of_its_driver() {
     let fixture = broken(1).await;
     let run = fixture.begin("Go on.").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
-    assert!(told.contains(r#"done {"assistant_data":{"content":"All is well.""#), "{told}");
+    let (output, _) = fixture.output(&run.id, 0).await;
+    assert!(output.contains(r#"done {"assistant_data":{"content":"All is well.""#), "{output}");
     fixture.close().await;
 }
 
@@ -46,7 +46,7 @@ async fn a_run_is_retried_after_a_panic_of_its_driver() {
 async fn a_run_fails_after_repeated_panics() {
     let fixture = broken(u32::MAX).await;
     let run = fixture.begin("Go on.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["code"], "runtime_crash");
     assert_eq!(
         last.data["message"],

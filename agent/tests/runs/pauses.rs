@@ -179,13 +179,13 @@ pub(crate) async fn rows(abide: &Abide) -> Vec<String> {
          ('token', 'status', 'interrupt') ORDER BY run_id, number",
         "SELECT call_id, status, approved_arguments FROM approvals ORDER BY call_id",
     ];
-    let mut told = Vec::new();
+    let mut rendered = Vec::new();
     for sql in all {
         let sql = sql.replace("SELECT session_id, status", "SELECT sessions.id, sessions.status");
         let found = abide.sql(&sql).rows().await.expect("the query succeeds");
-        told.extend(found.rows.iter().map(|row| format!("{row:?}")));
+        rendered.extend(found.rows.iter().map(|row| format!("{row:?}")));
     }
-    told
+    rendered
 }
 
 #[tokio::test]
@@ -222,13 +222,13 @@ async fn checkpoint_stages_after_agent_pauses_before_the_tool_runs() {
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: Paid. }]";
     let fixture = RuntimeFixture::of(definition, script).await;
     fixture.begin("Pay.").await;
-    let (told, event) = fixture.told("r1", 0).await;
+    let (rendered, event) = fixture.output("r1", 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 tool_call {"args":{"order":"A"},"id":"r1~1.1","name":"pay"}
         1 interrupt {"action_requests":[],"iteration":1,"reason":"pause","run_id":"r1","session_id":"s1","stage":"after_agent","why":"the definition of agent clerk pauses here"}
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&rendered);
     assert_eq!(event.kind, RunEventKind::Interrupt);
     let sql = "SELECT r.status, r.reason, r.driver, p.status, p.stage, p.iteration FROM runs AS r \
                JOIN pauses AS p ON p.run_id = r.id";
@@ -241,7 +241,7 @@ async fn checkpoint_stages_after_agent_pauses_before_the_tool_runs() {
     let refused = fixture.abide.call(claim).await.expect_err("it is paused");
     assert_eq!(refused.code(), Some(Code::BadTransition));
     fixture.abide.call(ResumeRun::new("r1")).await.expect("it is paused");
-    let (_, end) = fixture.told("r1", event.number).await;
+    let (_, end) = fixture.output("r1", event.number).await;
     assert_eq!((end.kind, fixture.ledger().len()), (RunEventKind::Done, 1));
     fixture.close().await;
 }
@@ -267,11 +267,11 @@ async fn pause_run_pauses_at_the_named_stage() {
         let pause = PauseRun::new("r1").stage(stage).reason("review");
         let start = Call::of(StartRun::new("s1").id("r1").input("Pay."));
         fixture.abide.batch([start, Call::of(pause)]).await.expect("it starts");
-        let (_, event) = fixture.told("r1", 0).await;
+        let (_, event) = fixture.output("r1", 0).await;
         assert_eq!(event.data["stage"], stage.as_str());
         assert_eq!(event.data["why"], "review");
         fixture.abide.call(ResumeRun::new("r1")).await.expect("it is paused");
-        let (_, end) = fixture.told("r1", event.number).await;
+        let (_, end) = fixture.output("r1", event.number).await;
         assert_eq!(end.kind, RunEventKind::Done, "{stage}");
         assert_eq!(fixture.ledger(), ["pay A"], "{stage}");
         fixture.close().await;
@@ -285,11 +285,11 @@ async fn a_withdrawn_request_does_not_pause() {
         RuntimeFixture::of("pause: [{ at: before_guardrails }]\n", "answers: [{ text: Hi. }]")
             .await;
     fixture.begin("Hello").await;
-    let (_, event) = fixture.told("r1", 0).await;
+    let (_, event) = fixture.output("r1", 0).await;
     let again = fixture.abide.call(PauseRun::new("r1")).await.expect("it is paused");
     assert!(again.duplicate, "a paused run is not paused twice");
     fixture.abide.call(ResumeRun::new("r1")).await.expect("it is paused");
-    let (_, end) = fixture.told("r1", event.number).await;
+    let (_, end) = fixture.output("r1", event.number).await;
     assert_eq!(end.kind, RunEventKind::Done);
     for call in [
         fixture.abide.call(PauseRun::new("r1")).await.map(drop),
@@ -305,9 +305,9 @@ async fn a_paused_run_can_be_aborted() {
     let fixture =
         RuntimeFixture::of("pause: [{ at: after_loop }]\n", "answers: [{ text: Hi. }]").await;
     fixture.begin("Hello").await;
-    let (_, event) = fixture.told("r1", 0).await;
+    let (_, event) = fixture.output("r1", 0).await;
     fixture.abide.call(AbortRun::new("r1")).await.expect("it waits");
-    let (_, end) = fixture.told("r1", event.number).await;
+    let (_, end) = fixture.output("r1", event.number).await;
     assert_eq!((end.kind, end.turn), (RunEventKind::Error, 2));
     fixture.close().await;
 }

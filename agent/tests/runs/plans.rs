@@ -25,11 +25,12 @@ answers:
 "#;
 
 /// The planning events of a run, one per line.
-async fn told(definition: &str) -> (String, String) {
+async fn output(definition: &str) -> (String, String) {
     let fixture = RuntimeFixture::of(definition, SCRIPT).await;
     let run = fixture.begin("Look and note.").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
-    let of_plan = told.lines().filter(|it| it.contains("planning") || it.contains("step_complete"));
+    let (output, _) = fixture.output(&run.id, 0).await;
+    let of_plan =
+        output.lines().filter(|it| it.contains("planning") || it.contains("step_complete"));
     let of_plan: String = of_plan.map(|line| format!("{line}\n")).collect();
     let transcript = fixture.transcript().await;
     fixture.close().await;
@@ -38,19 +39,19 @@ async fn told(definition: &str) -> (String, String) {
 
 #[tokio::test]
 async fn plans_and_completed_steps_are_published() {
-    let (told, transcript) = told("tools: [look]\nplanning: true\n").await;
+    let (output, transcript) = output("tools: [look]\nplanning: true\n").await;
     expect![[r#"
         1 planning {"adherence":0.0,"items":[{"id":1,"status":"in-progress","title":"look"},{"id":2,"status":"not-started","title":"note"}],"operation":"write","todos":["look","note"],"version":1}
         1 planning {"adherence":0.5,"items":[{"id":1,"status":"completed","title":"look"},{"id":2,"status":"in-progress","title":"note"}],"operation":"update","todos":["look","note"],"version":2}
         1 step_complete {"description":"look","step_number":1,"total_steps":2}
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
     assert!(transcript.contains("the plan has no step 9"), "{transcript}");
 }
 
 #[tokio::test]
 async fn an_agent_without_planning_has_no_plan() {
-    let (told, transcript) = told("tools: [look]\n").await;
-    assert_eq!(told, "");
+    let (output, transcript) = output("tools: [look]\n").await;
+    assert_eq!(output, "");
     assert!(transcript.contains("this agent makes no plans"), "{transcript}");
 }
 
@@ -87,7 +88,7 @@ answers:
 async fn exactly_one_step_is_in_progress_while_steps_are_left() {
     let fixture = RuntimeFixture::of("planning: true\n", FORGETS).await;
     let run = fixture.begin("Look and note.").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (output, _) = fixture.output(&run.id, 0).await;
     let transcript = fixture.transcript().await;
     for refused in [
         "tool [r1~2.1]: exactly one step must be in-progress while steps are left",
@@ -110,11 +111,11 @@ async fn exactly_one_step_is_in_progress_while_steps_are_left() {
     assert_eq!(versions.len(), 2);
     assert_eq!(versions[1].steps.value()[0]["evidence"], "seen");
     // An event for each write and each read, with the adherence.
-    let of_plan = told.lines().filter(|line| line.contains(" planning "));
+    let of_plan = output.lines().filter(|line| line.contains(" planning "));
     let of_plan: Vec<bool> = of_plan
         .map(|line| line.contains("\"adherence\":0.33") && line.contains("\"version\":2"))
         .collect();
-    assert_eq!(of_plan, [false, true, true], "{told}");
+    assert_eq!(of_plan, [false, true, true], "{output}");
     fixture.close().await;
 }
 
@@ -126,7 +127,7 @@ async fn the_plan_block_is_part_of_the_prompt() {
     options.models = answering(watched.clone());
     let fixture = options.open().await;
     let run = fixture.begin("Look and note.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let prompts: Vec<String> =
         watched.requests().into_iter().map(|request| request.system.unwrap_or_default()).collect();
     assert!(!prompts[0].contains("Current plan"), "{}", prompts[0]);
@@ -166,7 +167,7 @@ async fn the_database_enforces_the_rules_of_plans() {
         }
     };
     let (new, now, done, stuck) = ("not_started", "in_progress", "completed", "blocked");
-    let told = [
+    let output = [
         write(0, &[new, new]).await,
         write(0, &[new, new]).await,
         write(1, &[now, now]).await,
@@ -189,6 +190,6 @@ async fn the_database_enforces_the_rules_of_plans() {
         ok
         ok
         ok"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
     abide.close().await;
 }

@@ -46,9 +46,9 @@ async fn fixture(text: &str, more: &str) -> RuntimeFixture {
 async fn the_usage_that_a_program_reports_is_recorded() {
     let fixture = fixture(ANSWERS, "").await;
     let run = fixture.begin("How much?").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
-    assert_eq!(last.data["assistant_data"]["content"], "It is 42.", "{told}");
-    assert!(told.contains(r#""estimated_cost":0.25"#), "{told}");
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "It is 42.", "{rendered}");
+    assert!(rendered.contains(r#""estimated_cost":0.25"#), "{rendered}");
     let sql = "SELECT input_tokens, output_tokens, cost_micros, iterations FROM runs";
     let took: Vec<(i64, i64, Option<i64>, i64)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -71,8 +71,8 @@ async fn a_program_outside_the_folder_is_not_run() {
         let session = fixture.abide.call(session).await.expect("it is created");
         let run = StartRun::new(&session.id).input("Go.");
         let run = fixture.abide.call(run).await.expect("the run starts").into_inner();
-        let (told, last) = fixture.told(&run.id, 0).await;
-        assert_eq!(last.data["code"], "program_not_trusted", "{told}");
+        let (rendered, last) = fixture.output(&run.id, 0).await;
+        assert_eq!(last.data["code"], "program_not_trusted", "{rendered}");
     }
     assert!(!fixture.folder.path().join("harm").exists());
     fixture.close().await;
@@ -154,16 +154,16 @@ fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
 /// The run's status and transcript in a finished folder, and the program's invocations.
 fn outcome(folder: &Path) -> (String, String, String) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (status, told) = runtime.block_on(async {
+    let (status, rendered) = runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
         let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
-        let told = transcript(&abide).await;
+        let rendered = transcript(&abide).await;
         abide.close().await;
-        (status[0].0.clone(), told)
+        (status[0].0.clone(), rendered)
     });
     let calls = std::fs::read_to_string(folder.join("calls")).unwrap_or_default();
-    (status, told, calls)
+    (status, rendered, calls)
 }
 
 /// A program that reported a session is resumed, not restarted. If it has reported nothing yet, it is started
@@ -178,9 +178,9 @@ fn a_program_is_resumed_after_a_kill_at_every_step() {
         }
         killed += 1;
         assert!(spawn(folder.path(), None).success(), "not resumed after a kill at {seq}");
-        let (status, told, calls) = outcome(folder.path());
+        let (status, rendered, calls) = outcome(folder.path());
         assert_eq!(
-            (status.as_str(), told.as_str()),
+            (status.as_str(), rendered.as_str()),
             ("done", "user: How much? \nassistant: It is 42. \n"),
             "killed at {seq}: {calls}"
         );
@@ -227,9 +227,9 @@ fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {
     assert!(lives(), "the program survives its runtime");
     assert!(spawn(folder.path(), None).success());
     assert!(!lives(), "process {pid} lives");
-    let (status, told, _) = outcome(folder.path());
+    let (status, rendered, _) = outcome(folder.path());
     assert_eq!(
-        (status.as_str(), told.as_str()),
+        (status.as_str(), rendered.as_str()),
         ("done", "user: How much? \nassistant: It is 42. \n")
     );
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -306,8 +306,8 @@ exit 1
 async fn a_failed_program_keeps_what_it_reported() {
     let fixture = fixture(GIVES_UP, "").await;
     let run = fixture.begin("Go on.").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
-    assert_eq!(last.data, json!({"code": "loop_limit", "message": "no more turns"}), "{told}");
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data, json!({"code": "loop_limit", "message": "no more turns"}), "{rendered}");
     let sql = "SELECT status, tool_calls, input_tokens, output_tokens, cost_micros, usage_missing \
                FROM runs";
     let took: Vec<(String, i64, i64, i64, Option<i64>, i64)> =
@@ -332,7 +332,7 @@ echo '{\"type\":\"assistant\",\"message\":{\"id\":\"m1\",\"usage\":{\"input_toke
             fixture.until("SELECT id FROM run_events WHERE kind = 'token'").await;
             fixture.abide.call(AbortRun::new(&run.id)).await.expect("the abort succeeds");
         }
-        fixture.told(&run.id, 0).await;
+        fixture.output(&run.id, 0).await;
         assert_eq!(
             fixture.transcript().await,
             "user: Go on. \nassistant: Half of it. \n",
@@ -360,7 +360,7 @@ async fn an_abort_ends_the_program() {
         }
     }
     fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("the abort succeeds");
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data, json!({"code": "aborted", "message": "enough"}));
     let pid = std::fs::read_to_string(fixture.folder.path().join("pid"))
         .expect("the program has started");
@@ -396,9 +396,9 @@ async fn hears(decision: Decision, comment: Option<&str>) -> Value {
         None => decide,
     };
     fixture.abide.call(decide).await.expect("the decision succeeds");
-    let (told, last) = fixture.told(&run.id, 0).await;
-    assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{told}");
-    assert!(told.contains("waiting_for_approval"), "{told}");
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Listed.", "{rendered}");
+    assert!(rendered.contains("waiting_for_approval"), "{rendered}");
     let heard = std::fs::read_to_string(fixture.folder.path().join("decision"))
         .expect("the program received a decision");
     fixture.close().await;

@@ -217,9 +217,9 @@ fn expected(conversation: &Conversation) -> (Vec<Row>, ReplayCounts) {
             ModelMessage::Tool { .. } => {}
             ModelMessage::Assistant { text, calls, .. } => {
                 held.answers += 1;
-                let told =
+                let output =
                     calls.iter().map(|it| (it.id.clone(), it.name.clone(), it.arguments.clone()));
-                rows.push(("assistant".into(), text.clone(), told.collect()));
+                rows.push(("assistant".into(), text.clone(), output.collect()));
                 let results = conversation.results(at);
                 if results.iter().any(Option::is_none) {
                     held.unanswered += 1;

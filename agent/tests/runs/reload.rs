@@ -40,20 +40,20 @@ fn agents(fixture: &RuntimeFixture) -> &Path {
 async fn a_changed_file_creates_a_revision_and_active_runs_keep_theirs() {
     let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
     let run = fixture.begin("Pay A.").await;
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     // The new revision has no tools: with it, this run could not continue as it does.
     define(agents(&fixture), "clerk.yaml", "name: clerk\nsystem_prompt: Be strict.\n");
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND revision = 2").await;
     approve(&fixture, "r1~1.1").await;
-    let (told, _) = fixture.told(&run.id, interrupt.number).await;
-    assert!(told.contains("pay A is done") && told.contains("It is paid."), "{told}");
+    let (output, _) = fixture.output(&run.id, interrupt.number).await;
+    assert!(output.contains("pay A is done") && output.contains("It is paid."), "{output}");
     let session = CreateSession::new("clerk").id("s2");
     fixture.abide.call(session).await.expect("it is created");
     let next =
         fixture.abide.call(StartRun::new("s2").input("Pay B.")).await.expect("the run starts");
     assert_eq!((run.revision, next.revision), (1, 2));
-    let (told, _) = fixture.told(&next.id, 0).await;
-    assert!(told.contains("unknown tool pay"), "{told}");
+    let (output, _) = fixture.output(&next.id, 0).await;
+    assert!(output.contains("unknown tool pay"), "{output}");
     fixture.close().await;
 }
 
@@ -63,8 +63,8 @@ async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
     define(agents(&fixture), "clerk.yaml", "name: clerk\ntools: [fly]\n");
     let problems = fixture.problems.wait_for(|problems| !problems.is_empty()).await;
     let problems = problems.expect("the runtime is running").clone();
-    let told: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
-    assert_eq!(told, ["unknown tool fly; available: look, note, pay"]);
+    let output: Vec<String> = problems.iter().map(|it| it.error.to_string()).collect();
+    assert_eq!(output, ["unknown tool fly; available: look, note, pay"]);
     let sql = "SELECT revision, retired_at IS NULL FROM agents WHERE name = 'clerk'";
     let stands: Vec<(i64, bool)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -77,7 +77,7 @@ async fn an_invalid_file_is_reported_and_its_agent_is_unchanged() {
 async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     let fixture = RuntimeFixture::of(BEFORE, PAYS).await;
     let run = fixture.begin("Pay A.").await;
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     std::fs::remove_file(agents(&fixture).join("agents/clerk.yaml")).expect("the file exists");
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NOT NULL").await;
     let session = CreateSession::new("default").id("s2");
@@ -87,8 +87,8 @@ async fn an_agent_without_a_file_starts_no_runs_until_the_file_is_back() {
     assert_eq!(refused.code(), Some(Code::BadTransition), "{refused}");
     assert!(refused.to_string().contains("agent clerk is retired"), "{refused}");
     approve(&fixture, "r1~1.1").await;
-    let (told, _) = fixture.told(&run.id, interrupt.number).await;
-    assert!(told.contains("It is paid."), "the active run continues: {told}");
+    let (output, _) = fixture.output(&run.id, interrupt.number).await;
+    assert!(output.contains("It is paid."), "the active run continues: {output}");
     define(agents(&fixture), "clerk.yaml", &format!("name: clerk\n{BEFORE}"));
     fixture.until("SELECT name FROM agents WHERE name = 'clerk' AND retired_at IS NULL").await;
     fixture.abide.call(again).await.expect("the agent is active again");

@@ -77,7 +77,7 @@ async fn an_answer_that_starts_again_is_announced() {
     drive(&abide, folder.path(), &asked, "SELECT id FROM run_events WHERE kind = 'token'").await;
     drive(&abide, folder.path(), &asked, "SELECT id FROM runs WHERE ended_at IS NOT NULL").await;
     let mut events = Events::of(&abide, "r1", 0).await.expect("the subscription starts");
-    let (mut told, mut pieces) = (Vec::new(), Vec::new());
+    let (mut output, mut pieces) = (Vec::new(), Vec::new());
     while let Some(event) = events.next().await.expect("the stream continues") {
         if let Some(since) = event.void_since() {
             pieces.retain(|(number, _)| *number < since);
@@ -85,12 +85,12 @@ async fn an_answer_that_starts_again_is_announced() {
         if event.kind == RunEventKind::Token {
             pieces.push((event.number, event.data["content"].as_str().unwrap_or("").to_owned()));
         }
-        told.push(format!("{} {}", event.kind, event.data));
+        output.push(format!("{} {}", event.kind, event.data));
     }
     let said: String = pieces.into_iter().map(|(_, piece)| piece).collect();
-    assert_eq!(said, "Let me look.", "{told:#?}");
+    assert_eq!(said, "Let me look.", "{output:#?}");
     let restart = "restart {\"code\":\"runtime_restarted\",\
         \"error\":\"the runtime ended during the answer\",\"since\":2}";
-    assert_eq!(told.iter().filter(|event| *event == restart).count(), 1, "{told:#?}");
+    assert_eq!(output.iter().filter(|event| *event == restart).count(), 1, "{output:#?}");
     abide.close().await;
 }

@@ -43,7 +43,7 @@ async fn ends_by_tool(definition: &str, script: &str) -> (String, String) {
 
 async fn outcome(fixture: RuntimeFixture) -> (String, String) {
     let run = fixture.begin("How much?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     let transcript = fixture.transcript().await;
     fixture.close().await;
     (format!("{} {}", last.kind, last.data), transcript)
@@ -52,24 +52,27 @@ async fn outcome(fixture: RuntimeFixture) -> (String, String) {
 #[tokio::test]
 async fn a_matching_answer_is_returned_as_data() {
     let script = "answers: [{ text: '{\"total\": 7}' }]";
-    let (told, _) = ends(FORMAT, script).await;
+    let (output, _) = ends(FORMAT, script).await;
     let data = json!({"assistant_data": {"content": "{\"total\": 7}", "message_id": 2,
         "structured": {"total": 7}}});
-    assert_eq!(told, format!("done {data}"));
+    assert_eq!(output, format!("done {data}"));
 }
 
 #[tokio::test]
 async fn a_code_fence_around_an_answer_is_ignored() {
     let script = "answers: [{ text: \"```json\\n{\\\"total\\\": 7}\\n```\" }]";
-    let (told, _) = ends(FORMAT, script).await;
-    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+    let (output, _) = ends(FORMAT, script).await;
+    assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
 }
 
 #[tokio::test]
 async fn the_model_can_correct_an_answer_once() {
     let script = "answers: [{ text: '{\"total\": \"seven\"}' }, { text: '{\"total\": 7}' }]";
-    let (told, transcript) = ends(FORMAT, script).await;
-    assert!(told.starts_with("done") && told.contains(r#""structured":{"total":7}"#), "{told}");
+    let (output, transcript) = ends(FORMAT, script).await;
+    assert!(
+        output.starts_with("done") && output.contains(r#""structured":{"total":7}"#),
+        "{output}"
+    );
     expect![[r#"
         user: How much? 
         assistant: {"total": "seven"} 
@@ -81,11 +84,11 @@ async fn the_model_can_correct_an_answer_once() {
 #[tokio::test]
 async fn a_second_mismatch_is_an_error() {
     let script = "repeat: true\nanswers: [{ text: Seven. }]";
-    let (told, transcript) = ends(FORMAT, script).await;
+    let (output, transcript) = ends(FORMAT, script).await;
     let why = "the answer does not match the response_format: it is not JSON: expected \
                value at line 1 column 1";
     assert_eq!(
-        told,
+        output,
         format!("error {}", json!({"code": "response_format_mismatch", "message": why}))
     );
     assert_eq!(transcript.matches("assistant: Seven.").count(), 2, "{transcript}");
@@ -97,9 +100,9 @@ async fn a_guardrail_message_needs_no_schema() {
     let definition = format!(
         "{FORMAT}middleware: [{{ name: guardrail, at: response, deny: secret, message: No. }}]\n"
     );
-    let (told, _) = ends(&definition, "answers: [{ text: a secret }]").await;
+    let (output, _) = ends(&definition, "answers: [{ text: a secret }]").await;
     let data = json!({"assistant_data": {"content": "No.", "message_id": 2}});
-    assert_eq!(told, format!("done {data}"));
+    assert_eq!(output, format!("done {data}"));
 }
 
 /// The call has neither events nor rows: its arguments are the answer.
@@ -109,14 +112,14 @@ async fn the_arguments_of_the_tool_response_are_the_answer() {
                   { total: 7 } }, { name: look, arguments: { order: A } }] }]";
     let fixture = RuntimeFixture::of(&format!("tools: [look]\n{FORMAT}"), script).await;
     let run = fixture.begin("How much?").await;
-    let (told, _) = fixture.told(&run.id, 0).await;
+    let (output, _) = fixture.output(&run.id, 0).await;
     expect![[r#"
         1 status {"status":"thinking"}
         1 says "Here it is.{\"total\":7}"
         1 usage {"cached_tokens":null,"completeness":"unavailable","estimated_cost":null,"input_tokens":null,"model":"scripted","output_tokens":null,"provider":"script","reasoning_tokens":null}
         1 status {"status":"idle"}
         1 done {"assistant_data":{"content":"{\"total\":7}","message_id":2,"structured":{"total":7}}}
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
     assert_eq!(fixture.transcript().await, "user: How much? \nassistant: {\"total\":7} \n");
     let sql = "SELECT (SELECT count(*) FROM tool_calls), tool_calls FROM runs";
     let calls: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
@@ -126,8 +129,8 @@ async fn the_arguments_of_the_tool_response_are_the_answer() {
 
 #[tokio::test]
 async fn an_answer_as_text_counts_if_it_matches() {
-    let (told, _) = ends_by_tool(FORMAT, "answers: [{ text: '{\"total\": 7}' }]").await;
-    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+    let (output, _) = ends_by_tool(FORMAT, "answers: [{ text: '{\"total\": 7}' }]").await;
+    assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
 }
 
 #[tokio::test]
@@ -135,8 +138,8 @@ async fn wrong_arguments_of_the_tool_response_are_reported_to_the_model() {
     let script = "answers: [{ calls: [{ name: response, arguments: { total: x } }, \
                   { name: response, arguments: { total: 1 } }] }, { text: Seven. }, \
                   { calls: [{ name: response, arguments: { total: 7 } }] }]";
-    let (told, transcript) = ends_by_tool(FORMAT, script).await;
-    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+    let (output, transcript) = ends_by_tool(FORMAT, script).await;
+    assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
     expect![[r#"
         user: How much? 
         assistant:  "r1~1.1" "response", "r1~1.2" "response"
@@ -152,8 +155,8 @@ async fn wrong_arguments_of_the_tool_response_are_reported_to_the_model() {
 async fn a_model_that_never_matches_ends_with_an_error() {
     for wrong in ["calls: [{ name: response, arguments: {} }]", "text: Seven."] {
         let script = format!("repeat: true\nanswers: [{{ {wrong} }}]");
-        let (told, transcript) = ends_by_tool(FORMAT, &script).await;
-        assert!(told.contains("response_format_mismatch"), "{told}");
+        let (output, transcript) = ends_by_tool(FORMAT, &script).await;
+        assert!(output.contains("response_format_mismatch"), "{output}");
         assert_eq!(transcript.matches("assistant:").count(), 4, "{transcript}");
     }
 }
@@ -162,10 +165,10 @@ async fn a_model_that_never_matches_ends_with_an_error() {
 async fn an_answer_that_is_no_object_is_a_member_of_the_arguments() {
     let format = "response_format: { type: array, items: { type: integer } }\n";
     let script = "answers: [{ calls: [{ name: response, arguments: { value: [7, 8] } }] }]";
-    let (told, _) = ends_by_tool(format, script).await;
+    let (output, _) = ends_by_tool(format, script).await;
     assert!(
-        told.contains(r#""content":"[7,8]""#) && told.contains(r#""structured":[7,8]"#),
-        "{told}"
+        output.contains(r#""content":"[7,8]""#) && output.contains(r#""structured":[7,8]"#),
+        "{output}"
     );
 }
 
@@ -175,8 +178,8 @@ async fn the_tool_response_remains_beyond_the_limit_of_tool_calls() {
     let definition = format!("tools: [look]\nlimits: {{ tool_calls: 1 }}\n{FORMAT}");
     let script = "answers: [{ calls: [{ name: look, arguments: { order: A } }] }, \
                   { calls: [{ name: response, arguments: { total: 7 } }] }]";
-    let (told, _) = ends_by_tool(&definition, script).await;
-    assert!(told.contains(r#""structured":{"total":7}"#), "{told}");
+    let (output, _) = ends_by_tool(&definition, script).await;
+    assert!(output.contains(r#""structured":{"total":7}"#), "{output}");
 }
 
 /// A model is not asked for its answer while a call waits for an approval.
@@ -184,8 +187,8 @@ async fn the_tool_response_remains_beyond_the_limit_of_tool_calls() {
 async fn a_paused_run_is_not_asked_for_its_answer() {
     let definition = format!("tools: [pay]\ninterrupt_on: {{ pay: true }}\n{FORMAT}");
     let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]";
-    let (told, transcript) = ends_by_tool(&definition, script).await;
-    assert!(told.starts_with("interrupt"), "{told}");
+    let (output, transcript) = ends_by_tool(&definition, script).await;
+    assert!(output.starts_with("interrupt"), "{output}");
     assert_eq!(transcript.matches("assistant:").count(), 1, "{transcript}");
 }
 
@@ -195,7 +198,7 @@ async fn guardrails_apply_to_the_arguments_of_the_tool_response() {
         "{FORMAT}middleware: [{{ name: guardrail, at: response, deny: '7', message: No. }}]\n"
     );
     let script = "answers: [{ calls: [{ name: response, arguments: { total: 7 } }] }]";
-    let (told, transcript) = ends_by_tool(&definition, script).await;
-    assert!(told.contains(r#""content":"No.""#), "{told}");
+    let (output, transcript) = ends_by_tool(&definition, script).await;
+    assert!(output.contains(r#""content":"No.""#), "{output}");
     assert!(!transcript.contains('7'), "{transcript}");
 }

@@ -8,7 +8,7 @@ use crate::fixture::RuntimeFixture;
 async fn ends(script: &str) -> (String, Option<String>, String) {
     let fixture = RuntimeFixture::of("tools: [pay]\n", script).await;
     let run = fixture.begin("Go on.").await;
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let runs: Vec<Run> =
         fixture.abide.sql("SELECT * FROM runs").fetch().await.expect("the query succeeds");
     assert_eq!(fixture.ledger(), [""; 0], "no call runs");
@@ -30,9 +30,9 @@ async fn an_incomplete_answer_is_no_answer() {
         ("stop: { other: MALFORMED_FUNCTION_CALL }", "no_answer", ""),
         ("calls: [{ name: pay, arguments: { order: A } }], stop: length", "answer_truncated", ""),
     ] {
-        let (status, found, told) = ends(&format!("answers: [{{ {answer} }}]")).await;
+        let (status, found, output) = ends(&format!("answers: [{{ {answer} }}]")).await;
         assert_eq!((status.as_str(), found.as_deref()), ("failed", Some(code)), "{answer}");
-        assert_eq!(told, format!("user: Go on. \n{said}"), "{answer}");
+        assert_eq!(output, format!("user: Go on. \n{said}"), "{answer}");
     }
 }
 
@@ -42,7 +42,7 @@ async fn another_stop_reason_is_kept() {
     let script = "answers: [{ text: So., stop: { other: pause_turn } }]";
     let fixture = RuntimeFixture::of("", script).await;
     let run = fixture.begin("Go on.").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "So.");
     assert_eq!(last.data["assistant_data"]["stop_reason"], "pause_turn");
     fixture.close().await;

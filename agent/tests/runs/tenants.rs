@@ -133,7 +133,7 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     acme.call(session).await.expect("it is created");
     let run = StartRun::new("order-42").id("order-42").input("Pay A.");
     let run = acme.call(run).await.expect("the run starts");
-    let (_, interrupt) = fixture.told(&run.id, 0).await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
     assert_eq!(interrupt.kind, RunEventKind::Interrupt, "{:?}", interrupt.data);
     let call =
         interrupt.data["tool_call_id"].as_str().expect("the event has the call id").to_owned();
@@ -143,7 +143,7 @@ async fn handled(attack: Option<usize>) -> (Vec<Vec<Value>>, Vec<Vec<Value>>, Ve
     );
     let approval = DecideApproval::new(Decision::Approve).call_id(call);
     acme.call(approval).await.expect("the decision succeeds");
-    let (_, done) = fixture.told(&run.id, interrupt.number).await;
+    let (_, done) = fixture.output(&run.id, interrupt.number).await;
     assert_eq!(done.kind, RunEventKind::Done, "{:?}", done.data);
     assert_eq!(sight(&zeta).await, before, "zeta does not see acme's run");
     let seen = (sight(&acme).await, before, fixture.ledger()[done_before..].to_vec());
@@ -172,7 +172,7 @@ async fn a_driver_acts_within_the_scope_of_the_session() {
     let session = acme.call(CreateSession::new("clerk")).await.expect("it is created");
     let run = StartRun::new(&session.id).input("Hello?");
     let run = acme.call(run).await.expect("the run starts");
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     let sql = "SELECT DISTINCT reducer, authority ->> '$.scope.tenant' FROM events \
                WHERE reducer IN ('record_run', 'append_message', 'finish_run') ORDER BY 1";
     let events: Vec<(String, Option<String>)> =

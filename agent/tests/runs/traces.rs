@@ -80,14 +80,14 @@ async fn one_span_per_run_model_call_tool_call_and_delegation() {
     let by_id: BTreeMap<&str, &Value> =
         spans.iter().map(|span| (span["span_id"].as_str().expect("it has an id"), span)).collect();
     assert_eq!(by_id.len(), spans.len(), "the ids differ");
-    let mut told: Vec<String> = spans
+    let mut output: Vec<String> = spans
         .iter()
         .map(|span| {
             let parent = span["parent_span_id"].as_str().map(|id| by_id[id]["name"].to_string());
             format!("{} < {}", span["name"], parent.unwrap_or_default())
         })
         .collect();
-    told.sort();
+    output.sort();
     expect_test::expect![[r#"
         "chat helps-model" < "invoke_agent helper"
         "chat helps-model" < "invoke_agent helper"
@@ -97,7 +97,7 @@ async fn one_span_per_run_model_call_tool_call_and_delegation() {
         "execute_tool pay" < "invoke_agent helper"
         "invoke_agent clerk" < 
         "invoke_agent helper" < "execute_tool arrange""#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
     let traces: Vec<&Value> = spans.iter().map(|span| &span["trace_id"]).collect();
     assert!(traces.iter().all(|trace| *trace == traces[0]), "they are one trace");
     let pay = spans.iter().find(|span| span["name"] == "execute_tool pay").expect("it ran");

@@ -27,7 +27,7 @@ async fn a_model_that_repeats_itself_is_warned_and_stopped() {
     let definition = "tools: [look]\nprofile: { base: balanced, memory: { enabled: false } }\n";
     let fixture = RuntimeFixture::of(definition, &script("A")).await;
     fixture.begin("Go.").await;
-    let (_, end) = fixture.told("r1", 0).await;
+    let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.data["code"], "unhealthy", "{:?}", end.data);
     assert_eq!(end.data["message"], "the model has requested the same tool calls 6 times in a row");
     assert_eq!(actions(&fixture).await, ["none", "none", "warn", "none", "none", "stop"]);
@@ -55,7 +55,7 @@ async fn a_model_that_never_stops_calling_tools_is_stopped() {
                       auto_compaction: false } }\n";
     let fixture = RuntimeFixture::of(definition, &script).await;
     fixture.begin("Go.").await;
-    let (_, end) = fixture.told("r1", 0).await;
+    let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.data["code"], "unhealthy", "{:?}", end.data);
     let message = "8 consecutive answers have reached a threshold of the watchdog: over_tooling";
     assert_eq!(end.data["message"], message);
@@ -63,8 +63,8 @@ async fn a_model_that_never_stops_calling_tools_is_stopped() {
     let health = rows(&fixture).await;
     let over: Vec<f64> = health.iter().map(|row| row.over_tooling).collect();
     assert_eq!(over[..3], [0.0, 2.0 / 3.0, 2.0 / 3.0]);
-    let told: Vec<String> = health.iter().map(|row| row.action.to_string()).collect();
-    assert_eq!(told, ["none", "none", "none", "warn", "none", "none", "warn", "none", "stop"]);
+    let output: Vec<String> = health.iter().map(|row| row.action.to_string()).collect();
+    assert_eq!(output, ["none", "none", "none", "warn", "none", "none", "warn", "none", "stop"]);
     fixture.close().await;
 }
 
@@ -77,14 +77,14 @@ async fn a_healthy_run_is_measured_and_left_alone() {
     let definition = "tools: [look]\nprofile: { base: balanced, memory: { enabled: false } }\n";
     let fixture = RuntimeFixture::of(definition, script).await;
     fixture.begin("Go.").await;
-    let (_, end) = fixture.told("r1", 0).await;
+    let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.kind.to_string(), "done");
     let health = rows(&fixture).await;
-    let told: Vec<(i64, i64, i64, i64, i64)> = health
+    let output: Vec<(i64, i64, i64, i64, i64)> = health
         .iter()
         .map(|row| (row.tokens, row.token_drift, row.messages, row.new_messages, row.tool_messages))
         .collect();
-    assert_eq!(told, [(100, 0, 1, 2, 0), (150, 50, 3, 2, 1)]);
+    assert_eq!(output, [(100, 0, 1, 2, 0), (150, 50, 3, 2, 1)]);
     assert!(health.iter().all(|row| row.action.to_string() == "none"));
     fixture.close().await;
 }
@@ -110,7 +110,7 @@ async fn token_drift_asks_for_a_compaction() {
         );
         let fixture = RuntimeFixture::of(&definition, &script).await;
         fixture.begin("Go.").await;
-        let (_, end) = fixture.told("r1", 0).await;
+        let (_, end) = fixture.output("r1", 0).await;
         assert_eq!(end.kind.to_string(), "done");
         let health = rows(&fixture).await;
         assert_eq!(health[1].token_drift, 8_900);
@@ -126,7 +126,7 @@ async fn an_agent_without_a_profile_is_not_watched() {
     let fixture = RuntimeFixture::of(definition, &script("A")).await;
     let run = fixture.begin("Go.").await;
     assert_eq!(run.status, RunStatus::Running);
-    let (_, end) = fixture.told("r1", 0).await;
+    let (_, end) = fixture.output("r1", 0).await;
     assert_eq!(end.data["code"], "tool_call_limit", "{:?}", end.data);
     assert_eq!(rows(&fixture).await.len(), 0);
     fixture.close().await;
@@ -156,7 +156,7 @@ async fn over_tooling_compacts_before_the_trigger() {
         );
         let fixture = RuntimeFixture::of(&definition, &script).await;
         fixture.begin("Go.").await;
-        let (_, end) = fixture.told("r1", 0).await;
+        let (_, end) = fixture.output("r1", 0).await;
         assert_eq!(end.kind.to_string(), "done", "{:?}", end.data);
         let sql = "SELECT tokens_before FROM context_summaries";
         let before: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");

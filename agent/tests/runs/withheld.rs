@@ -50,8 +50,8 @@ const ROWS: [&str; 6] = [
 async fn denied_text_leaves_nowhere() {
     let fixture = RuntimeFixture::of(DENIES, SAYS).await;
     let run = fixture.begin("What is the password?").await;
-    let (told, last) = fixture.told(&run.id, 0).await;
-    assert!(told.contains("1 says \"Let me think. I may not say that.\"\n"), "{told}");
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert!(rendered.contains("1 says \"Let me think. I may not say that.\"\n"), "{rendered}");
     assert_eq!(last.data["assistant_data"]["content"], "I may not say that.");
     let stored = text(&fixture.abide, &ROWS).await;
     assert!(!stored.contains(SECRET), "{stored}");
@@ -72,7 +72,7 @@ async fn the_original_is_for_those_whom_a_policy_permits() {
     fixture.abide.call(session).await.expect("it is created");
     let run = StartRun::new("s1").id("r1").input("What is the password?");
     fixture.abide.call(run).await.expect("the run starts");
-    fixture.told("r1", 0).await;
+    fixture.output("r1", 0).await;
     let scope: Scope = [("tenant".to_owned(), "a".to_owned())].into();
     let tenant = fixture.abide.acting_for(&scope).await.expect("it is narrowed");
     let seen = text(
@@ -125,7 +125,7 @@ async fn a_sentence_leaves_before_the_answer_is_complete() {
     }
     // What is left of an interrupted answer is the cleared part.
     fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("it is aborted");
-    fixture.told(&run.id, 0).await;
+    fixture.output(&run.id, 0).await;
     assert_eq!(fixture.transcript().await, "user: Count. \nassistant: One. Two.  \n");
     fixture.close().await;
 }
@@ -140,10 +140,10 @@ async fn an_answer_that_does_not_match_a_schema_is_withheld() {
     for (says, content) in [("'{\"ok\": 1}'", "{\"ok\": 1}"), ("It is fine. So.", "{}")] {
         let fixture = RuntimeFixture::of(SCHEMA, &format!("answers: [{{ text: {says} }}]")).await;
         let run = fixture.begin("Is it?").await;
-        let (told, last) = fixture.told(&run.id, 0).await;
+        let (rendered, last) = fixture.output(&run.id, 0).await;
         assert_eq!(last.data["assistant_data"]["content"], content);
-        assert_eq!(told.matches(" says ").count(), 1, "{told}");
-        assert!(told.contains(&format!("1 says {content:?}\n")), "{told}");
+        assert_eq!(rendered.matches(" says ").count(), 1, "{rendered}");
+        assert!(rendered.contains(&format!("1 says {content:?}\n")), "{rendered}");
         fixture.close().await;
     }
 }
@@ -156,7 +156,7 @@ async fn a_schema_is_not_about_text_beside_tool_calls() {
                   { text: '{\"ok\": 1}' }]";
     let fixture = RuntimeFixture::of(&format!("tools: [look]\n{SCHEMA}"), script).await;
     let run = fixture.begin("Is it?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "{\"ok\": 1}");
     assert_eq!(fixture.ledger(), ["look A", "look B"]);
     fixture.close().await;
@@ -187,9 +187,9 @@ async fn a_model_decides_and_its_usage_counts() {
     ] {
         let fixture = judged(at, verdict).await;
         let run = fixture.begin("Hello?").await;
-        let (told, last) = fixture.told(&run.id, 0).await;
+        let (rendered, last) = fixture.output(&run.id, 0).await;
         assert_eq!(last.data["assistant_data"]["content"], content, "{at} {verdict}");
-        assert!(told.contains(&format!("1 says {content:?}\n")), "{told}");
+        assert!(rendered.contains(&format!("1 says {content:?}\n")), "{rendered}");
         let sql = "SELECT input_tokens + output_tokens, iterations FROM runs";
         let spent: Vec<(i64, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
         assert_eq!(spent, [(tokens, i64::from(tokens == 14))]);
@@ -215,7 +215,7 @@ async fn a_function_decides() {
     assert_eq!(catalog.read().1, []);
     let fixture = plan.open_with(catalog).await;
     let run = fixture.begin("Hello?").await;
-    let (_, last) = fixture.told(&run.id, 0).await;
+    let (_, last) = fixture.output(&run.id, 0).await;
     assert_eq!(last.data["assistant_data"]["content"], "Too long.");
     fixture.close().await;
 }
@@ -235,7 +235,7 @@ middleware:
         fixture.abide.call(message).await.expect("it is appended");
         let run = StartRun::new("s1").id("r1").input("And now?");
         fixture.abide.call(run).await.expect("the run starts");
-        let (_, last) = fixture.told("r1", 0).await;
+        let (_, last) = fixture.output("r1", 0).await;
         let content = &last.data["assistant_data"]["content"];
         assert_eq!(content, "I do not talk about that.", "{role}");
         fixture.close().await;

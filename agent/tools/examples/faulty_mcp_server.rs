@@ -138,8 +138,8 @@ impl ServerHandler for Faulty {
             }
             "big" => Ok(said(&"x".repeat(TEN_MEGABYTES))),
             "fail" => {
-                let told = vec![ContentBlock::text("there is no such file")];
-                Ok(CallToolResponse::Complete(CallToolResult::error(told)))
+                let output = vec![ContentBlock::text("there is no such file")];
+                Ok(CallToolResponse::Complete(CallToolResult::error(output)))
             }
             "refuse" => {
                 Err(ErrorData::invalid_params("the path is outside of what is allowed", None))

@@ -96,9 +96,10 @@ impl Parameters {
             let (path, what) = first;
             return Some(messages::at(&path, &what));
         }
-        let told: Vec<String> = errors.iter().take(TOLD_ERRORS).map(messages::error).collect();
+        let messages_list: Vec<String> =
+            errors.iter().take(TOLD_ERRORS).map(messages::error).collect();
         let more = if errors.len() > TOLD_ERRORS { ", and further errors" } else { "" };
-        Some(format!("{}{more}", told.join("; ")))
+        Some(format!("{}{more}", messages_list.join("; ")))
     }
 
     fn mismatch(&self, arguments: &Value) -> ArgumentsError {

@@ -3,6 +3,7 @@
 mod browser;
 mod edit;
 mod execute;
+mod file_states;
 mod find;
 mod grep;
 mod html;
@@ -12,7 +13,6 @@ mod public_address;
 mod read;
 mod registration;
 mod search;
-mod snapshot;
 mod touched;
 mod web;
 

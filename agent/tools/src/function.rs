@@ -126,8 +126,8 @@ impl Tool for Function {
 /// The outcome of a panic. The message is only logged, because it may contain data that the model must not see.
 fn panicked(name: &str, panic: &(dyn Any + Send)) -> ToolOutcome {
     let text = panic.downcast_ref::<&str>().copied();
-    let said = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(tool = name, panic = said.unwrap_or("not text"), "a tool panicked");
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(tool = name, panic = text.unwrap_or("not text"), "a tool panicked");
     ToolOutcome::failed(Failure::Panicked, format!("{name} panicked; this is a bug in the tool"))
 }
 

@@ -232,7 +232,7 @@ impl OutputTail {
     }
 
     /// A suffix for an error message: `; stderr: …`, or nothing.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn as_suffix(&self) -> String {
         match self.text() {
             (text, _) if text.is_empty() => String::new(),
             (text, 0) => format!("; stderr:\n{text}"),

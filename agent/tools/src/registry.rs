@@ -65,7 +65,7 @@ struct SourceState {
     /// The prefix of its tools' names.
     prefix: String,
     /// Whether it has listed its tools.
-    told: bool,
+    reported: bool,
     /// The reasons why some of its tools are not used.
     problems: Vec<String>,
 }
@@ -230,7 +230,7 @@ impl Tools {
                 problems.extend(registry.insert(entry).err().map(|why| why.to_string()));
             }
             let state = registry.sources.entry(source.to_owned()).or_default();
-            state.told = true;
+            state.reported = true;
             state.problems.clone_from(&problems);
         });
         problems
@@ -277,7 +277,7 @@ impl RegistryState {
 
     /// Whether a source may still provide a name.
     fn may_come(&self, name: &str) -> bool {
-        let mut waiting = self.sources.values().filter(|source| !source.told);
+        let mut waiting = self.sources.values().filter(|source| !source.reported);
         waiting.any(|source| name.starts_with(&source.prefix))
     }
 

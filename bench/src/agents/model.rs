@@ -115,7 +115,7 @@ impl ModelProvider for Model {
             cost_micros: None,
         };
         let begin = (0, String::new(), Some((run, answered)));
-        let told = stream::unfold(begin, move |(piece, mut text, mut end)| {
+        let output = stream::unfold(begin, move |(piece, mut text, mut end)| {
             let notes = std::sync::Arc::clone(&notes);
             async move {
                 end.as_ref()?;
@@ -135,7 +135,7 @@ impl ModelProvider for Model {
                 Some((Ok(ModelEvent::Answer(whole)), (piece + 1, text, end)))
             }
         });
-        told.boxed()
+        output.boxed()
     }
 }
 

@@ -92,8 +92,8 @@ async fn tokens(options: &Options, way: Transport, runs: usize, pieces: usize) -
     let _ = end.send(());
     served.await.expect("no panic").expect("no error");
     fixture.close().await;
-    let told = late_ms.len() as f64;
-    Measured { late_ms, tokens_a_second: told / seconds, tokens_a_commit: told / commits }
+    let output = late_ms.len() as f64;
+    Measured { late_ms, tokens_a_second: output / seconds, tokens_a_commit: output / commits }
 }
 
 /// The latency of each token of a run, in milliseconds.

@@ -57,7 +57,7 @@ struct Received {
     answers: Arc<AtomicUsize>,
     last_answer: Cell<(i64, Instant)>,
     /// The seq up to which each socket has received deltas.
-    told: RefCell<Vec<i64>>,
+    output: RefCell<Vec<i64>>,
     changed: Notify,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) {
             at: Cell::new((usize::MAX, Instant::now())),
             answers: Arc::default(),
             last_answer: Cell::new((0, Instant::now())),
-            told: RefCell::new(vec![0; options.listeners]),
+            output: RefCell::new(vec![0; options.listeners]),
             changed: Notify::new(),
         });
         let mut writers = Vec::with_capacity(options.listeners);
@@ -102,7 +102,7 @@ async fn begin(address: SocketAddr, number: usize, heard: Rc<Received>) -> (usiz
     let snapshot = reader.next().await;
     let prefix = br#"{"op":"snapshot","id":"q","seq":"#;
     let seq = snapshot.strip_prefix(prefix).map(|rest| leading_number(rest).0);
-    heard.told.borrow_mut()[number] =
+    heard.output.borrow_mut()[number] =
         seq.unwrap_or_else(|| panic!("no snapshot: {}", String::from_utf8_lossy(snapshot)));
     tokio::task::spawn_local(listen(reader, number, heard));
     (number, writer)
@@ -123,7 +123,7 @@ impl Received {
         if let Some(rest) = message.strip_prefix(br#"{"op":"delta","from":"#) {
             let (from, rest) = leading_number(rest);
             let (to, _) = leading_number(rest.strip_prefix(br#","to":"#).expect("a delta's form"));
-            let before = std::mem::replace(&mut self.told.borrow_mut()[number], to);
+            let before = std::mem::replace(&mut self.output.borrow_mut()[number], to);
             assert!(from <= before && before < to, "received up to {before}, then {from} to {to}");
             let deltas = self.deltas.get() + 1;
             self.deltas.set(deltas);
@@ -134,7 +134,7 @@ impl Received {
             self.answers.fetch_add(1, Ordering::Relaxed);
             self.last_answer.set((leading_number(rest).0, Instant::now()));
         } else if let Some(rest) = message.strip_prefix(br#"{"op":"progress","seq":"#) {
-            self.told.borrow_mut()[number] = leading_number(rest).0;
+            self.output.borrow_mut()[number] = leading_number(rest).0;
         } else {
             panic!("unexpected message: {}", String::from_utf8_lossy(message));
         }
@@ -151,7 +151,7 @@ impl Received {
     }
 
     fn all_received(&self, seq: i64) -> bool {
-        self.told.borrow().iter().all(|told| *told >= seq)
+        self.output.borrow().iter().all(|output| *output >= seq)
     }
 }
 

@@ -104,8 +104,8 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
         let id = format!("q{n}");
         let begun = connection.subscribe(&SubscribeRequest::new(&id, sql, &params)).await;
         begun.expect("the query can be live");
-        let told = connection.next().await;
-        assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
+        let rendered = connection.next().await;
+        assert!(matches!(rendered, Update::Snapshot(_)), "{rendered:?}");
     }
     connection
 }

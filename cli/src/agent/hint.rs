@@ -147,7 +147,7 @@ mod tests {
     /// The hint named the argument `id`, which the reducer does not accept.
     #[test]
     fn a_session_at_rest_is_resumed_by_its_own_argument() {
-        let place = HintContext {
+        let hint = HintContext {
             where_to: " --db a.db".to_owned(),
             again: "abide agent run".to_owned(),
             has_file: true,
@@ -157,7 +157,7 @@ mod tests {
             .flat_map(|module| module.reducers)
             .find(|definition| definition.name == "resume_session")
             .expect("there is such a reducer");
-        let command = place.of_session("s1", "resume");
+        let command = hint.of_session("s1", "resume");
         assert_eq!(
             command,
             "abide call --db a.db resume_session session_id=s1\n  then: abide agent run"
@@ -169,7 +169,7 @@ mod tests {
     /// The hint offered only `succeeded`.
     #[test]
     fn a_call_with_unknown_outcome_has_both_outcomes() {
-        let place = HintContext {
+        let hint = HintContext {
             where_to: " --db a.db".to_owned(),
             again: "abide agent run".to_owned(),
             has_file: true,
@@ -178,7 +178,7 @@ mod tests {
             abide call --db a.db settle_tool_call call_id=c1 outcome=succeeded evidence='"how you know"'   # it took effect
               or:   abide call --db a.db settle_tool_call call_id=c1 outcome=failed evidence='"how you know"'   # it did not
               then: abide agent run"#]]
-        .assert_eq(&place.of_call("c1", "unknown"));
+        .assert_eq(&hint.of_call("c1", "unknown"));
     }
 
     #[test]

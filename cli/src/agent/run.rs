@@ -55,21 +55,21 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
         None => None,
     };
-    let told =
+    let rendered =
         reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
         abide.close().await;
     }
-    told
+    rendered
 }
 
 /// Starts or continues the run, and shows its events until it ends or waits.
 async fn follow(options: &Options, folder: &Path, abide: &Abide, args: Run) -> Result<(), Failure> {
     let run = begin(abide, &args).await?;
-    let place = HintContext::new(options, folder, &args.name, &args.input, &run.id);
-    watch(options, abide, &run.id, &place, args.yes).await
+    let hint = HintContext::new(options, folder, &args.name, &args.input, &run.id);
+    watch(options, abide, &run.id, &hint, args.yes).await
 }
 
 /// Shows the events of a run until it ends or waits.
@@ -80,7 +80,7 @@ pub(super) async fn watch(
     options: &Options,
     abide: &Abide,
     run_id: &str,
-    place: &HintContext,
+    hint: &HintContext,
     yes: bool,
 ) -> Result<(), Failure> {
     let mut view = View::new(options.json);
@@ -93,10 +93,10 @@ pub(super) async fn watch(
             return ended(&event);
         }
         if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
-            decide(abide, place, &event, yes).await?;
+            decide(abide, hint, &event, yes).await?;
         }
         if let Some(asked) = program_question(&event) {
-            consent(abide, place, asked, yes).await?;
+            consent(abide, hint, asked, yes).await?;
         }
     }
     Ok(())
@@ -146,12 +146,12 @@ async fn begin(abide: &Abide, args: &Run) -> Result<Row, Failure> {
 async fn check_same(abide: &Abide, found: &Row, args: &Run) -> Result<(), Failure> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :id AND role = 'user' \
                ORDER BY id LIMIT 1";
-    let said: Vec<AgentState> = abide.sql(sql).param("id", &found.session_id).fetch().await?;
-    let said = said.into_iter().next().and_then(|entry| entry.content).unwrap_or_default();
-    if found.agent == args.name && said == args.input {
+    let messages: Vec<AgentState> = abide.sql(sql).param("id", &found.session_id).fetch().await?;
+    let messages = messages.into_iter().next().and_then(|entry| entry.content).unwrap_or_default();
+    if found.agent == args.name && messages == args.input {
         return Ok(());
     }
-    let detail = format!("run {} of agent {} started with: {said}", found.id, found.agent);
+    let detail = format!("run {} of agent {} started with: {messages}", found.id, found.agent);
     let hint = "the same agent and the same input continue it; use another --id for a new run";
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
@@ -181,7 +181,7 @@ async fn still_waits(abide: &Abide, id: &str, interrupt: &AgentEvent) -> Result<
 /// Decides on a call that waits for approval, or reports the command that decides.
 async fn decide(
     abide: &Abide,
-    place: &HintContext,
+    hint: &HintContext,
     interrupt: &AgentEvent,
     yes: bool,
 ) -> Result<(), Failure> {
@@ -195,10 +195,10 @@ async fn decide(
             let stage = if stage.is_empty() { "a stage" } else { stage };
             let paused = format!("run {run} is paused at {stage}");
             let waits = Refusal::new(Code::BadTransition, paused);
-            return Err(Failure::Waits(waits.hint(place.of_pause(run))));
+            return Err(Failure::Waits(waits.hint(hint.of_pause(run))));
         }
         let waits = Refusal::new(Code::BadTransition, format!("session {session}: {reason}"));
-        return Err(Failure::Waits(waits.hint(place.of_session(session, reason))));
+        return Err(Failure::Waits(waits.hint(hint.of_session(session, reason))));
     }
     for request in &requests {
         let call_id = request["tool_call_id"].as_str().unwrap_or_default();
@@ -214,7 +214,7 @@ async fn decide(
             _ => {
                 let waits =
                     Refusal::new(Code::BadTransition, format!("{status} {}", asked(request)));
-                return Err(Failure::Waits(waits.hint(place.of_call(call_id, status))));
+                return Err(Failure::Waits(waits.hint(hint.of_call(call_id, status))));
             }
         };
         settle(abide.call(DecideApproval::new(decision).call_id(call_id)).await)?;
@@ -226,7 +226,7 @@ async fn decide(
 /// without a driver: if another client can decide, this command keeps following the run.
 async fn consent(
     abide: &Abide,
-    place: &HintContext,
+    hint: &HintContext,
     data: &Value,
     yes: bool,
 ) -> Result<(), Failure> {
@@ -237,7 +237,7 @@ async fn consent(
     let (tool, input) = (data["args"]["tool"].as_str().unwrap_or_default(), &data["args"]["input"]);
     let asked = format!("{tool} {input}");
     let decide = |decision| DecideApproval::new(decision).call_id(call_id);
-    let decision = match place.decide_elsewhere(call_id) {
+    let decision = match hint.decide_elsewhere(call_id) {
         _ if yes => decide(Decision::Approve),
         _ if io::stdin().is_terminal() => decide(ask(asked).await?),
         Some(command) => {

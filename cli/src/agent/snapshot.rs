@@ -113,13 +113,13 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
         None => None,
     };
     let followed = follow(options, folder, &abide, args, snapshot);
-    let told = reporting_reconnects(abide.link(), options, followed).await;
+    let rendered = reporting_reconnects(abide.link(), options, followed).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
         abide.close().await;
     }
-    told
+    rendered
 }
 
 async fn follow(
@@ -130,12 +130,12 @@ async fn follow(
     snapshot: RunSnapshot,
 ) -> Result<(), Failure> {
     let Import { file, id, any_definition, yes } = args;
-    let place = HintContext::of_import(options, folder, &file, id.as_deref(), any_definition);
+    let hint = HintContext::of_import(options, folder, &file, id.as_deref(), any_definition);
     let any_definition = any_definition.then_some(true);
     let import =
         ImportRun { session_id: id.clone(), id, any_definition, ..ImportRun::new(snapshot) };
     let run = abide.call(import).await?;
-    watch(options, abide, &run.id, &place, yes).await
+    watch(options, abide, &run.id, &hint, yes).await
 }
 
 fn read(file: &Path) -> Result<RunSnapshot, Failure> {

@@ -20,7 +20,7 @@ pub(super) struct View {
     /// Whether the last line of the answer is incomplete.
     open: bool,
     /// Whether the model has answered since the last tool call.
-    said: bool,
+    has_text: bool,
     /// The text of the answer in progress.
     answer: String,
     /// The text of an answer that was cut off, and why, until the next answer differs from it.
@@ -35,7 +35,7 @@ impl View {
             terminal: Terminal::of_stdout(),
             json,
             open: false,
-            said: false,
+            has_text: false,
             answer: String::new(),
             cut_off: None,
             void: Vec::new(),
@@ -65,7 +65,7 @@ impl View {
             }
             RunEventKind::Token => self.token(&text("content")),
             RunEventKind::ToolCall => {
-                self.said = false;
+                self.has_text = false;
                 self.aside(&format!("→ {} {}", text("name"), data["args"]))
             }
             RunEventKind::ToolResult => self.aside(&format!("← {}", first_line(&text("output")))),
@@ -97,7 +97,7 @@ impl View {
                 None => Ok(()),
             },
             // An external program may send only its final answer.
-            RunEventKind::Done if !self.said => {
+            RunEventKind::Done if !self.has_text => {
                 self.line()?;
                 match data["assistant_data"]["content"].as_str() {
                     Some(answer) if !answer.is_empty() => say(answer),
@@ -111,7 +111,7 @@ impl View {
 
     /// Shows a piece of the answer, as far as it is not on the screen.
     fn token(&mut self, piece: &str) -> Result<(), Failure> {
-        (self.open, self.said) = (true, true);
+        (self.open, self.has_text) = (true, true);
         let differs = self.cut_off.as_ref().map(|(_, why)| why.clone());
         let Some(text) = self.new_text(piece) else { return Ok(()) };
         if let Some(why) = differs.filter(|_| text == self.answer) {

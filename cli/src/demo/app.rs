@@ -17,9 +17,9 @@ use crate::failure::Failure;
 pub(crate) async fn run(context: &DemoContext, part: &Part) -> Result<(), Failure> {
     let client = context.connect().await?;
     client.call::<JsonValue>("create_session", part.session_arguments()).await?;
-    let said = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message' \
+    let sql = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message' \
                 ORDER BY id";
-    let chat = client.watch(said, Some(&part.session)).await?;
+    let chat = client.watch(sql, Some(&part.session)).await?;
     tokio::try_join!(write(&client, part), read(part, chat))?;
     if part.ends() {
         let arguments = json!({"session_id": part.session});

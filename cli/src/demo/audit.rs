@@ -84,9 +84,9 @@ async fn lost(file: &Abide, acknowledged: Vec<Acknowledged>) -> Result<Vec<Strin
 
 /// Compares every message, byte for byte and in order.
 async fn messages(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Error> {
-    let said = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
+    let text = "SELECT * FROM agent_state WHERE session_id = :session AND kind = 'message'
                 ORDER BY id";
-    let rows: Vec<AgentState> = file.sql(said).param("session", &part.session).fetch().await?;
+    let rows: Vec<AgentState> = file.sql(text).param("session", &part.session).fetch().await?;
     let recorded = &part.recording.messages;
     for at in 0..recorded.len().max(rows.len()) {
         let same = match (recorded.get(at), rows.get(at)) {
@@ -150,12 +150,12 @@ async fn handoffs(file: &Abide, part: &Part, audit: &mut Audit) -> Result<(), Er
             data["call_id"].as_str() == Some(id.as_str())
         });
         let (row, again) = (own.next(), own.next());
-        let said = outcome.map(|outcome| outcome.text.as_deref().unwrap_or_default());
+        let text = outcome.map(|outcome| outcome.text.as_deref().unwrap_or_default());
         // A handoff without an answer may not have been requested, because the session was already handed off.
         let same = again.is_none()
-            && match (row, said) {
-                (Some(row), said) => row.resolution.as_deref() == said,
-                (None, said) => said.is_none(),
+            && match (row, text) {
+                (Some(row), text) => row.resolution.as_deref() == text,
+                (None, text) => text.is_none(),
             };
         if !same {
             audit.differing.push(format!("handoff {id}"));

@@ -109,7 +109,7 @@ mod tests {
     /// Checks the names of the conversations, or the error.
     fn check(text: &str, most: usize, expected: Expect) {
         let mut recordings = Vec::new();
-        let told = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
+        let output = match read_lines("talk.jsonl", text.as_bytes(), most, &mut recordings) {
             Ok(()) => {
                 let names = recordings.iter().map(|recording| recording.name.as_str());
                 names.collect::<Vec<_>>().join(" ")
@@ -117,7 +117,7 @@ mod tests {
             Err(Failure::Refused(refusal)) => refusal.detail.replace(": ", ":\n"),
             Err(other) => format!("{other:?}"),
         };
-        expected.assert_eq(&told);
+        expected.assert_eq(&output);
     }
 
     #[test]

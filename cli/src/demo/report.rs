@@ -98,8 +98,9 @@ impl Report {
         line("log", format!("{}, chain verified", counted(self.events, "event")), true);
         if self.tool_calls_pending > 0 {
             let pending = counted(self.tool_calls_pending, "tool call");
-            let told = format!("  {pending} still pending: their recordings end before the result");
-            lines.push(told.into());
+            let output =
+                format!("  {pending} still pending: their recordings end before the result");
+            lines.push(output.into());
         }
         lines.push(self.next_steps(terminal));
         Printable::lines(&lines)

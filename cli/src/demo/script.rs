@@ -95,10 +95,10 @@ impl Part {
 
     /// The arguments that request a handoff.
     pub(crate) fn handoff_arguments(&self, call: &Call) -> JsonValue {
-        let said = ["summary", "reason"].iter().find_map(|key| call.arguments.get(key)?.as_str());
+        let text = ["summary", "reason"].iter().find_map(|key| call.arguments.get(key)?.as_str());
         json!({
             "session_id": self.session,
-            "reason": said.unwrap_or("the agent requests a handoff"),
+            "reason": text.unwrap_or("the agent requests a handoff"),
             "required_capability": "human",
             "data": {
                 "call_id": call.id(&self.session),

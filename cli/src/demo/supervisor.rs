@@ -26,8 +26,8 @@ pub(crate) async fn run(context: &DemoContext) -> Result<Infallible, Failure> {
                 Err(error) if error.code() == Some(Code::Conflict) => continue,
                 claimed => claimed?,
             };
-            let said = outcome.text.as_deref().unwrap_or_default();
-            let answer = json!({"id": handoff.id, "resolution": said});
+            let text = outcome.text.as_deref().unwrap_or_default();
+            let answer = json!({"id": handoff.id, "resolution": text});
             client.call::<JsonValue>("resolve_handoff", answer).await?;
         }
     }

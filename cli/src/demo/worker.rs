@@ -41,10 +41,10 @@ async fn work(
     };
     // A real worker would execute the tool here. This one records the execution.
     context.ledger.run(call_id);
-    let (reducer, said) =
+    let (reducer, field) =
         if outcome.failed { ("fail_tool_call", "error") } else { ("complete_tool_call", "result") };
     let mut done = json!({"call_id": call_id, "fencing_token": claimed.fencing_token});
-    done[said] = match &outcome.text {
+    done[field] = match &outcome.text {
         None if outcome.failed => "".into(),
         text => json!(text),
     };

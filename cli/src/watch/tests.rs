@@ -91,11 +91,11 @@ async fn a_top_n_result_with_its_places() {
     let sql = "SELECT title, status FROM sessions ORDER BY status DESC, id LIMIT 2";
     let mut live = abide.subscribe(sql).await.expect("it can be live");
     let (mut lines, mut frames) = (Lines::default(), Frames::default());
-    let mut told = String::new();
+    let mut output = String::new();
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
-        told.extend(lines.take(live, update).into_iter().map(|line| line + "\n"));
+        output.extend(lines.take(live, update).into_iter().map(|line| line + "\n"));
         let frame = frames.take(live, update);
-        told.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n\n"));
+        output.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n\n"));
     };
     let first = live.next().await.expect("it goes on");
     tell(&live, &first);
@@ -119,7 +119,7 @@ async fn a_top_n_result_with_its_places() {
         + #1	S_2	suspended
         {"op":"delta","from":4,"to":5,"changes":[{"id":"watch","deletes":[{"at":1}],"inserts":[{"at":0,"row":["S_2","suspended"]}],"updates":[]}]}
 
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
 }
 
 /// A row that only moves, by a column that is not selected, prints no line on a pipe.

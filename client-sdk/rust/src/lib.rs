@@ -31,12 +31,12 @@
 //! #   if pending.rows().len() == 0 { break; }
 //! }
 //!
-//! let said: Vec<(String, String)> = abide
+//! let messages: Vec<(String, String)> = abide
 //!     .sql("SELECT role, content FROM agent_state WHERE session_id = :sid ORDER BY id")
 //!     .param("sid", &session.id)
 //!     .fetch()
 //!     .await?;
-//! assert_eq!(said[1], ("supervisor".to_owned(), "a refund is on its way".to_owned()));
+//! assert_eq!(messages[1], ("supervisor".to_owned(), "a refund is on its way".to_owned()));
 //! abide.close().await;
 //! # Ok(())
 //! # }

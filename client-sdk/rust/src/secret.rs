@@ -72,8 +72,8 @@ mod tests {
         let secret = Secret::new().expect("there is randomness");
         let parts: Vec<&str> = secret.text().split('_').collect();
         assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len()), (3, "abide", 12, 64));
-        let told = format!("{secret:?} {:?}", secret.create_token("ann"));
-        assert!(!told.contains(parts[2]) && told.contains(parts[1]), "{told}");
+        let output = format!("{secret:?} {:?}", secret.create_token("ann"));
+        assert!(!output.contains(parts[2]) && output.contains(parts[1]), "{output}");
         assert_ne!(secret, Secret::new().expect("there is randomness"));
     }
 }

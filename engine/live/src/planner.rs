@@ -108,8 +108,8 @@ impl Planner {
         let bound = self.bind_bounded(sql, params, RestrictedQuery { principal, once: true });
         bound.map_err(|mut refusal| {
             if refusal.code == Code::UnsupportedSql {
-                let told = "cannot be used by a caller with restricted visibility";
-                refusal.detail = refusal.detail.replace("cannot be live", told);
+                let output = "cannot be used by a caller with restricted visibility";
+                refusal.detail = refusal.detail.replace("cannot be live", output);
                 refusal.hint = None;
             }
             refusal

@@ -163,12 +163,12 @@ fn run(checkpointer: &Checkpointer, config: &CheckpointConfig, stop: &(Mutex<boo
             Ok(bytes) if bytes >= config.wal_bytes || config.journal_is_long() => {
                 let moved = checkpoint(checkpointer, config);
                 // A full disk usually stays full: warn once.
-                let told = std::mem::replace(&mut failing, moved.is_err());
+                let was_reported = std::mem::replace(&mut failing, moved.is_err());
                 match moved {
                     Ok(()) => config.metrics.checkpoints_total.add(1),
                     // A sync of the WAL may have failed: it must not be checkpointed or extended any more.
                     Err(StoreError::Broken(why)) => config.health.poison(&why),
-                    Err(_) if told => {}
+                    Err(_) if was_reported => {}
                     Err(error) => tracing::warn!(%error, "a checkpoint failed and will be retried"),
                 }
             }

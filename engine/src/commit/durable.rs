@@ -229,8 +229,8 @@ mod tests {
             (10_000, 2, PAUSE_MOST),
             (usize::MAX, 1, PAUSE_MOST),
         ] {
-            let told = pause(connections, processors);
-            assert_eq!(told, expected, "{connections} connections, {processors} processors");
+            let pause_time = pause(connections, processors);
+            assert_eq!(pause_time, expected, "{connections} connections, {processors} processors");
         }
     }
 }

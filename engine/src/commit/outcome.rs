@@ -103,11 +103,11 @@ fn quoted_prefix(text: &str, value: &str) -> Option<usize> {
 /// The stored form of a refusal.
 pub(crate) fn refused(refusal: &Refusal) -> String {
     let Refusal { code, detail, hint, .. } = refusal;
-    let mut said = json!({"code": code.as_str(), "detail": detail});
+    let mut refusal = json!({"code": code.as_str(), "detail": detail});
     if let Some(hint) = hint {
-        said["hint"] = hint.as_str().into();
+        refusal["hint"] = hint.as_str().into();
     }
-    format!("{REFUSED}{said}}}")
+    format!("{REFUSED}{refusal}}}")
 }
 
 /// The refusal in an event's outcome, if it is one.
@@ -115,9 +115,9 @@ pub(crate) fn refusal_in(outcome: &str) -> Option<Refusal> {
     if !outcome.starts_with(REFUSED) {
         return None;
     }
-    let said: JsonValue = serde_json::from_str(outcome).ok()?;
-    let said = &said["$refused"];
-    let text = |name: &str| said[name].as_str().map(str::to_owned);
+    let refusal: JsonValue = serde_json::from_str(outcome).ok()?;
+    let refusal = &refusal["$refused"];
+    let text = |name: &str| refusal[name].as_str().map(str::to_owned);
     let code = Code::parse(&text("code")?)?;
     Some(Refusal { hint: text("hint"), ..Refusal::new(code, text("detail")?) })
 }

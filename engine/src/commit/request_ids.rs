@@ -183,9 +183,9 @@ impl RequestIdRebuilder {
 }
 
 fn read_record(arguments: &str) -> Option<(Hash, Vec<Seq>)> {
-    let mut said: JsonValue = serde_json::from_str(arguments).ok()?;
-    let fingerprint = serde_json::from_value(said["fingerprint"].take()).ok()?;
-    Some((fingerprint, serde_json::from_value(said["seqs"].take()).ok()?))
+    let mut record: JsonValue = serde_json::from_str(arguments).ok()?;
+    let fingerprint = serde_json::from_value(record["fingerprint"].take()).ok()?;
+    Some((fingerprint, serde_json::from_value(record["seqs"].take()).ok()?))
 }
 
 /// The row of a request by a caller with a scope in format 1, with the current fingerprint. That row has only the

@@ -156,7 +156,7 @@ impl QueryService {
         params: &Map<String, JsonValue>,
     ) -> Result<Binding, Refusal> {
         let principal = self.policies.principal(caller);
-        let told = |refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>| {
+        let refused = |refusal: Refusal, binding: &Binding, principal: Option<&QueryPrincipal>| {
             match principal {
                 Some(principal) => explain::restricted(refusal, binding, principal),
                 None => refusal,
@@ -168,7 +168,7 @@ impl QueryService {
                 let verdict = verdict.clone();
                 return match verdict {
                     Ok(()) => Ok(binding),
-                    Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
+                    Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
                 };
             }
         }
@@ -182,7 +182,7 @@ impl QueryService {
             };
             match planning_db.check_plan(&binding) {
                 Ok(()) => Ok(binding),
-                Err(refusal) => Err(told(refusal, &binding, principal.as_ref())),
+                Err(refusal) => Err(refused(refusal, &binding, principal.as_ref())),
             }
         };
         self.read(caller.reader_key(), plan).await

@@ -195,8 +195,8 @@ fn add(run: &mut Run, spent: &ModelUsage) -> Result<(), Refusal> {
     run.tool_calls += spent.tool_calls;
     run.input_tokens += spent.input_tokens.unwrap_or(0);
     run.output_tokens += spent.output_tokens.unwrap_or(0);
-    let told = spent.input_tokens.is_some() && spent.output_tokens.is_some();
-    run.usage_missing += i64::from(spent.iteration && !told);
+    let has_usage = spent.input_tokens.is_some() && spent.output_tokens.is_some();
+    run.usage_missing += i64::from(spent.iteration && !has_usage);
     if let Some(cost) = spent.cost_micros {
         run.cost_micros = Some(run.cost_micros.unwrap_or(0) + cost);
     }

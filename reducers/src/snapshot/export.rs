@@ -190,9 +190,9 @@ impl Export {
         }
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
-        let told = of_run(run, session, budget, (messages, calls));
+        let output = of_run(run, session, budget, (messages, calls));
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
-        self.runs.push(SnapshotRun { stage, stage_iteration, ..told });
+        self.runs.push(SnapshotRun { stage, stage_iteration, ..output });
         Ok(())
     }
 

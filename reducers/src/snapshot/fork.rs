@@ -156,8 +156,8 @@ impl Fork {
 
     /// Writes the messages since the last answer with calls.
     fn append_tail(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
-        for said in std::mem::take(&mut self.tail) {
-            let NewMessage { role, kind, content, data } = said;
+        for message in std::mem::take(&mut self.tail) {
+            let NewMessage { role, kind, content, data } = message;
             message::append(ctx, &self.session, role, kind, content, data.map(Json::from))?;
             self.counts.0 += 1;
         }
@@ -216,7 +216,8 @@ impl Fork {
             missing.push(NewMessage { role, kind, content: Some(text), data: Some(data) });
         }
         if !missing.is_empty() {
-            let is_first = |said: &NewMessage| said.role == "tool" || said.role == "assistant";
+            let is_first =
+                |message: &NewMessage| message.role == "tool" || message.role == "assistant";
             let tail = std::mem::take(&mut self.tail);
             let (first, others): (Vec<_>, Vec<_>) = tail.into_iter().partition(is_first);
             self.tail = [first, missing, others].concat();

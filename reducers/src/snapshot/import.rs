@@ -60,10 +60,10 @@ pub fn import_run(
     let revisions = revisions(ctx, &snapshot, any_definition == Some(true))?;
     let mut import = Import { snapshot: &snapshot, revisions, runs: BTreeMap::new() };
     let mut first = None;
-    for (at, told) in snapshot.runs.iter().enumerate() {
+    for (at, source) in snapshot.runs.iter().enumerate() {
         let run = match at {
-            0 => import.add(ctx, told, (id.clone(), session_id.clone()), None)?,
-            _ => import.add_delegated(ctx, told)?,
+            0 => import.add(ctx, source, (id.clone(), session_id.clone()), None)?,
+            _ => import.add_delegated(ctx, source)?,
         };
         first.get_or_insert(run);
     }
@@ -147,15 +147,15 @@ fn revisions(
     any_definition: bool,
 ) -> Result<BTreeMap<String, i64>, Abort> {
     let mut revisions = BTreeMap::new();
-    for told in &snapshot.agents {
-        check::name("an agent", &told.name)?;
-        let agent = agent::find(ctx, &told.name)?;
+    for source in &snapshot.agents {
+        check::name("an agent", &source.name)?;
+        let agent = agent::find(ctx, &source.name)?;
         if agent.retired_at.is_some() {
             let detail = format!("agent {} is retired and cannot start runs", agent.name);
             let hint = "register it again";
             return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
         }
-        revisions.insert(told.name.clone(), agent.revision);
+        revisions.insert(source.name.clone(), agent.revision);
         if !any_definition {
             check_definition(ctx, snapshot, &agent)?;
         }
@@ -174,19 +174,20 @@ fn check_definition(
     // A caller with a scope learns nothing about a definition by comparing it with guesses.
     let may_read = ctx.caller.scope().is_empty();
     let own = ctx.get::<AgentRevision>((name.as_str(), agent.revision))?.filter(|_| may_read);
-    let told = snapshot.agents.iter().filter(|it| it.name == *name);
-    let told: Vec<&Map<String, JsonValue>> = told.filter_map(|it| it.definition.as_ref()).collect();
-    let (Some(own), false) = (own, told.is_empty()) else {
+    let source = snapshot.agents.iter().filter(|it| it.name == *name);
+    let source: Vec<&Map<String, JsonValue>> =
+        source.filter_map(|it| it.definition.as_ref()).collect();
+    let (Some(own), false) = (own, source.is_empty()) else {
         let detail = format!("whether agent {name} is defined here as at the origin is not known");
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     };
     let own = own.definition.value();
-    if told.iter().any(|told| own.as_object() == Some(*told)) {
+    if source.iter().any(|source| own.as_object() == Some(*source)) {
         return Ok(());
     }
     let empty = Map::new();
     let own = own.as_object().unwrap_or(&empty);
-    let last = told.last().copied().unwrap_or(&empty);
+    let last = source.last().copied().unwrap_or(&empty);
     let all: BTreeSet<&String> = own.keys().chain(last.keys()).collect();
     let other: Vec<&str> =
         all.into_iter().filter(|it| own.get(*it) != last.get(*it)).map(|it| &**it).collect();
@@ -205,17 +206,21 @@ struct Import<'a> {
 
 impl Import<'_> {
     /// Adds a run that a run before it delegated.
-    fn add_delegated(&mut self, ctx: &mut Context<'_>, told: &SnapshotRun) -> Result<Run, Abort> {
-        let missing = || wrong(format!("run {} has no parent", told.id));
-        let parent = told.parent_id.as_ref().and_then(|id| self.runs.get(id));
+    fn add_delegated(&mut self, ctx: &mut Context<'_>, source: &SnapshotRun) -> Result<Run, Abort> {
+        let missing = || wrong(format!("run {} has no parent", source.id));
+        let parent = source.parent_id.as_ref().and_then(|id| self.runs.get(id));
         let (parent, ids) = parent.ok_or_else(missing)?;
-        let call_id = ids.calls.get(&told.session_id).cloned().ok_or_else(missing)?;
+        let call_id = ids.calls.get(&source.session_id).cloned().ok_or_else(missing)?;
         let parent = ctx.get::<Run>(&parent.id)?.ok_or_else(missing)?;
-        let agent = agent::ready(ctx, &told.agent, true)?;
+        let agent = agent::ready(ctx, &source.agent, true)?;
         let place = delegation::admit(ctx, &parent)?;
         let new = (format!("{call_id}{DERIVED}run"), call_id.clone());
-        let run =
-            self.add(ctx, &SnapshotRun { agent: agent.name, ..told.clone() }, new, Some(&parent))?;
+        let run = self.add(
+            ctx,
+            &SnapshotRun { agent: agent.name, ..source.clone() },
+            new,
+            Some(&parent),
+        )?;
         delegation::note(ctx, &run, &parent, place, Some(call_id))?;
         Ok(run)
     }
@@ -223,19 +228,19 @@ impl Import<'_> {
     fn add(
         &mut self,
         ctx: &mut Context<'_>,
-        told: &SnapshotRun,
+        source: &SnapshotRun,
         (id, session_id): (String, String),
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
         let session = match parent {
             Some(parent) => {
                 let above = session::wanted(ctx, &parent.session_id)?;
-                session::make_child(ctx, session_id, told.agent.clone(), &above)?
+                session::make_child(ctx, session_id, source.agent.clone(), &above)?
             }
             None => {
-                agent::ready(ctx, &told.agent, false)?;
-                let (scope, metadata) = (told.scope.clone(), told.metadata.clone());
-                let (agent, title) = (told.agent.clone(), told.title.clone());
+                agent::ready(ctx, &source.agent, false)?;
+                let (scope, metadata) = (source.scope.clone(), source.metadata.clone());
+                let (agent, title) = (source.agent.clone(), source.title.clone());
                 let id = session_id;
                 session::insert(
                     ctx,
@@ -244,37 +249,41 @@ impl Import<'_> {
             }
         };
         let session = session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
-        let ids = self.new_ids(told, &id);
-        for said in &told.messages {
-            let mut data = said.data.clone();
+        let ids = self.new_ids(source, &id);
+        for message in &source.messages {
+            let mut data = message.data.clone();
             if let Some(data) = &mut data {
                 ids.apply(data);
             }
             let (role, kind, content) =
-                (said.role.clone(), said.kind.clone(), said.content.clone());
+                (message.role.clone(), message.kind.clone(), message.content.clone());
             message::append(ctx, &session, role, kind, content, data.map(Json::from))?;
         }
-        for call in &told.calls {
+        for call in &source.calls {
             self.add_call(ctx, &session, call, &ids)?;
         }
-        let run = self.add_run(ctx, told, id, &session, parent)?;
-        if let (Some(stage), Some(iteration)) = (told.stage, told.stage_iteration) {
+        let run = self.add_run(ctx, source, id, &session, parent)?;
+        if let (Some(stage), Some(iteration)) = (source.stage, source.stage_iteration) {
             // A forged place must not skip the pauses of later answers.
             pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
         }
-        budget::restore(ctx, &run, told.budget_tokens, told.budget_cost_micros)?;
-        self.runs.insert(told.id.clone(), (run.clone(), ids));
+        budget::restore(ctx, &run, source.budget_tokens, source.budget_cost_micros)?;
+        self.runs.insert(source.id.clone(), (run.clone(), ids));
         Ok(run)
     }
 
     /// The ids of a run's calls: those of the run keep their place in it; others, of earlier runs in the session, get
     /// ids that the run cannot request.
-    fn new_ids(&self, told: &SnapshotRun, id: &str) -> NewIds {
+    fn new_ids(&self, source: &SnapshotRun, id: &str) -> NewIds {
         let mut named = NamedCalls::default();
-        told.messages.iter().filter_map(|said| said.data.as_ref()).for_each(|it| named.add(it));
-        told.calls.iter().for_each(|call| named.add(&json!({"call_id": call.call_id})));
+        source
+            .messages
+            .iter()
+            .filter_map(|message| message.data.as_ref())
+            .for_each(|it| named.add(it));
+        source.calls.iter().for_each(|call| named.add(&json!({"call_id": call.call_id})));
         let own = |call: &str| {
-            let rest = call.strip_prefix(&*told.id)?.strip_prefix(DERIVED)?;
+            let rest = call.strip_prefix(&*source.id)?.strip_prefix(DERIVED)?;
             (!rest.is_empty() && !rest.contains(DERIVED)).then(|| rest.to_owned())
         };
         let taken: BTreeSet<String> = named.ids.iter().filter_map(|call| own(call)).collect();
@@ -284,7 +293,7 @@ impl Import<'_> {
             Some((call, format!("{id}{DERIVED}{rest}")))
         });
         let calls = calls.collect();
-        let run = Some((told.id.clone(), id.to_owned()));
+        let run = Some((source.id.clone(), id.to_owned()));
         NewIds { run, calls, revisions: self.revisions.clone() }
     }
 
@@ -292,20 +301,20 @@ impl Import<'_> {
         &self,
         ctx: &mut Context<'_>,
         session: &Session,
-        told: &SnapshotCall,
+        source: &SnapshotCall,
         ids: &NewIds,
     ) -> Result<(), Abort> {
-        let missing = || wrong(format!("call {} has no id", told.call_id));
-        let call_id = ids.calls.get(&told.call_id).cloned().ok_or_else(missing)?;
+        let missing = || wrong(format!("call {} has no id", source.call_id));
+        let call_id = ids.calls.get(&source.call_id).cloned().ok_or_else(missing)?;
         check::name("call_id", &call_id)?;
-        let named = || wrong(format!("there is no tool {}", told.tool_name));
-        let tool = ctx.get::<Tool>(&*told.tool_name)?.ok_or_else(named)?;
-        let mut result = told.result.clone();
+        let named = || wrong(format!("there is no tool {}", source.tool_name));
+        let tool = ctx.get::<Tool>(&*source.tool_name)?.ok_or_else(named)?;
+        let mut result = source.result.clone();
         if let Some(content) = result.as_mut().and_then(|result| result.get_mut("content")) {
             ids.apply_handoff(content);
         }
-        let is_open = told.status == SnapshotCallStatus::Delegated;
-        let by = (told.status != SnapshotCallStatus::Unknown && !is_open)
+        let is_open = source.status == SnapshotCallStatus::Delegated;
+        let by = (source.status != SnapshotCallStatus::Unknown && !is_open)
             .then(|| ctx.caller.id().to_owned());
         let evidence = by.as_ref().map(|_| Json::from(json!({"snapshot": self.snapshot.id})));
         let call = ToolCall {
@@ -313,10 +322,10 @@ impl Import<'_> {
             session_id: session.id.clone(),
             tool_name: tool.name.clone(),
             tool_version: tool.version,
-            arguments: Json::of(&told.arguments),
-            provider_call_id: told.provider_call_id.clone(),
-            status: told.status.row(),
-            attempt: told.attempt,
+            arguments: Json::of(&source.arguments),
+            provider_call_id: source.provider_call_id.clone(),
+            status: source.status.row(),
+            attempt: source.attempt,
             fencing_token: None,
             claimed_by: None,
             claimed_at: None,
@@ -324,7 +333,7 @@ impl Import<'_> {
             retry_at: None,
             cancel_requested_at: None,
             result: result.map(Json::from),
-            error: told.error.clone(),
+            error: source.error.clone(),
             evidence,
             settled_by: by,
             created_at: ctx.now,
@@ -342,13 +351,13 @@ impl Import<'_> {
     fn add_run(
         &self,
         ctx: &mut Context<'_>,
-        told: &SnapshotRun,
+        source: &SnapshotRun,
         id: String,
         session: &Session,
         parent: Option<&Run>,
     ) -> Result<Run, Abort> {
-        let answers = told.messages.iter().filter_map(|said| said.data.as_ref());
-        let answers = answers.filter(|it| it["run_id"] == told.id.as_str());
+        let answers = source.messages.iter().filter_map(|message| message.data.as_ref());
+        let answers = answers.filter(|it| it["run_id"] == source.id.as_str());
         let counted = answers.clone().filter_map(|it| it["iteration"].as_i64()).max();
         // The structured answer is not a tool call.
         let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
@@ -357,8 +366,8 @@ impl Import<'_> {
         let mut run = Run {
             id,
             session_id: session.id.clone(),
-            agent: told.agent.clone(),
-            revision: self.revisions.get(&told.agent).copied().unwrap_or_default(),
+            agent: source.agent.clone(),
+            revision: self.revisions.get(&source.agent).copied().unwrap_or_default(),
             parent_id: parent.map(|parent| parent.id.clone()),
             status: RunStatus::Running,
             reason: None,
@@ -367,19 +376,19 @@ impl Import<'_> {
             lease_expires_at: None,
             turn: 1,
             // A forged count must not give a run more than its limits.
-            iterations: told.iterations.max(counted.unwrap_or(0)),
-            tool_calls: told.tool_calls.max(requested as i64),
-            input_tokens: told.input_tokens,
-            output_tokens: told.output_tokens,
-            usage_missing: told.usage_missing,
-            cost_micros: told.cost_micros,
+            iterations: source.iterations.max(counted.unwrap_or(0)),
+            tool_calls: source.tool_calls.max(requested as i64),
+            input_tokens: source.input_tokens,
+            output_tokens: source.output_tokens,
+            usage_missing: source.usage_missing,
+            cost_micros: source.cost_micros,
             events: 0,
-            deadline_at: told.deadline_at,
+            deadline_at: source.deadline_at,
             abort_requested_at: None,
             output: None,
             error_code: None,
             error_message: None,
-            created_at: told.began_at,
+            created_at: source.began_at,
             ended_at: None,
             updated_at: now,
             seq,
@@ -387,7 +396,7 @@ impl Import<'_> {
         ctx.insert(run.clone())?;
         waiting::note(ctx, run.entry(), true)?;
         let from = json!({"status": "imported", "snapshot_id": self.snapshot.id,
-            "origin_run_id": told.id, "iterations": run.iterations});
+            "origin_run_id": source.id, "iterations": run.iterations});
         run::tell(ctx, &mut run, RunEventKind::Status, from)?;
         run::save(ctx, run)
     }

@@ -22,12 +22,12 @@ struct Report {
 impl Report {
     /// Whether the call has ended with exactly this report, or was put back with it.
     fn is_told_by(&self, call: &ToolCall) -> bool {
-        let said = match call.status {
+        let recorded = match call.status {
             ToolCallStatus::Succeeded => self.outcome == Outcome::Succeeded,
             ToolCallStatus::Failed | ToolCallStatus::Pending => self.outcome == Outcome::Failed,
             _ => false,
         };
-        said && call.result == self.result && call.error == self.error
+        recorded && call.result == self.result && call.error == self.error
     }
 }
 

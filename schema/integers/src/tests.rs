@@ -57,8 +57,8 @@ fn long_numbers_are_truncated_in_errors() {
     let long = check(&"1".repeat(1_000_000)).expect_err("it is out of range").to_string();
     assert!(long.len() < 200 && long.contains("(1000000 bytes)"), "{long}");
     let short = check(r#"{"n": 99999999999999999999}"#).expect_err("it is out of range");
-    let told = "the integer 99999999999999999999 at /n does not fit a signed 64-bit integer";
-    assert_eq!(short.to_string(), told);
+    let output = "the integer 99999999999999999999 at /n does not fit a signed 64-bit integer";
+    assert_eq!(short.to_string(), output);
 }
 
 #[test]

@@ -267,10 +267,10 @@ mod tests {
         assert!(credential_queries.token("goodgood").await.expect("it is known").is_some());
 
         let made_up: Vec<String> = (0..10 * limits::TOKEN_LOOKUPS).map(|n| n.to_string()).collect();
-        let told = join_all(made_up.iter().map(|id| credential_queries.token(id))).await;
-        let refused = told.iter().filter(|told| told.is_err()).count();
+        let output = join_all(made_up.iter().map(|id| credential_queries.token(id))).await;
+        let refused = output.iter().filter(|output| output.is_err()).count();
         assert_eq!(refused, 9 * limits::TOKEN_LOOKUPS, "the number of waiters is limited");
-        assert!(told.into_iter().flatten().all(|entry| entry.is_none()));
+        assert!(output.into_iter().flatten().all(|entry| entry.is_none()));
         assert_eq!(
             credential_queries.at(credential_queries.state()).unknown.len(),
             limits::TOKEN_LOOKUPS

@@ -115,13 +115,13 @@ mod tests {
     #[tokio::test]
     async fn a_turn_ends_when_the_work_waits() {
         let read_limiter = ReadLimiter::of(1);
-        let (told, hear) = tokio::sync::oneshot::channel();
+        let (started, hear) = tokio::sync::oneshot::channel();
         let permit = read_limiter.permit("ann", limits::LARGE_BYTES).await;
         let waits = begin(permit, async { hear.await.expect("the sender is alive") });
         let next = async {
             let permit = read_limiter.permit("ann", limits::LARGE_BYTES).await;
             assert!(permit.is_some(), "the turn ends when the first waits for its answer");
-            told.send(7).expect("the receiver is alive");
+            started.send(7).expect("the receiver is alive");
         };
         assert_eq!(tokio::join!(waits, next).0, 7);
     }

@@ -149,7 +149,7 @@ async fn inline_of(engine: &Engine, by: &Caller, name: &str) -> Result<Vec<Strin
 /// The capabilities of this server.
 pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtension) -> Response {
     let agents = app.agents.is_some();
-    let mut told = json!({
+    let mut reply = json!({
         "packages": {"abide": env!("CARGO_PKG_VERSION")},
         "stream_protocols": ["sse", SUBPROTOCOL],
         // Without an agent host, no programs run.
@@ -160,9 +160,9 @@ pub(super) async fn capabilities(State(app): State<AppState>, by: CallerExtensio
         "scope": {"keys": "any", "yours": by.scope()},
     });
     if let Some(agents) = &app.agents {
-        merge(&mut told, agents.capabilities());
+        merge(&mut reply, agents.capabilities());
     }
-    as_json(told.to_string())
+    as_json(reply.to_string())
 }
 
 /// Parses the object of a body. Its turn ends here: the rest waits for files and for the disk.

@@ -69,8 +69,9 @@ pub(super) async fn start(
     };
     let run: JsonValue = serde_json::from_str(&begun.result).unwrap_or_default();
     let place = format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default()));
-    let told = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate || begun.duplicate});
-    let mut response = (StatusCode::CREATED, as_json(told.to_string())).into_response();
+    let reply =
+        json!({"seq": done.seq, "run": run, "duplicate": done.duplicate || begun.duplicate});
+    let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
     if let Ok(place) = place.parse() {
         response.headers_mut().insert(LOCATION, place);
     }
@@ -164,8 +165,8 @@ pub(super) async fn abort(
     let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;
     let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
-    let told = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
-    Ok(as_json(told.to_string()))
+    let reply = json!({"seq": done.seq, "run": run, "duplicate": done.duplicate});
+    Ok(as_json(reply.to_string()))
 }
 
 /// A run by its id, as an object of its columns.

@@ -66,13 +66,13 @@ async fn an_agent_is_registered_read_and_changed() {
     let read = server.get("/agents/clerk").await;
     assert_eq!((read.status, read.header("etag")), (200, Some("\"1\"")));
     assert_eq!(made.json(), read.json());
-    let told = read.json();
-    assert_eq!(told["system_prompt"].as_str().map(str::len), Some(500));
-    let told = json!({"model": told["model"], "mode": told["mode"], "tools": told["tools"],
-        "temperature": told["temperature"], "interrupt_on": told["interrupt_on"],
-        "hidden": told["hidden"], "native": told["native"], "a2a_exposed": told["a2a_exposed"]});
+    let output = read.json();
+    assert_eq!(output["system_prompt"].as_str().map(str::len), Some(500));
+    let output = json!({"model": output["model"], "mode": output["mode"], "tools": output["tools"],
+        "temperature": output["temperature"], "interrupt_on": output["interrupt_on"],
+        "hidden": output["hidden"], "native": output["native"], "a2a_exposed": output["a2a_exposed"]});
     check(
-        &told.to_string(),
+        &output.to_string(),
         expect![[r#"
             {"a2a_exposed":false,"hidden":false,"interrupt_on":{"look":true},"mode":"primary","model":"small","native":false,"temperature":0.5,"tools":["look"]}
         "#]],
@@ -221,10 +221,10 @@ async fn a_server_without_an_agent_host_refuses_definitions() {
 #[tokio::test]
 async fn capabilities_are_listed() {
     let capabilities = server().await.get("/capabilities").await.json();
-    let mut told = capabilities.clone();
-    told["packages"] = JsonValue::Null;
+    let mut output = capabilities.clone();
+    output["packages"] = JsonValue::Null;
     check(
-        &told.to_string(),
+        &output.to_string(),
         expect![[r#"
             {"features":{"a2a":true,"agents":true,"artifacts":false,"mcp":true},"middleware":["guardrail"],"packages":null,"sandbox_backends":[],"scope":{"keys":"any","yours":{}},"stream_protocols":["sse","abide.v1"],"tools":["look"]}
         "#]],

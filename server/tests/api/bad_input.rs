@@ -460,7 +460,7 @@ async fn invalid_frames_are_refused() {
 #[tokio::test]
 async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
     let server = TestServer::open().await;
-    let mut told = String::new();
+    let mut output = String::new();
     for (path, body) in [
         ("call/write_note", r#"{"book":"a","text":"x","weight":100000000000000000000000}"#),
         ("batch", r#"{"calls":[{"reducer":"nothing","args":{"n":[18446744073709551615]}}]}"#),
@@ -468,12 +468,12 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         ("explain", r#"{"sql":"SELECT 1","params":{"n":18446744073709551615}}"#),
     ] {
         let answer = server.post(&format!("/v1/{path}"), body).await;
-        told.push_str(&format!("POST {path} {}\n", answer.problem()));
+        output.push_str(&format!("POST {path} {}\n", answer.problem()));
     }
     let params = escaped(r#"{"n":100000000000000000000000}"#);
     let path = format!("/v1/subscribe?sql=SELECT+1&params={params}");
     let answer = server.request("GET", &path).send().await;
-    told.push_str(&format!("GET subscribe {}\n", answer.problem()));
+    output.push_str(&format!("GET subscribe {}\n", answer.problem()));
     let mut socket = server.socket().await;
     for message in [
         r#"{"op":"call","id":"c","reducer":"nothing","args":{"n":100000000000000000000000}}"#,
@@ -485,7 +485,7 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         socket.say(message).await;
         let error = socket.hear().await;
         let text = |name: &str| error[name].as_str().unwrap_or("-").to_owned();
-        told.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
+        output.push_str(&format!("{} {}: {}\n", text("id"), text("code"), text("detail")));
     }
     expect![[r#"
         POST call/write_note 422 bad_arguments: the integer 100000000000000000000000 at /weight does not fit a signed 64-bit integer (send it as a string: JSON integers are signed 64-bit integers)
@@ -498,7 +498,7 @@ async fn integers_beyond_64_bits_are_refused_wherever_json_comes_in() {
         s bad_arguments: the integer -9223372036854775809 at /params/n does not fit a signed 64-bit integer
         q bad_arguments: the integer 18446744073709551615 at /params/n does not fit a signed 64-bit integer
         e bad_arguments: the integer 18446744073709551615 at /params/n does not fit a signed 64-bit integer
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
     assert_eq!(server.engine.durable_seq().0, 0, "nothing was written");
     unharmed(&server).await;
 }

@@ -219,11 +219,11 @@ async fn deltas_that_wait_are_counted_once() {
     assert!((4 * MB..5 * MB).contains(&total), "{total}");
     // Subscribers without room are caught up, or end with an error if there is no room for that either.
     assert_eq!(ended(&mut others[2]).await, Code::Overloaded);
-    let told = same[3].next().await;
-    assert!(matches!(told, Update::Snapshot(_)), "{told:?}");
-    let told = same[3].next().await;
-    assert!(matches!(&told, Update::Delta { changes, .. } if changes.len() == 1), "{told:?}");
-    drop((told, same, others));
+    let output = same[3].next().await;
+    assert!(matches!(output, Update::Snapshot(_)), "{output:?}");
+    let output = same[3].next().await;
+    assert!(matches!(&output, Update::Delta { changes, .. } if changes.len() == 1), "{output:?}");
+    drop((output, same, others));
     assert_eq!(server.engine.buffers().total(), 0);
 }
 
@@ -342,8 +342,8 @@ async fn answers_to_calls_are_counted() {
     let call = json!({"op": "call", "id": "c", "reducer": "cancel_tool_call",
         "args": {"call_id": "c"}});
     socket.say(&call.to_string()).await;
-    let told = socket.0.next().await;
-    let Some(Ok(Message::Close(Some(frame)))) = told else { panic!("{told:?}") };
+    let output = socket.0.next().await;
+    let Some(Ok(Message::Close(Some(frame)))) = output else { panic!("{output:?}") };
     assert_eq!(frame.code, CloseCode::Again);
     // When the first client has disconnected, there is room.
     drop(unread);

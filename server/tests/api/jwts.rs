@@ -210,14 +210,14 @@ fn forgeries(good: &str) -> Vec<(&'static str, String)> {
 #[tokio::test]
 async fn every_forgery_is_refused() {
     let (server, good) = (server().await, token(Algorithm::RS256, &claims()));
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for (what, forgery) in &forgeries(&good) {
         let answer = tried(&server, forgery).await;
         assert!(answer.starts_with("401 unauthenticated: "), "{what}: {answer}");
-        told.push(format!("{what}: {answer}"));
+        output.push(format!("{what}: {answer}"));
     }
     check(
-        &told.join("\n"),
+        &output.join("\n"),
         expect![[r#"
             none: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
             None: 401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
@@ -277,15 +277,15 @@ fn wrong_claims() -> Vec<JsonValue> {
 #[tokio::test]
 async fn invalid_claims_are_refused() {
     let server = server().await;
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for other in &wrong_claims() {
         let answer = tried(&server, &token(Algorithm::HS256, &with(other.clone()))).await;
         assert!(answer.starts_with("401 unauthenticated: "), "{other}: {answer}");
         let other: String = other.to_string().chars().take(40).collect();
-        told.push(format!("{other}: {answer}"));
+        output.push(format!("{other}: {answer}"));
     }
     check(
-        &told.join("\n"),
+        &output.join("\n"),
         expect![[r#"
             {"exp":1795269700}: 401 unauthenticated: the token expired at 2026-11-21T14:02:10Z (ask the issuer for a new one)
             {"exp":null}: 401 unauthenticated: the token has no exp (get a new token from the issuer)

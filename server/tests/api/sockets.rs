@@ -81,13 +81,13 @@ async fn deltas_arrive_in_order() {
         let call = format!(r#"{{"op":"call","id":"{at}","reducer":"edit_note","args":{args}}}"#);
         caller.say(&call).await;
     }
-    let mut told = None;
+    let mut output = None;
     let last = loop {
         let delta = listener.hear_op("delta").await;
         // The first starts at or before the snapshot.
-        let from = told.unwrap_or_else(|| delta["from"].clone());
+        let from = output.unwrap_or_else(|| delta["from"].clone());
         assert_eq!(delta["from"], from, "a delta is missing before {delta}");
-        told = Some(delta["to"].clone());
+        output = Some(delta["to"].clone());
         if delta["to"] == json!(calls + 1) {
             break delta["changes"][0]["updates"].clone();
         }
@@ -180,24 +180,24 @@ async fn every_change_has_a_checksum() {
     socket.say(&format!(r#"{{"op":"subscribe","id":"q",{query}}}"#)).await;
     let snapshot = socket.hear().await;
     assert_eq!(snapshot["checksum"], "0000000000000000", "{snapshot}");
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for text in ["one", "two"] {
         let note = format!(r#"{{"book":"a","text":"{text}"}}"#);
         server.post("/v1/call/write_note", &note).await;
-        told.push(socket.hear_op("delta").await["changes"][0].clone());
+        output.push(socket.hear_op("delta").await["changes"][0].clone());
     }
-    let rows: Vec<Vec<Value>> = (told.iter())
+    let rows: Vec<Vec<Value>> = (output.iter())
         .map(|change| {
             let row = change["inserts"][0].as_array().expect("a row");
             row.iter().map(|cell| Value::from_json(cell).expect("a cell")).collect()
         })
         .collect();
     assert_eq!(rows[0].len(), 2, "hidden columns are included");
-    assert_eq!(told[0]["checksum"], Checksum::of(&rows[..1]).to_string());
-    assert_eq!(told[1]["checksum"], Checksum::of(&rows).to_string());
+    assert_eq!(output[0]["checksum"], Checksum::of(&rows[..1]).to_string());
+    assert_eq!(output[1]["checksum"], Checksum::of(&rows).to_string());
     // A resume includes it too, although the client's rows are unknown.
     socket.say(&format!(r#"{{"op":"subscribe","id":"r",{query},"after_seq":1}}"#)).await;
-    assert_eq!(socket.hear().await["changes"][0]["checksum"], told[1]["checksum"]);
+    assert_eq!(socket.hear().await["changes"][0]["checksum"], output[1]["checksum"]);
     // Other subscriptions get none.
     subscribe(&mut socket, "s", "SELECT id FROM notes").await;
     server.post("/v1/call/burn_note", r#"{"id":1}"#).await;
@@ -253,18 +253,18 @@ async fn a_slow_reader_is_caught_up() {
         }
     }
     let head = server.engine.durable_seq().0;
-    let (mut told, mut rows) = (0, BTreeMap::new());
-    while told < head {
+    let (mut output, mut rows) = (0, BTreeMap::new());
+    while output < head {
         let frame = socket.hear().await;
         if frame["op"] == "progress" {
-            told = frame["seq"].as_i64().expect("a seq");
+            output = frame["seq"].as_i64().expect("a seq");
         }
         if frame["op"] != "delta" {
             continue;
         }
         let (from, to) = (frame["from"].as_i64().expect("a seq"), frame["to"].as_i64());
-        assert!(from <= told, "a gap: received up to {told}, and now from {from}");
-        told = to.expect("a seq");
+        assert!(from <= output, "a gap: received up to {output}, and now from {from}");
+        output = to.expect("a seq");
         for row in frame["changes"][0]["inserts"].as_array().expect("rows") {
             rows.insert(row[0].as_i64().expect("a key"), row[1].clone());
         }

@@ -91,18 +91,18 @@ async fn a_token_determines_the_caller_and_its_permissions() {
     let args = json!({"session_id": "s9", "role": "user", "content": "x"});
     let of_nobody = home.call("zoezoezoe", "append_message", args).await.problem();
     assert_eq!(of_another.replace("s1", "s9"), of_nobody);
-    let mut told = vec![of_another];
+    let mut output = vec![of_another];
     for (reducer, args) in [
         ("create_session", json!({"agent": "a"})),
         ("create_identity", json!({"id": "x", "role": "worker"})),
         ("set_role", json!({"name": "x", "reducers": ["*"]})),
     ] {
-        told.push(home.call("workwork", reducer, args).await.problem());
+        output.push(home.call("workwork", reducer, args).await.problem());
     }
     let metrics = home.ask(&token("annannann"), "GET", "/metrics", "").await;
-    told.push(metrics.problem());
+    output.push(metrics.problem());
     check(
-        &told.join("\n"),
+        &output.join("\n"),
         expect![[r#"
             404 not_found: there is no session s1 (create it with  abide call create_session)
             403 denied: the role worker may not call create_session (abide role list  shows what each role may call; an admin can assign another role)
@@ -151,7 +151,7 @@ async fn revocation_closes_open_connections() {
         ("change_identity", json!({"id": "annannann", "role": "auditor"})),
         ("set_role", json!({"name": "own", "reducers": ["create_session"], "capabilities": ["x"]})),
     ];
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for (reducer, args) in ways {
         let home = TokenServer::new().await;
         home.local("set_role", json!({"name": "own", "reducers": ["create_session"]})).await;
@@ -181,10 +181,10 @@ async fn revocation_closes_open_connections() {
         let sql = "SELECT count(*) FROM sessions";
         let made = home.0.engine.query(&Caller::local(), sql, &Default::default(), None).await;
         assert_eq!(made.expect("a query").rows[0][0], abide_schema::Value::Integer(0));
-        told.push(format!("{reducer}: {}", error["detail"].as_str().expect("a text")));
+        output.push(format!("{reducer}: {}", error["detail"].as_str().expect("a text")));
     }
     check(
-        &told.join("\n"),
+        &output.join("\n"),
         expect![[r#"
         revoke_token: the token annannann was revoked at 2026-11-21T14:02:11Z
         disable_identity: the identity annannann is disabled
@@ -241,17 +241,17 @@ async fn similar_tokens_are_refused() {
         // The hash in the file does not authenticate.
         Sha256::digest(good.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect(),
     ];
-    let mut told = Vec::new();
+    let mut output = Vec::new();
     for wrong in &wrong {
         let refused = home.ask(wrong, "POST", "/v1/sql", r#"{"sql":"SELECT 1"}"#).await;
-        told.push(refused.problem());
+        output.push(refused.problem());
         let header = format!("Bearer {wrong}");
         let socket = home.0.try_socket("/v1/ws", &[("authorization", &header)]).await;
         assert_eq!(socket.err().expect("it is refused").0, 401, "{wrong}");
     }
-    told.dedup();
+    output.dedup();
     check(
-        &told.join("\n"),
+        &output.join("\n"),
         expect![[r#"
             401 unauthenticated: the token is unknown (check it for missing characters; an admin can create another:  abide token create)
         "#]],

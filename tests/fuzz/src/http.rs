@@ -68,7 +68,7 @@ fn send(address: SocketAddr, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
 
 /// Starts the server, which runs until the process ends.
 fn begin() -> SocketAddr {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, output) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime can be had");
@@ -84,5 +84,5 @@ fn begin() -> SocketAddr {
             served.await.expect("the server runs until the process ends");
         });
     });
-    told.recv().expect("the server starts")
+    output.recv().expect("the server starts")
 }

@@ -30,7 +30,7 @@ fn every_stored_input_passes() {
         }
     }
     let mut stdout = std::io::stdout();
-    let told =
+    let output =
         writeln!(stdout, "counted: {counted} inputs of fuzzers: cargo xtask fuzz makes more");
-    told.expect("stdout can be written");
+    output.expect("stdout can be written");
 }

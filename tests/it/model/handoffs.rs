@@ -42,7 +42,7 @@ struct Model {
     sessions: Vec<bool>,
     handoffs: Vec<Handoff>,
     /// Messages that returned to sessions.
-    told: usize,
+    output: usize,
 }
 
 impl Model {
@@ -163,7 +163,7 @@ impl Model {
             "resolve_handoff" => it.status = Resolved,
             _ => it.status = Rejected,
         }
-        self.told += usize::from(matches!(reducer, "resolve_handoff" | "reject_handoff"));
+        self.output += usize::from(matches!(reducer, "resolve_handoff" | "reject_handoff"));
     }
 
     async fn cancel_session(&mut self) {
@@ -185,7 +185,7 @@ impl Model {
             let answer = json!({"id": it.id, "resolution": "approved"});
             call(&self.world, "ann", "resolve_handoff", answer).await.unwrap();
             (it.status, it.holder) = (Resolved, "ann");
-            self.told += 1;
+            self.output += 1;
         }
         self.compare().await;
         assert!(self.handoffs.iter().all(|it| !it.is_open()), "every session returned");
@@ -207,7 +207,7 @@ impl Model {
             }
             if it.expires_at.is_some_and(|at| at <= self.now) {
                 it.status = Expired;
-                self.told += 1;
+                self.output += 1;
             }
         }
     }
@@ -231,8 +231,8 @@ impl Model {
             expected,
             "handed off while a supervisor may respond"
         );
-        let told = rows(&self.world, "SELECT count(*) FROM agent_state WHERE kind = 'handoff'");
-        assert_eq!(told.await, [self.told.to_string()], "every response returned once");
+        let output = rows(&self.world, "SELECT count(*) FROM agent_state WHERE kind = 'handoff'");
+        assert_eq!(output.await, [self.output.to_string()], "every response returned once");
     }
 }
 
@@ -261,7 +261,7 @@ fn sessions_return() {
         run(async {
             let (world, random) = (World::new(), Random::new(seed));
             let (sessions, handoffs) = (vec![], vec![]);
-            let mut model = Model { world, random, now: 0, sessions, handoffs, told: 0 };
+            let mut model = Model { world, random, now: 0, sessions, handoffs, output: 0 };
             model.new_session().await;
             for step in 0..500 {
                 model.step().await;
@@ -269,7 +269,7 @@ fn sessions_return() {
                     model.compare().await;
                 }
             }
-            let on_the_way = model.told;
+            let on_the_way = model.output;
             model.finish().await;
             let seen = |status| model.handoffs.iter().filter(|it| it.status == status).count();
             let (answered, cancelled) = (seen(Resolved) + seen(Rejected), seen(Cancelled));

@@ -173,14 +173,14 @@ fn tokens_are_identified_by_their_hash() {
 /// What each built-in role may call, of all reducers: a new reducer must be added here.
 #[test]
 fn the_reducers_of_each_role() {
-    let mut told = String::new();
+    let mut output = String::new();
     let modules = abide_reducers::modules();
     let reducers =
         || modules.iter().flat_map(|module| &module.reducers).map(|reducer| reducer.name);
     for (role, _) in BUILT_IN {
         let may: Vec<&str> =
             reducers().filter(|name| built_in_may_call(role, name) == Some(true)).collect();
-        told.push_str(&format!("{role}: {}\n", may.join(" ")));
+        output.push_str(&format!("{role}: {}\n", may.join(" ")));
     }
     expect![[r#"
         admin: create_session open_session suspend_session resume_session complete_session fail_session cancel_session append_message register_tool request_tool_call claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call settle_tool_call cancel_tool_call acknowledge_cancel decide_approval request_supervisor_handoff claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff register_agent retire_agent start_run claim_run claim_next_run heartbeat_run record_run reserve_usage wait_run finish_run abort_run start_child_run set_timer cancel_timer set_policy drop_policy set_role remove_role create_identity change_identity disable_identity enable_identity create_token revoke_token write_entries delete_entries withhold_answer pause_run record_pause resume_run export_run import_run fork_session record_trace save_memories forget_memories embed_memories record_health record_summary write_plan
@@ -189,5 +189,5 @@ fn the_reducers_of_each_role() {
         worker: register_tool claim_tool_call claim_next_tool_call heartbeat_tool_call complete_tool_call fail_tool_call acknowledge_cancel
         supervisor: suspend_session resume_session cancel_session append_message settle_tool_call cancel_tool_call decide_approval claim_handoff heartbeat_handoff release_handoff resolve_handoff reject_handoff pause_run resume_run
         auditor: 
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
 }

@@ -123,7 +123,7 @@ fn a_moved_run_ends_here_and_continues_there() {
         other["id"] = json!("r2");
         let refused = target.call("import_run", other).await.unwrap_err();
         assert_eq!(refused.code, Code::Conflict, "{refused}");
-        let mut told = String::new();
+        let mut output = String::new();
         for sql in [
             "SELECT role, content, data FROM agent_state",
             "SELECT call_id, status, result, settled_by FROM tool_calls",
@@ -132,7 +132,7 @@ fn a_moved_run_ends_here_and_continues_there() {
             "SELECT run_id, tokens, token_limit FROM run_budgets",
             "SELECT run_id, origin_run_id, is_copy FROM run_imports",
         ] {
-            told.extend(target.rows(sql).await.iter().map(line));
+            output.extend(target.rows(sql).await.iter().map(line));
         }
         expect![[r#"
             ["user","Pay it.",null]
@@ -142,7 +142,7 @@ fn a_moved_run_ends_here_and_continues_there() {
             ["r1","A parcel","active"]
             ["r1",42,1000]
             ["r1","r1",0]
-        "#]].assert_eq(&told);
+        "#]].assert_eq(&output);
     });
 }
 
@@ -232,10 +232,10 @@ fn a_forged_snapshot_writes_nothing() {
         let forgeries = forgeries(&snapshot().await);
         let target = file().await;
         let before = target.state(None).await;
-        let mut told = String::new();
+        let mut output = String::new();
         for (what, forged) in forgeries {
             let refused = target.call("import_run", import(&forged)).await.unwrap_err();
-            told.push_str(&format!("{what}: {}: {}\n", refused.code, refused.detail));
+            output.push_str(&format!("{what}: {}: {}\n", refused.code, refused.detail));
             assert_eq!(before, target.state(None).await, "{what}");
         }
         expect![[r#"
@@ -259,7 +259,7 @@ fn a_forged_snapshot_writes_nothing() {
             role: bad_arguments: run 0 of the snapshot: role has control characters
             scope: limit_exceeded: a scope of 20 keys, at most 16 are allowed
             child: bad_arguments: run 1 of the snapshot: the snapshot is not valid: it does not belong to a call of run r1
-        "#]].assert_eq(&told);
+        "#]].assert_eq(&output);
     });
 }
 
@@ -362,7 +362,7 @@ fn a_fork_has_the_history_up_to_an_event() {
         let pending = "SELECT count(*) FROM tool_calls WHERE status = 'pending'";
         let open = one(&world, pending).await;
         let newest = json!(world.engine().durable_seq());
-        let mut told = String::new();
+        let mut output = String::new();
         for (id, at) in [("before", answered), ("after", ended), ("newest", newest)] {
             let args = json!({"session_id": "s1", "id": id, "at": at});
             call(&world, &local, "fork_session", args).await.unwrap();
@@ -371,7 +371,7 @@ fn a_fork_has_the_history_up_to_an_event() {
                 "SELECT session_id, call_id, status, result FROM tool_calls",
             ] {
                 let sql = format!("{sql} WHERE session_id = '{id}' ORDER BY rowid");
-                told.extend(world.rows(&sql).await.iter().map(line));
+                output.extend(world.rows(&sql).await.iter().map(line));
             }
         }
         expect![[r#"
@@ -387,7 +387,7 @@ fn a_fork_has_the_history_up_to_an_event() {
             ["newest","user","And now?",null]
             ["newest","newest~1","succeeded","{\"text\":\"there\"}"]
         "#]]
-        .assert_eq(&told);
+        .assert_eq(&output);
         assert_eq!(open, one(&world, pending).await, "nothing is requested again");
         assert_eq!(one(&world, "SELECT count(*) FROM session_forks").await, 3);
     });

@@ -32,7 +32,7 @@ async fn furnish(world: &World) -> Caller {
     caller("ann", "agent", &[], &[("tenant", "a")])
 }
 
-fn told(answer: Result<abide_engine::QueryResult, Refusal>) -> String {
+fn output(answer: Result<abide_engine::QueryResult, Refusal>) -> String {
     match answer {
         Ok(answer) => {
             let rows = answer.rows.iter().map(|row| {
@@ -55,7 +55,7 @@ fn check(attempts: &[&str], expected: Expect) {
             if let Err(refusal) = &answer {
                 said_nothing(sql, refusal);
             }
-            answers.push_str(told(answer).trim_end());
+            answers.push_str(output(answer).trim_end());
             answers.push('\n');
         }
         world.say("s1", "unharmed").await.unwrap();

@@ -100,9 +100,9 @@ fn reducers_of_a_narrowed_caller_can_access_no_more() {
         }
         let sql = "SELECT DISTINCT json_extract(authority, '$.own_scope.tenant') FROM events
                    WHERE authority IS NOT NULL ORDER BY 1";
-        let told = ask(world.engine(), &Caller::local(), sql, None).await.unwrap();
-        let told: Vec<_> = told.rows.iter().map(|row| row[0].to_json()).collect();
-        assert_eq!(told, [json!(null), json!("a")]);
+        let output = ask(world.engine(), &Caller::local(), sql, None).await.unwrap();
+        let output: Vec<_> = output.rows.iter().map(|row| row[0].to_json()).collect();
+        assert_eq!(output, [json!(null), json!("a")]);
     });
     world.close();
     let (from, into) = (world.path(), world.path().with_extension("again"));

@@ -30,11 +30,11 @@ async fn call(
     args: JsonValue,
 ) -> Result<JsonValue, Refusal> {
     let done = world.engine().call(who, reducer, &args, None).await;
-    let told = done.map(|done| serde_json::from_str(&done.result).unwrap());
-    if let Err(refusal) = &told {
+    let output = done.map(|done| serde_json::from_str(&done.result).unwrap());
+    if let Err(refusal) = &output {
         said_nothing(reducer, refusal);
     }
-    told
+    output
 }
 
 /// Changes the condition of a policy by a touch, whose row is written only at the end of the
@@ -81,8 +81,8 @@ fn a_touched_policy_applies_to_the_next_call() {
 }
 
 /// The code of a refusal; `None` if the call succeeded.
-fn code(told: &Result<JsonValue, Refusal>) -> Option<Code> {
-    told.as_ref().err().map(|refusal| refusal.code)
+fn code(output: &Result<JsonValue, Refusal>) -> Option<Code> {
+    output.as_ref().err().map(|refusal| refusal.code)
 }
 
 /// One call of a restricted caller, compared with what the rows permit.
@@ -99,46 +99,46 @@ pub(super) async fn attack(play: &mut RandomRun) {
     let world = &play.world;
     match play.random.below(6) {
         0 => {
-            let told = call(world, &who, "read_note", json!({"id": id})).await;
+            let output = call(world, &who, "read_note", json!({"id": id})).await;
             match note {
-                Some(note) => assert_eq!(&told.unwrap(), note, "{who:?}"),
-                None => assert_eq!(code(&told), Some(Code::NotFound), "{who:?} {id}"),
+                Some(note) => assert_eq!(&output.unwrap(), note, "{who:?}"),
+                None => assert_eq!(code(&output), Some(Code::NotFound), "{who:?} {id}"),
             }
         }
         1 => {
             let args = json!({"tenant": tenant, "from": 1});
-            let told = call(world, &who, "list_notes", args).await.unwrap();
+            let output = call(world, &who, "list_notes", args).await.unwrap();
             let mut of_tenant: Vec<&JsonValue> =
                 notes.iter().filter(|note| note["tenant"] == tenant).collect();
             of_tenant.sort_by_key(|note| note["id"].as_i64());
-            assert_eq!(told["count"], of_tenant.len(), "{who:?} {tenant}");
+            assert_eq!(output["count"], of_tenant.len(), "{who:?} {tenant}");
             let page: Vec<&JsonValue> = of_tenant.into_iter().skip(1).take(2).collect();
-            assert_eq!(told["notes"], json!(page), "{who:?} {tenant}");
+            assert_eq!(output["notes"], json!(page), "{who:?} {tenant}");
         }
         2 => {
             let args = json!({"id": id, "tenant": tenant, "owner": owner});
-            let told = call(world, &who, "overwrite_note", args).await;
+            let output = call(world, &who, "overwrite_note", args).await;
             let new = new_note(id, tenant, owner, 1);
             let expected = match note {
                 None => Some(Code::NotFound),
                 Some(_) if is_scoped || !before.may_write_note(&who, &new) => Some(Code::Denied),
                 Some(_) => None,
             };
-            assert_eq!(code(&told), expected, "{who:?} overwrites {id} of {tenant}");
+            assert_eq!(code(&output), expected, "{who:?} overwrites {id} of {tenant}");
         }
         3 => {
-            let told = call(world, &who, "tear_note", json!({"id": id})).await;
+            let output = call(world, &who, "tear_note", json!({"id": id})).await;
             let expected = match note {
                 None => Some(Code::NotFound),
                 Some(_) => is_scoped.then_some(Code::Denied),
             };
-            assert_eq!(code(&told), expected, "{who:?} tears {id}");
+            assert_eq!(code(&output), expected, "{who:?} tears {id}");
         }
         4 => {
             let id = if play.random.one_in(2) { 0 } else { id };
             let n = *play.random.pick(&[1, 3]);
             let args = json!({"id": id, "tenant": tenant, "owner": owner, "n": n});
-            let told = call(world, &who, "add_note", args).await;
+            let output = call(world, &who, "add_note", args).await;
             let new = new_note(id, tenant, owner, n);
             let taken =
                 before.reached("notes", &Caller::local()).iter().any(|note| note["id"] == id);
@@ -147,7 +147,7 @@ pub(super) async fn attack(play: &mut RandomRun) {
                 true => Some(Code::Denied),
                 false => taken.then_some(Code::Conflict),
             };
-            assert_eq!(code(&told), expected, "{who:?} adds {id} of {tenant}");
+            assert_eq!(code(&output), expected, "{who:?} adds {id} of {tenant}");
         }
         _ => {
             let session = format!("s{}", play.random.below(5));
@@ -158,7 +158,7 @@ pub(super) async fn attack(play: &mut RandomRun) {
 
 /// A call that refers to a session, which must be one that the caller can access.
 async fn remark(world: &World, who: &Caller, before: &AllRows, session: &str) {
-    let told = call(world, who, "add_remark", json!({"session_id": session})).await;
+    let output = call(world, who, "add_remark", json!({"session_id": session})).await;
     let sessions = before.reached("sessions", who);
     if sessions.iter().any(|it| it["id"] == session) {
         return;
@@ -167,7 +167,7 @@ async fn remark(world: &World, who: &Caller, before: &AllRows, session: &str) {
     let free = before.reached("sessions", &Caller::local()).len();
     // If nothing restricts its view of sessions, the database reports the missing row.
     let unbounded = sessions.len() == free && who.scope().is_empty();
-    assert!(code(&told) == bounded || unbounded, "{who:?} at {session}: {told:?}");
+    assert!(code(&output) == bounded || unbounded, "{who:?} at {session}: {output:?}");
 }
 
 fn new_note(id: i64, tenant: &str, owner: &str, n: i64) -> Vec<(&'static str, Value)> {
@@ -205,17 +205,18 @@ fn a_hidden_row_gets_the_same_error_as_an_unknown_one() {
         for ((reducer, hidden), (_, absent)) in calls(2).into_iter().zip(calls(9)) {
             let hidden = call(&world, &ann, reducer, hidden).await.map_err(|why| why.to_string());
             let absent = call(&world, &ann, reducer, absent).await.map_err(|why| why.to_string());
-            let alike = |told: &Result<JsonValue, String>| format!("{told:?}").replace('9', "2");
+            let alike =
+                |output: &Result<JsonValue, String>| format!("{output:?}").replace('9', "2");
             assert_eq!(alike(&hidden), alike(&absent), "{reducer}");
         }
         assert_eq!(world.rows("SELECT * FROM notes WHERE id = 2 AND owner = 'bob'").await.len(), 1);
-        let told =
+        let output =
             call(&world, &ann, "list_notes", json!({"tenant": "a", "from": 0})).await.unwrap();
-        assert_eq!((&told["count"], told["notes"].as_array().unwrap().len()), (&json!(1), 1));
+        assert_eq!((&output["count"], output["notes"].as_array().unwrap().len()), (&json!(1), 1));
         // Nor can it give a row away, or create one in another's name.
         let away = json!({"id": 1, "tenant": "a", "owner": "bob"});
-        let told = call(&world, &ann, "overwrite_note", away).await.unwrap_err();
-        assert_eq!(told.detail, "no policy permits the role app this row of notes");
+        let output = call(&world, &ann, "overwrite_note", away).await.unwrap_err();
+        assert_eq!(output.detail, "no policy permits the role app this row of notes");
         for id in [0, 7] {
             let forged = json!({"id": id, "tenant": "a", "owner": "bob", "n": 1});
             assert_eq!(code(&call(&world, &ann, "add_note", forged).await), Some(Code::Denied));
@@ -232,11 +233,11 @@ fn a_result_has_no_hidden_column() {
     run(async {
         let ann = furnish(&world).await;
         let engine = world.engine();
-        let told = call(&world, &ann, "read_note", json!({"id": 1})).await.unwrap();
-        assert_eq!((&told["secret"], &told["owner"]), (&JsonValue::Null, &json!("ann")));
-        let told =
+        let output = call(&world, &ann, "read_note", json!({"id": 1})).await.unwrap();
+        assert_eq!((&output["secret"], &output["owner"]), (&JsonValue::Null, &json!("ann")));
+        let output =
             call(&world, &ann, "list_notes", json!({"tenant": "a", "from": 0})).await.unwrap();
-        assert_eq!(told["notes"][0].get("secret"), None);
+        assert_eq!(output["notes"][0].get("secret"), None);
         let args = json!({"id": 1, "tenant": "a", "owner": "ann"});
         for duplicate in [false, true] {
             let done = engine.call(&ann, "overwrite_note", &args, Some("r1")).await.unwrap();
@@ -339,21 +340,21 @@ fn a_run_is_ended_with_its_hidden_rows() {
         hide("run_events", "0").await.unwrap();
         hide("runs", "0").await.unwrap();
         let again = json!({"session_id": "s", "id": "r2"});
-        let told = call(&world, &chief, "start_run", again.clone()).await.unwrap_err();
+        let output = call(&world, &chief, "start_run", again.clone()).await.unwrap_err();
         assert_eq!(
-            (told.code, told.detail.as_str()),
+            (output.code, output.detail.as_str()),
             (Code::Conflict, "session s has a run"),
-            "{told}"
+            "{output}"
         );
         let end = json!({"id": "r1"});
-        let told = call(&world, &chief, "abort_run", end.clone()).await;
-        assert_eq!(code(&told), Some(Code::NotFound));
+        let output = call(&world, &chief, "abort_run", end.clone()).await;
+        assert_eq!(code(&output), Some(Code::NotFound));
         hide("runs", "1").await.unwrap();
         call(&world, &chief, "abort_run", end).await.unwrap();
         let open = "SELECT 1 FROM tool_calls WHERE status <> 'cancelled'";
         assert_eq!(world.rows(open).await.len(), 0);
-        let told = "SELECT 1 FROM run_events WHERE kind = 'error'";
-        assert_eq!(world.rows(told).await.len(), 1);
+        let output = "SELECT 1 FROM run_events WHERE kind = 'error'";
+        assert_eq!(world.rows(output).await.len(), 1);
         call(&world, &chief, "start_run", again).await.unwrap();
     });
 }
@@ -370,7 +371,7 @@ fn a_hidden_role_still_counts() {
         let none = json!({"table": "roles", "role": "*", "condition": "0"});
         world.call("set_policy", none).await.unwrap();
         let clerk = caller("c", "clerk", &[], &[]);
-        let told = call(&world, &clerk, "read_note", json!({"id": 2})).await.unwrap();
-        assert_eq!(told["owner"], "bob");
+        let output = call(&world, &clerk, "read_note", json!({"id": 2})).await.unwrap();
+        assert_eq!(output["owner"], "bob");
     });
 }

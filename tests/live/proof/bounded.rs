@@ -174,7 +174,7 @@ impl BoundedCase {
                 if self.case.subscriptions[number].at == commit {
                     self.look();
                     let begun = self.begin(number, &mut tally);
-                    live.extend(begun.map_err(|why| self.told(number, commit, &why))?);
+                    live.extend(begun.map_err(|why| self.output(number, commit, &why))?);
                 }
             }
             if commit == self.case.commits.len() {
@@ -191,7 +191,7 @@ impl BoundedCase {
             for one in live.iter_mut().filter(|one| !one.ended) {
                 let delta = routed.get(&one.id).cloned();
                 self.follow(one, delta, &mut tally)
-                    .map_err(|why| self.told(one.query, commit, &why))?;
+                    .map_err(|why| self.output(one.query, commit, &why))?;
             }
             routed.clear();
         }
@@ -322,7 +322,7 @@ impl BoundedCase {
         Err(format!("found {}\nin the copy {}", found.join("\n  "), rows.join("\n  ")))
     }
 
-    fn told(&self, query: usize, commit: usize, why: &str) -> String {
+    fn output(&self, query: usize, commit: usize, why: &str) -> String {
         let query: &Query = &self.case.subscriptions[query].query;
         format!(
             "{why}\nafter commit {commit}, of  {}\n{:#?}\n{:?}\n{}",

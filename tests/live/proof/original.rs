@@ -44,13 +44,13 @@ fn same_rows(
     rows: &[Row],
     original: &[Row],
 ) -> Result<(), String> {
-    let told = || {
+    let output = || {
         let lines = |rows: &[Row]| rows.iter().map(|row| format!("\n    {row:?}")).collect();
         let [ours, theirs]: [String; 2] = [lines(rows), lines(original)];
         format!("the planner's query returns {ours}\nthe text returns {theirs}")
     };
     if rows.len() != original.len() {
-        return Err(told());
+        return Err(output());
     }
     let visible = binding.shape().columns.iter().filter(|column| !column.hidden).count();
     let client = Client::new(binding, Vec::new());
@@ -67,7 +67,7 @@ fn same_rows(
             texts
         };
         if texts(rows) != texts(original) {
-            return Err(told());
+            return Err(output());
         }
         first += count;
     }

@@ -122,7 +122,7 @@ fn simulate(mut words: Arguments) -> Result<bool, String> {
         "{run} seeds, each twice: {} events, {} acknowledged calls, {} crashes, {} lost messages, \
          {} deltas, {} effects: {failed} failed, {:.1} s",
         sum.events,
-        sum.told,
+        sum.acknowledged,
         sum.crashes,
         sum.lost,
         sum.deltas,
@@ -132,7 +132,7 @@ fn simulate(mut words: Arguments) -> Result<bool, String> {
     figure("simulator seeds, each run twice", run);
     figure("simulated crashes", sum.crashes);
     figure("simulated lost messages", sum.lost);
-    figure("simulated acknowledged calls", sum.told);
+    figure("simulated acknowledged calls", sum.acknowledged);
     figure("simulator seeds with a finding", failed);
     Ok(failed == 0)
 }
@@ -169,7 +169,7 @@ fn hunt_bugs(mut words: Arguments) -> Result<bool, String> {
 
 fn add(sum: &mut Report, report: &Report) {
     sum.events += report.events;
-    sum.told += report.told;
+    sum.acknowledged += report.acknowledged;
     sum.crashes += report.crashes;
     sum.lost += report.lost;
     sum.deltas += report.deltas;
@@ -238,7 +238,7 @@ fn report(cases: &[Case]) -> bool {
             match outcome {
                 Ok(outcome) => {
                     sums.0 += outcome.recoveries;
-                    sums.1 += outcome.told as u64;
+                    sums.1 += outcome.acknowledged as u64;
                 }
                 Err(what) => {
                     sums.2 += 1;
@@ -248,10 +248,10 @@ fn report(cases: &[Case]) -> bool {
         }
     };
     on_all_cores(work);
-    let (recoveries, told, failed) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (recoveries, output, failed) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     let crashes = cases.iter().filter(|case| matches!(case.fault, Fault::Crash { .. })).count();
     println!(
-        "crashes at {crashes} steps, {} other faults, {recoveries} recoveries, {told} acknowledged \
+        "crashes at {crashes} steps, {} other faults, {recoveries} recoveries, {output} acknowledged \
          calls retried: {failed} failed, {:.1} s",
         cases.len() - crashes,
         started.elapsed().as_secs_f64()
@@ -259,7 +259,7 @@ fn report(cases: &[Case]) -> bool {
     figure("power failures, one at each disk step", crashes);
     figure("other disk faults, by kind", by_kind(cases));
     figure("recoveries", recoveries);
-    figure("acknowledged calls retried after recovery", told);
+    figure("acknowledged calls retried after recovery", output);
     figure("crash cases with a finding", failed);
     failed == 0
 }

@@ -58,7 +58,7 @@ pub struct Outcome {
     /// The counts up to the fault.
     pub tally: DiskCounts,
     /// Acknowledged calls before the fault.
-    pub told: usize,
+    pub acknowledged: usize,
     /// Recoveries of the file, including those interrupted by another power failure.
     pub recoveries: u64,
 }
@@ -74,7 +74,7 @@ pub fn run(case: Case) -> Result<Outcome, Finding> {
     let closes = random.one_in(2);
     let history = play(&place, &clock, case, closes);
     let tally = place.machine.tally();
-    let mut outcome = Outcome { tally, told: history.told.len(), recoveries: 0 };
+    let mut outcome = Outcome { tally, acknowledged: history.acknowledged.len(), recoveries: 0 };
     // Sometimes only the process ends and the power fails later, or the power fails again during
     // recovery.
     for _ in 0..random.below(3) {

@@ -6,7 +6,7 @@ use crate::rig::{SimReply, SimRequest};
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Acknowledged requests.
-    pub told: Vec<(SimRequest, SimReply)>,
+    pub acknowledged: Vec<(SimRequest, SimReply)>,
     /// Requests without a response, or with an error that leaves the result unknown.
     pub open: Vec<SimRequest>,
     /// Requests with the response that nothing was written.

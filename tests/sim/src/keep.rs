@@ -46,7 +46,7 @@ pub fn keep(into: &Path) -> io::Result<()> {
             pack(into, &file, &fs::read(work.path().join(&file))?)?;
         }
     }
-    let lines: String = player.history.told.iter().map(|both| line(both) + "\n").collect();
+    let lines: String = player.history.acknowledged.iter().map(|both| line(both) + "\n").collect();
     pack(into, TOLD, lines.as_bytes())
 }
 
@@ -62,7 +62,7 @@ pub fn unpack(from: &Path, into: &Path) -> io::Result<History> {
         fs::write(into.join(file), packed(from, file)?)?;
     }
     let text = String::from_utf8(packed(from, TOLD)?).map_err(io::Error::other)?;
-    Ok(History { told: text.lines().map(read).collect(), ..History::default() })
+    Ok(History { acknowledged: text.lines().map(read).collect(), ..History::default() })
 }
 
 /// The names of a database's files in a folder.
@@ -90,14 +90,14 @@ fn packed(from: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn line((ask, told): &(SimRequest, SimReply)) -> String {
-    let results = told.results.iter().map(|(seq, result)| json!([seq.0, result]));
+fn line((ask, output): &(SimRequest, SimReply)) -> String {
+    let results = output.results.iter().map(|(seq, result)| json!([seq.0, result]));
     json!({
         "caller": ask.caller,
         "calls": ask.calls.iter().map(|call| json!([call.reducer, call.args])).collect::<Vec<_>>(),
         "request_id": ask.request_id,
         "results": results.collect::<Vec<_>>(),
-        "duplicate": told.duplicate,
+        "duplicate": output.duplicate,
     })
     .to_string()
 }

@@ -80,8 +80,8 @@ impl Traffic {
                 vec![call("create_session", json!({"agent": "support", "id": session}))];
             calls.extend((0..messages).map(|nth| say(session, nth)));
             let ask = SimRequest { caller: "app", calls, request_id: session.to_owned() };
-            let told = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
-            history.told.push((ask, told));
+            let output = rig.run(ask.put(rig.engine())).map_err(|why| Finding::new(NAME, why))?;
+            history.acknowledged.push((ask, output));
         }
         for (nth, sql) in QUERIES.into_iter().enumerate() {
             let (id, params) = (format!("q{nth}"), Map::new());
@@ -119,15 +119,15 @@ impl Traffic {
             Box::pin(async { engine.live_templates().await.map(drop) }),
             Box::pin(async { engine.fire_due().await }),
         ];
-        let mut told: Vec<_> = calls.iter().map(|_| None).collect();
+        let mut output: Vec<_> = calls.iter().map(|_| None).collect();
         let mut refusals = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         loop {
-            for (call, told) in calls.iter_mut().zip(&mut told) {
-                if told.is_none()
+            for (call, output) in calls.iter_mut().zip(&mut output) {
+                if output.is_none()
                     && let Poll::Ready(answer) = call.as_mut().poll(&mut context)
                 {
-                    *told = Some(answer);
+                    *output = Some(answer);
                 }
             }
             others.retain_mut(|other| match other.as_mut().poll(&mut context) {
@@ -143,15 +143,15 @@ impl Traffic {
             }
         }
         self.rig.checkpoint();
-        let waiting = told.iter().filter(|told| told.is_none()).count() + others.len();
+        let waiting = output.iter().filter(|output| output.is_none()).count() + others.len();
         if waiting > 0 {
             let what = format!("{waiting} requests still wait, but the engine is idle");
             return Err(Finding::new(NAME, what));
         }
         drop((calls, others));
-        for (ask, answer) in asks.into_iter().zip(told) {
+        for (ask, answer) in asks.into_iter().zip(output) {
             match answer.expect("all are answered") {
-                Ok(told) => self.history.told.push((ask, told)),
+                Ok(output) => self.history.acknowledged.push((ask, output)),
                 Err(refusal) if refusal.code == Code::Denied => {}
                 Err(refusal) => {
                     self.history.open.push(ask);

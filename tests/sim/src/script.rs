@@ -275,7 +275,7 @@ impl ScriptRun<'_> {
         let save = json!({"namespace": "support", "facts": facts,
             "run_id": "run1", "fencing_token": token});
         self.call("agent", "save_memories", save)?;
-        let first = self.history.told.last().map_or(0, |(_, told)| told.results[0].0.0);
+        let first = self.history.acknowledged.last().map_or(0, |(_, reply)| reply.results[0].0.0);
         let facts = json!([{"key": "city", "value": "Bonn"}]);
         let saved = json!({"namespace": "support", "session_id": "s2", "facts": facts});
         self.call("app", "save_memories", saved)?;
@@ -424,9 +424,9 @@ impl ScriptRun<'_> {
         answer: Result<SimReply, Refusal>,
     ) -> ScriptResult<JsonValue> {
         let refusal = match answer {
-            Ok(told) => {
-                let first = serde_json::from_str(&told.results[0].1).unwrap_or_default();
-                self.history.told.push((ask.clone(), told));
+            Ok(reply) => {
+                let first = serde_json::from_str(&reply.results[0].1).unwrap_or_default();
+                self.history.acknowledged.push((ask.clone(), reply));
                 return Ok(first);
             }
             Err(refusal) => refusal,

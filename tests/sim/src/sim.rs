@@ -31,7 +31,7 @@ pub struct Report {
     /// The last event.
     pub events: i64,
     /// Acknowledged calls.
-    pub told: usize,
+    pub acknowledged: usize,
     /// Crashes and kills.
     pub crashes: u32,
     /// Lost messages.

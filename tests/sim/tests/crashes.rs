@@ -28,14 +28,15 @@ fn acknowledged_calls_survive_every_fault() {
         (run_cases, recoveries) = (run_cases + 1, recoveries + outcome.recoveries);
     }
     let all = cases.len();
-    let told = format!("counted: {run_cases} of {all} crashes and faults, {recoveries} recoveries");
-    writeln!(std::io::stdout(), "{told}: cargo xtask crash --all runs them all").unwrap();
+    let output =
+        format!("counted: {run_cases} of {all} crashes and faults, {recoveries} recoveries");
+    writeln!(std::io::stdout(), "{output}: cargo xtask crash --all runs them all").unwrap();
 }
 
 #[test]
 fn a_run_is_reproducible() {
     let (first, second) = (measure().unwrap(), measure().unwrap());
-    assert_eq!((first.tally, first.told), (second.tally, second.told));
+    assert_eq!((first.tally, first.acknowledged), (second.tally, second.acknowledged));
 }
 
 /// Crash tests cover only reducers that the script calls.

@@ -143,9 +143,9 @@ fn a_scoped_retry_of_a_format_1_request_returns_the_first_result() {
     };
     rig.settle();
     let before = rig.engine().durable_seq();
-    let told = ask(&acme, &args).unwrap();
-    assert_eq!((told.seq, told.duplicate, rig.engine().durable_seq()), (Seq(1), true, before));
-    let stored: JsonValue = serde_json::from_str(&told.result).unwrap();
+    let output = ask(&acme, &args).unwrap();
+    assert_eq!((output.seq, output.duplicate, rig.engine().durable_seq()), (Seq(1), true, before));
+    let stored: JsonValue = serde_json::from_str(&output.result).unwrap();
     assert_eq!(stored["id"], args["id"]);
     // The same identity in another scope has its own request ids.
     let own = ask(&zeta, &args).unwrap();

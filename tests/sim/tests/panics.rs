@@ -16,6 +16,6 @@ fn a_panic_answers_all_waiters_and_keeps_acknowledged_writes() {
         let outcome = run(*point, *nth, *closes);
         refused += outcome.unwrap_or_else(|found| panic!("{point:?}, time {nth}: {found}"));
     }
-    let told = format!("counted: {} panics, {refused} refused for them", cases.len());
-    writeln!(std::io::stdout(), "{told}").unwrap();
+    let output = format!("counted: {} panics, {refused} refused for them", cases.len());
+    writeln!(std::io::stdout(), "{output}").unwrap();
 }

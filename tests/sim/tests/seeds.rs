@@ -19,6 +19,6 @@ fn the_first_seeds_have_no_findings() {
         lost += report.lost;
     }
     let counted = format!("{events} events, {crashes} crashes, {lost} lost messages");
-    let told = format!("counted: {SEEDS} seeds of the simulator, each twice: {counted}");
-    writeln!(std::io::stdout(), "{told}: cargo xtask sim --seeds N runs more").unwrap();
+    let output = format!("counted: {SEEDS} seeds of the simulator, each twice: {counted}");
+    writeln!(std::io::stdout(), "{output}: cargo xtask sim --seeds N runs more").unwrap();
 }

@@ -67,14 +67,14 @@ fn the_wal_of_a_failed_sync_is_rewritten_at_restart() {
         drop(rig);
         machine.revive(Fault::None);
         let rig = Rig::open(folder_before.path(), &machine, &clock).unwrap();
-        let told = rig.run(create("s3").put(rig.engine())).unwrap();
+        let output = rig.run(create("s3").put(rig.engine())).unwrap();
         machine.cut_power();
         drop(rig);
         machine.restart(folder_after.path(), seed).unwrap();
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(folder_after.path(), &machine, &clock).unwrap();
         let again = rig.run(create("s3").put(rig.engine())).unwrap();
-        assert_eq!((again.results, again.duplicate), (told.results, true), "seed {seed}");
+        assert_eq!((again.results, again.duplicate), (output.results, true), "seed {seed}");
     }
 }
 
@@ -153,8 +153,8 @@ fn a_commit_without_space_in_the_index_loses_nothing() {
         let machine = Arc::new(Machine::new(Fault::None, seed));
         let rig = Rig::open(before.path(), &machine, &clock).unwrap();
         machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
-        let told = answered_until_full(&rig);
-        let refusal = rig.run(numbered(told).put(rig.engine())).unwrap_err();
+        let output = answered_until_full(&rig);
+        let refusal = rig.run(numbered(output).put(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
         machine.cut_power(); // Simulates a kill.
         drop(rig);
@@ -167,9 +167,9 @@ fn a_commit_without_space_in_the_index_loses_nothing() {
             machine
         };
         let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
-        for nth in 0..=told {
+        for nth in 0..=output {
             let again = rig.run(numbered(nth).put(rig.engine())).unwrap();
-            assert_eq!(again.duplicate, nth < told, "seed {seed}: call {nth} of {told}");
+            assert_eq!(again.duplicate, nth < output, "seed {seed}: call {nth} of {output}");
         }
     }
 }
@@ -194,13 +194,13 @@ fn a_disk_that_was_full_for_the_index_accepts_calls_again() {
     let machine = Arc::new(Machine::new(Fault::None, 1));
     let rig = Rig::open(folder.path(), &machine, &clock).unwrap();
     machine.revive(Fault::Fail { kind: Kind::Extend, nth: 1, lasting: true });
-    let told = answered_until_full(&rig);
-    for nth in told..told + 100 {
+    let output = answered_until_full(&rig);
+    for nth in output..output + 100 {
         let refusal = rig.run(numbered(nth).put(rig.engine())).unwrap_err();
         assert_eq!(refusal.code, Code::DiskFull, "{refusal}");
     }
     machine.plan(Fault::None);
-    for nth in told..told + 100 {
+    for nth in output..output + 100 {
         let answer = rig.run(numbered(nth).put(rig.engine())).unwrap();
         assert!(!answer.duplicate, "call {nth}");
     }

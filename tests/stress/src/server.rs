@@ -138,10 +138,12 @@ impl Server {
 
     /// Runs `abide verify --replay`, which must succeed; returns the number of events.
     pub(crate) fn verify(&self) -> CheckResult<u64> {
-        let told = output(abide()?.args(["verify", "--json", "--replay"]).arg(&self.db))?;
-        let told: JsonValue =
-            serde_json::from_str(&told).map_err(|why| format!("{why}: {told}"))?;
-        told["events"].as_u64().ok_or_else(|| format!("unexpected output of verify: {told}"))
+        let rendered = output(abide()?.args(["verify", "--json", "--replay"]).arg(&self.db))?;
+        let rendered: JsonValue =
+            serde_json::from_str(&rendered).map_err(|why| format!("{why}: {rendered}"))?;
+        rendered["events"]
+            .as_u64()
+            .ok_or_else(|| format!("unexpected output of verify: {rendered}"))
     }
 }
 

@@ -127,7 +127,7 @@ fn report(faults: &FaultInjector, ledger: &Ledger, counted: &verdict::Counted) {
         "connections cut and stalled by the network",
         format!("{}, {}", count(cut), count(stalled)),
     );
-    figure("acknowledged calls, all found in the log", count(counted.told));
+    figure("acknowledged calls, all found in the log", count(counted.output));
     figure("events verified and replayed", count(counted.events));
     figure("effects run, at-most-once effects never twice", count(counted.effects));
     figure("converged subscriptions", counted.converged);

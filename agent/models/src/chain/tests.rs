@@ -52,8 +52,8 @@ impl ModelProvider for Actor {
             }
             Does::Breaks => {
                 let call = ModelCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
-                let told = [ModelEvent::Text("Go".into()), ModelEvent::Call(call)];
-                told.into_iter().map(Ok).chain([fails(ModelErrorKind::InvalidResponse)]).collect()
+                let output = [ModelEvent::Text("Go".into()), ModelEvent::Call(call)];
+                output.into_iter().map(Ok).chain([fails(ModelErrorKind::InvalidResponse)]).collect()
             }
             Does::Vanishes => Vec::new(),
         };
@@ -62,7 +62,7 @@ impl ModelProvider for Actor {
 }
 
 /// The events of a chain, with their times.
-async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> String {
+async fn output(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> String {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let candidates = candidates.into_iter().map(|(id, acts)| {
         let actor = Actor { id, acts: Mutex::new(acts), asked: Arc::clone(&asked) };
@@ -94,7 +94,7 @@ async fn told(candidates: Vec<(&'static str, Vec<Does>)>, retry: Retry) -> Strin
 }
 
 async fn check(candidates: Vec<(&'static str, Vec<Does>)>, expected: Expect) {
-    expected.assert_eq(&told(candidates, Retry::default()).await);
+    expected.assert_eq(&output(candidates, Retry::default()).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,9 +183,9 @@ async fn a_failure_in_the_middle_is_reported() {
 async fn each_kind_of_error_has_its_reaction() {
     let mut table = Vec::new();
     for kind in ModelErrorKind::ALL {
-        let told =
-            told(vec![("a", vec![Does::Fails(kind)]), ("b", vec![])], Retry::default()).await;
-        let consequence = match told.lines().last().expect("there is a last line") {
+        let output =
+            output(vec![("a", vec![Does::Fails(kind)]), ("b", vec![])], Retry::default()).await;
+        let consequence = match output.lines().last().expect("there is a last line") {
             "asked: a/a-model, a/a-model" => "again",
             "asked: a/a-model, b/b-model" => "next",
             "asked: a/a-model" => "end",
@@ -210,8 +210,8 @@ async fn each_kind_of_error_has_its_reaction() {
 #[tokio::test(start_paused = true)]
 async fn without_retries_each_candidate_is_tried_once() {
     let failing = vec![Does::Fails(ModelErrorKind::Overloaded)];
-    let told = told(vec![("a", failing), ("b", vec![])], Retry::never()).await;
-    assert!(told.ends_with("asked: a/a-model, b/b-model"), "{told}");
+    let output = output(vec![("a", failing), ("b", vec![])], Retry::never()).await;
+    assert!(output.ends_with("asked: a/a-model, b/b-model"), "{output}");
 }
 
 /// Delays with a seed differ from each other, are between half and all of their value, and are reproducible.

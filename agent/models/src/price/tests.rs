@@ -7,13 +7,13 @@ fn price(yaml: &str) -> Result<Price, String> {
 }
 
 fn usage(input: Option<u64>, output: Option<u64>, cached: Option<u64>) -> Usage {
-    let told = Usage {
+    let rendered = Usage {
         input_tokens: input,
         output_tokens: output,
         cached_tokens: cached,
         ..Usage::default()
     };
-    told.judged()
+    rendered.judged()
 }
 
 #[test]

@@ -171,12 +171,12 @@ impl Anthropic {
         input.to_cache = usage["cache_creation_input_tokens"].as_u64().or(input.to_cache);
         input.from_cache = usage["cache_read_input_tokens"].as_u64().or(input.from_cache);
         let cached = input.to_cache.unwrap_or(0).saturating_add(input.from_cache.unwrap_or(0));
-        let told = &mut gathered.usage;
-        told.input_tokens = input.fresh.map(|fresh| fresh.saturating_add(cached));
-        told.cached_tokens = input.from_cache;
-        told.output_tokens = usage["output_tokens"].as_u64().or(told.output_tokens);
+        let counts = &mut gathered.usage;
+        counts.input_tokens = input.fresh.map(|fresh| fresh.saturating_add(cached));
+        counts.cached_tokens = input.from_cache;
+        counts.output_tokens = usage["output_tokens"].as_u64().or(counts.output_tokens);
         let thinking = &usage["output_tokens_details"]["thinking_tokens"];
-        told.reasoning_tokens = thinking.as_u64().or(told.reasoning_tokens);
+        counts.reasoning_tokens = thinking.as_u64().or(counts.reasoning_tokens);
     }
 }
 

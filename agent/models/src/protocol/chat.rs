@@ -201,13 +201,13 @@ fn read_usage(usage: &Value, gathered: &mut Gathered) {
     if usage.is_null() {
         return;
     }
-    let told = &mut gathered.usage;
-    told.input_tokens = usage["prompt_tokens"].as_u64().or(told.input_tokens);
-    told.output_tokens = usage["completion_tokens"].as_u64().or(told.output_tokens);
+    let counts = &mut gathered.usage;
+    counts.input_tokens = usage["prompt_tokens"].as_u64().or(counts.input_tokens);
+    counts.output_tokens = usage["completion_tokens"].as_u64().or(counts.output_tokens);
     let cached = &usage["prompt_tokens_details"]["cached_tokens"];
-    told.cached_tokens = cached.as_u64().or(told.cached_tokens);
+    counts.cached_tokens = cached.as_u64().or(counts.cached_tokens);
     let reasoning = &usage["completion_tokens_details"]["reasoning_tokens"];
-    told.reasoning_tokens = reasoning.as_u64().or(told.reasoning_tokens);
+    counts.reasoning_tokens = reasoning.as_u64().or(counts.reasoning_tokens);
 }
 
 fn stop(reason: &str) -> Stop {

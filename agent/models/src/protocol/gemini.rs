@@ -45,7 +45,7 @@ fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
         ModelMessage::User { text } => Some(("user", vec![json!({ "text": text })])),
         ModelMessage::Assistant { text, calls, carry, .. } => {
             let carried = carry.as_ref().map_or(&Value::Null, |carry| &carry[CARRY]);
-            let said =
+            let parts =
                 (!text.is_empty()).then(|| signed(json!({ "text": text }), &carried["text"]));
             let called = calls.iter().enumerate().map(|(at, call)| {
                 let function = json!({
@@ -54,7 +54,7 @@ fn written(message: &ModelMessage) -> Option<(&'static str, Vec<Value>)> {
                 let function = with_id(function, &call.id);
                 signed(json!({ "functionCall": function }), &carried["calls"][at])
             });
-            Some(("model", said.into_iter().chain(called).collect()))
+            Some(("model", parts.into_iter().chain(called).collect()))
         }
         ModelMessage::Tool { call_id, name, content, is_error } => {
             let outcome = if *is_error { "error" } else { "output" };
@@ -251,8 +251,8 @@ fn carry(gathered: &mut Gathered) -> &mut Value {
 
 /// Every chunk may have token counts; later ones replace earlier ones. Thinking tokens are not included in those of
 /// the answer.
-fn usage(told: &Value, gathered: &mut Gathered) {
-    let number = |field: &str| told[field].as_u64();
+fn usage(counts: &Value, gathered: &mut Gathered) {
+    let number = |field: &str| counts[field].as_u64();
     let sum = |first: Option<u64>, second: Option<u64>| match (first, second) {
         (None, None) => None,
         (first, second) => Some(first.unwrap_or(0).saturating_add(second.unwrap_or(0))),

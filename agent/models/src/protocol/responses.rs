@@ -153,11 +153,11 @@ impl Responses {
 }
 
 fn read_usage(usage: &Value, gathered: &mut Gathered) {
-    let told = &mut gathered.usage;
-    told.input_tokens = usage["input_tokens"].as_u64();
-    told.output_tokens = usage["output_tokens"].as_u64();
-    told.cached_tokens = usage["input_tokens_details"]["cached_tokens"].as_u64();
-    told.reasoning_tokens = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
+    let counts = &mut gathered.usage;
+    counts.input_tokens = usage["input_tokens"].as_u64();
+    counts.output_tokens = usage["output_tokens"].as_u64();
+    counts.cached_tokens = usage["input_tokens_details"]["cached_tokens"].as_u64();
+    counts.reasoning_tokens = usage["output_tokens_details"]["reasoning_tokens"].as_u64();
 }
 
 fn stop(response: &Value) -> Stop {

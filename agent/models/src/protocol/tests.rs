@@ -15,7 +15,7 @@ use crate::{ModelError, ModelEvent, ModelMessage};
 type DecodedEvents = Vec<Result<ModelEvent, ModelError>>;
 
 /// All events of a stream that is split into these pieces.
-fn told(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
+fn rendered(protocol: Protocol, pieces: &[&[u8]]) -> DecodedEvents {
     let mut frames = Frames::new(protocol.framing());
     let mut decoder = protocol.decoder();
     let mut gathered = Gathered::default();
@@ -46,7 +46,7 @@ fn framed(protocol: Protocol, lines: &[&str]) -> String {
 fn check(protocol: Protocol, lines: &str, expected: Expect) {
     let lines: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let stream = framed(protocol, &lines);
-    let events = told(protocol, &[stream.as_bytes()]);
+    let events = rendered(protocol, &[stream.as_bytes()]);
     let lines = events.iter().map(|event| match event {
         Ok(ModelEvent::Answer(answer)) => {
             let carry = answer.carry.as_ref().map(|carry| format!(" {carry}"));
@@ -127,12 +127,12 @@ fn arguments_keep_all_digits() {
         (Protocol::Gemini, gemini),
     ] {
         let lines: Vec<&str> = lines.lines().map(str::trim).collect();
-        let told = told(protocol, &[framed(protocol, &lines).as_bytes()]);
-        let call = told.iter().find_map(|event| match event {
+        let rendered = rendered(protocol, &[framed(protocol, &lines).as_bytes()]);
+        let call = rendered.iter().find_map(|event| match event {
             Ok(ModelEvent::Call(call)) if call.name == "f" => Some(call.arguments.as_str()),
             _ => None,
         });
-        assert_eq!(call, Some(ARGUMENTS), "{protocol:?}: {told:?}");
+        assert_eq!(call, Some(ARGUMENTS), "{protocol:?}: {rendered:?}");
     }
     assert_eq!(arguments_object(ARGUMENTS), json!({ "unparsed": ARGUMENTS }));
 }
@@ -354,8 +354,8 @@ proptest! {
         at.extend([0, stream.len()]);
         at.sort_unstable();
         let pieces: Vec<&[u8]> = at.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
-        let whole = told(*protocol, &[&stream]);
-        prop_assert_eq!(&told(*protocol, &pieces), &whole);
+        let whole = rendered(*protocol, &[&stream]);
+        prop_assert_eq!(&rendered(*protocol, &pieces), &whole);
         let ends = whole.iter().filter(|event| {
             matches!(event, Err(_) | Ok(ModelEvent::Answer(_)))
         });
@@ -368,6 +368,6 @@ proptest! {
 fn a_stream_of_single_bytes() {
     for (protocol, stream) in recorded() {
         let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
-        assert_eq!(told(protocol, &pieces), told(protocol, &[stream.as_bytes()]));
+        assert_eq!(rendered(protocol, &pieces), rendered(protocol, &[stream.as_bytes()]));
     }
 }

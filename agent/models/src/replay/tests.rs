@@ -48,7 +48,7 @@ fn request(model: &str, system: &str, messages: Vec<ModelMessage>) -> ModelReque
 }
 
 async fn check(request: ModelRequest, expected: Expect) {
-    let told = match answer_of(recordings().stream(request)).await {
+    let output = match answer_of(recordings().stream(request)).await {
         Ok(answer) => {
             let calls = answer
                 .calls
@@ -59,7 +59,7 @@ async fn check(request: ModelRequest, expected: Expect) {
         }
         Err(error) => format!("{}: {error}", error.code()),
     };
-    expected.assert_eq(&told);
+    expected.assert_eq(&output);
 }
 
 fn user(text: &str) -> ModelMessage {
@@ -159,8 +159,8 @@ async fn ambiguous_recordings() {
     };
     let ask = async |conversations| {
         let replay = Replay::new("replay", conversations);
-        let told = answer_of(replay.stream(request("any", "", vec![user("Time?")]))).await;
-        told.map_or_else(|error| error.to_string(), |answer| answer.text)
+        let output = answer_of(replay.stream(request("any", "", vec![user("Time?")]))).await;
+        output.map_or_else(|error| error.to_string(), |answer| answer.text)
     };
     let differently = ask(vec![read("a", "Noon."), read("b", "Noon."), read("c", "One.")]).await;
     expect!["recordings `a` and `c` continue differently from here: name one as the model"]

@@ -100,7 +100,7 @@ async fn heard(name: &str, lines: &[String]) -> String {
         Ok(protocol) => protocol,
         Err(why) => return format!("{name}: {why}\n"),
     };
-    let mut told = String::new();
+    let mut output = String::new();
     for answer in answers(protocol, lines) {
         let server = Server::start(vec![Reply::events(stream(protocol, &answer))]).await;
         let events = all(remote(protocol, &server.url).stream(question())).await;
@@ -108,9 +108,9 @@ async fn heard(name: &str, lines: &[String]) -> String {
             panic!("{name} has no answer:\n{}", shown(&events));
         };
         pieces_are_the_whole(&events, whole);
-        told.push_str(&format!("{name}: {}\n", in_short(whole)));
+        output.push_str(&format!("{name}: {}\n", in_short(whole)));
     }
-    told
+    output
 }
 
 /// Checks that the chunks add up to the complete answer.
@@ -169,11 +169,11 @@ fn in_short(answer: &ModelResponse) -> String {
 async fn every_recorded_stream_matches_the_golden_lines() {
     let shared = here("../../../../shared/data/recordings/provider-streams");
     if shared.is_dir() {
-        let mut told = String::new();
+        let mut output = String::new();
         for (name, lines) in recordings(&shared) {
-            told.push_str(&heard(&name, &lines).await);
+            output.push_str(&heard(&name, &lines).await);
         }
-        expect_file![here(GOLDEN)].assert_eq(&told);
+        expect_file![here(GOLDEN)].assert_eq(&output);
     } else {
         let why = "left out: unpublished recordings of models, ../shared is not here";
         writeln!(std::io::stdout(), "{why}").expect("stdout can be written");

@@ -117,7 +117,7 @@ async fn serve(connection: TcpStream, reply: Reply, tell: &mpsc::UnboundedSender
     connection.set_nodelay(true).expect("the socket takes options");
     let mut connection = BufReader::new(connection);
     let Some(request) = read(&mut connection).await else { return };
-    let mut told = tell.send(Seen::Request(request)).is_ok();
+    let mut output = tell.send(Seen::Request(request)).is_ok();
     let wrote = async {
         connection.write_all(reply.head.as_bytes()).await?;
         connection.write_all(&reply.body).await?;
@@ -125,13 +125,13 @@ async fn serve(connection: TcpStream, reply: Reply, tell: &mpsc::UnboundedSender
     };
     // The client may close before it has read everything.
     if wrote.await.is_ok() && reply.then == Then::Silence {
-        told &= tell.send(Seen::Silent).is_ok();
+        output &= tell.send(Seen::Silent).is_ok();
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;
-        told &= tell.send(Seen::Gone).is_ok();
+        output &= tell.send(Seen::Gone).is_ok();
     }
     // A test that does not check has dropped the receiver.
-    let _ = told;
+    let _ = output;
 }
 
 async fn read(connection: &mut BufReader<TcpStream>) -> Option<Request> {

@@ -137,9 +137,9 @@ async fn every_answer_of_all_recordings_is_replayed() {
     paths.sort();
     let (mut conversations, mut answers, mut ambiguous) = (0, 0, 0);
     for path in paths {
-        let (told, unclear) = told_again(&path).await;
+        let (output, unclear) = told_again(&path).await;
         conversations += plain(&path).len();
-        answers += told;
+        answers += output;
         ambiguous += unclear;
     }
     assert_eq!((conversations, answers), (1_734, 22_577));

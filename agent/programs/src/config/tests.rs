@@ -6,11 +6,11 @@ use super::*;
 
 /// A configuration as JSON with all defaults, or the error.
 fn check(declaration: &str, expected: Expect) {
-    let told = match serde_json::from_str::<CliConfig>(declaration) {
+    let output = match serde_json::from_str::<CliConfig>(declaration) {
         Ok(config) => serde_json::to_string(&config).expect("a configuration is JSON"),
         Err(why) => why.to_string(),
     };
-    expected.assert_eq(&told);
+    expected.assert_eq(&output);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct ClaudeParser {
     current: BTreeMap<Option<String>, String>,
     /// The last reported usage of each message of the agent itself.
     used: BTreeMap<String, Usage>,
-    told: Usage,
+    reported: Usage,
     /// Calls whose start is already sent. Session logs repeat messages, for example after a resumption.
     started: BTreeSet<String>,
     replies: VecDeque<String>,
@@ -208,14 +208,14 @@ impl ClaudeParser {
         &mut self,
         message: &Option<String>,
         parent: &Option<String>,
-        told: &Value,
+        reported: &Value,
         events: &mut Vec<ProgramEvent>,
     ) {
-        let (Some(id), None, Some(usage)) = (message, parent, usage(told)) else { return };
+        let (Some(id), None, Some(usage)) = (message, parent, usage(reported)) else { return };
         self.used.insert(id.clone(), usage);
         let sum = self.used.values().fold(Usage::default(), Usage::plus);
-        if sum != self.told {
-            self.told = sum.clone();
+        if sum != self.reported {
+            self.reported = sum.clone();
             events.push(ProgramEvent::Usage(sum));
         }
     }
@@ -346,26 +346,27 @@ fn parent(line: &Value) -> Option<String> {
     some_text(line, "parent_tool_use_id")
 }
 
-fn usage(told: &Value) -> Option<Usage> {
+fn usage(reported: &Value) -> Option<Usage> {
     let usage = Usage {
-        input_tokens: told["input_tokens"].as_u64(),
-        output_tokens: told["output_tokens"].as_u64(),
-        cached_tokens: told["cache_read_input_tokens"].as_u64(),
-        cache_write_tokens: told["cache_creation_input_tokens"].as_u64(),
+        input_tokens: reported["input_tokens"].as_u64(),
+        output_tokens: reported["output_tokens"].as_u64(),
+        cached_tokens: reported["cache_read_input_tokens"].as_u64(),
+        cache_write_tokens: reported["cache_creation_input_tokens"].as_u64(),
         reasoning_tokens: None,
         completeness: Completeness::Partial,
     };
     (!usage.is_empty()).then_some(usage)
 }
 
-fn denials(told: &Value) -> Vec<Denial> {
-    let told = told.as_array().into_iter().flatten();
-    told.map(|denial| Denial {
-        tool: text(denial, "tool_name").to_owned(),
-        call_id: some_text(denial, "tool_use_id"),
-        input: denial["tool_input"].clone(),
-    })
-    .collect()
+fn denials(reported: &Value) -> Vec<Denial> {
+    let reported = reported.as_array().into_iter().flatten();
+    reported
+        .map(|denial| Denial {
+            tool: text(denial, "tool_name").to_owned(),
+            call_id: some_text(denial, "tool_use_id"),
+            input: denial["tool_input"].clone(),
+        })
+        .collect()
 }
 
 /// The program's message for an error result.

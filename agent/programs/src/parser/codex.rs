@@ -170,9 +170,9 @@ impl CodexParser {
 
     /// The answer of the turn, if it has one.
     fn answer(&self, line: &Value, usage: Option<Usage>) -> Option<Answer> {
-        let told = line["final_response"]["text"].as_str();
-        let text = told.unwrap_or(&self.last.1).to_owned();
-        (told.is_some() || !text.is_empty()).then(|| Answer {
+        let reported = line["final_response"]["text"].as_str();
+        let text = reported.unwrap_or(&self.last.1).to_owned();
+        (reported.is_some() || !text.is_empty()).then(|| Answer {
             text,
             usage: usage.or_else(|| self.used.clone()),
             session_id: self.session.0.clone(),
@@ -183,16 +183,16 @@ impl CodexParser {
 
     fn used(
         &mut self,
-        told: &Value,
+        reported: &Value,
         completeness: Completeness,
         events: &mut Vec<ProgramEvent>,
     ) -> Option<Usage> {
         let usage = Usage {
-            input_tokens: told["input_tokens"].as_u64(),
-            output_tokens: told["output_tokens"].as_u64(),
-            cached_tokens: told["cached_input_tokens"].as_u64(),
-            cache_write_tokens: told["cache_write_input_tokens"].as_u64(),
-            reasoning_tokens: told["reasoning_output_tokens"].as_u64(),
+            input_tokens: reported["input_tokens"].as_u64(),
+            output_tokens: reported["output_tokens"].as_u64(),
+            cached_tokens: reported["cached_input_tokens"].as_u64(),
+            cache_write_tokens: reported["cache_write_input_tokens"].as_u64(),
+            reasoning_tokens: reported["reasoning_output_tokens"].as_u64(),
             completeness,
         };
         if usage.is_empty() {
@@ -250,8 +250,8 @@ fn event(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
     })
 }
 
-fn reason(told: &Value, otherwise: &str) -> String {
-    some_text(told, "message").unwrap_or_else(|| otherwise.to_owned())
+fn reason(reported: &Value, otherwise: &str) -> String {
+    some_text(reported, "message").unwrap_or_else(|| otherwise.to_owned())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, Program
 pub struct GeminiParser {
     session: Session,
     /// The text since the last tool call.
-    said: String,
+    text: String,
     /// The text before it, if there is none since.
     before: String,
     /// Why the program stopped before the answer was complete. Its result reports success nevertheless.
@@ -28,8 +28,8 @@ impl Parser for GeminiParser {
         match text(&line, "type") {
             "message" if text(&line, "role") == "assistant" => self.message(&line, &mut events),
             "tool_use" if line["tool_id"].is_string() => {
-                if !self.said.is_empty() {
-                    self.before = std::mem::take(&mut self.said);
+                if !self.text.is_empty() {
+                    self.before = std::mem::take(&mut self.text);
                 }
                 events.push(ProgramEvent::ToolCallStarted {
                     id: text(&line, "tool_id").to_owned(),
@@ -63,10 +63,10 @@ impl GeminiParser {
     fn message(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let content = text(line, "content");
         let piece = line["delta"].as_bool().unwrap_or_default();
-        if content.is_empty() || (!piece && self.said == content) {
+        if content.is_empty() || (!piece && self.text == content) {
             return;
         }
-        self.said.push_str(content);
+        self.text.push_str(content);
         let text = content.to_owned();
         events.push(ProgramEvent::AssistantDelta { text, message: None, parent: None });
     }
@@ -74,9 +74,9 @@ impl GeminiParser {
     fn result(&mut self, line: &Value, events: &mut Vec<ProgramEvent>) {
         let usage = usage(&line["stats"]);
         events.extend(usage.clone().map(ProgramEvent::Usage));
-        let said = if self.said.is_empty() { &self.before } else { &self.said };
+        let answer_text = if self.text.is_empty() { &self.before } else { &self.text };
         let answer = Answer {
-            text: said.clone(),
+            text: answer_text.clone(),
             usage,
             session_id: self.session.0.clone(),
             details: without(line, &["type", "session_id"]),

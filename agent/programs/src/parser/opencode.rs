@@ -17,7 +17,7 @@ pub struct OpenCodeParser {
     /// Calls whose start is already sent.
     started: BTreeSet<String>,
     /// The text of the current step.
-    said: String,
+    text: String,
     used: Option<Usage>,
     cost_usd: Option<f64>,
     /// The answer so far.
@@ -34,7 +34,7 @@ impl Parser for OpenCodeParser {
             self.session.seen(line["sessionID"].as_str()).into_iter().collect();
         match text(&line, "type") {
             "text" if part["text"].is_string() => {
-                self.said.push_str(text(part, "text"));
+                self.text.push_str(text(part, "text"));
                 let (text, message) = (text(part, "text").to_owned(), some_text(part, "id"));
                 events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
             }
@@ -51,7 +51,7 @@ impl Parser for OpenCodeParser {
             }
             kind => {
                 if kind == "step_start" {
-                    self.said.clear();
+                    self.text.clear();
                 }
                 events.push(status(line));
             }
@@ -114,7 +114,7 @@ impl OpenCodeParser {
         }
         let reason = text(part, "reason");
         self.answer = (!["tool-calls", "unknown", "error"].contains(&reason)).then(|| Answer {
-            text: std::mem::take(&mut self.said),
+            text: std::mem::take(&mut self.text),
             usage: None,
             cost_usd: self.cost_usd,
             session_id: self.session.0.clone(),

@@ -13,7 +13,7 @@ fn answer() -> Option<Answer> {
 }
 
 /// The result in one line: the event, its kind, the answer and the exit status.
-fn told(facts: RunFacts) -> String {
+fn output(facts: RunFacts) -> String {
     let code = |exit: Option<Exit>| exit.map_or("no exit".to_owned(), |exit| exit.to_string());
     match verdict(facts) {
         ProgramEvent::Final(answer) => format!("final, {}", code(answer.exit)),
@@ -28,7 +28,7 @@ fn told(facts: RunFacts) -> String {
 #[test]
 fn final_and_exit_0_is_success() {
     assert_eq!(
-        told(RunFacts { answer: answer(), exit: exited(0), ..RunFacts::default() }),
+        output(RunFacts { answer: answer(), exit: exited(0), ..RunFacts::default() }),
         "final, exited with code 0"
     );
 }
@@ -36,7 +36,7 @@ fn final_and_exit_0_is_success() {
 #[test]
 fn final_and_another_exit_is_runtime_crash_with_both_facts() {
     assert_eq!(
-        told(RunFacts { answer: answer(), exit: exited(3), ..RunFacts::default() }),
+        output(RunFacts { answer: answer(), exit: exited(3), ..RunFacts::default() }),
         "runtime_crash, with its answer, exited with code 3"
     );
 }
@@ -44,7 +44,7 @@ fn final_and_another_exit_is_runtime_crash_with_both_facts() {
 #[test]
 fn no_final_and_exit_0_is_bad_model_output() {
     assert_eq!(
-        told(RunFacts { exit: exited(0), ..RunFacts::default() }),
+        output(RunFacts { exit: exited(0), ..RunFacts::default() }),
         "bad_model_output, without its answer, exited with code 0"
     );
 }
@@ -52,7 +52,7 @@ fn no_final_and_exit_0_is_bad_model_output() {
 #[test]
 fn no_final_and_another_exit_is_runtime_crash() {
     assert_eq!(
-        told(RunFacts { exit: exited(3), ..RunFacts::default() }),
+        output(RunFacts { exit: exited(3), ..RunFacts::default() }),
         "runtime_crash, without its answer, exited with code 3"
     );
 }
@@ -61,7 +61,7 @@ fn no_final_and_another_exit_is_runtime_crash() {
 fn cancel_is_cancelled_even_if_final_was_seen() {
     let stop = Some(StopReason::Cancelled);
     assert_eq!(
-        told(RunFacts { stop, answer: answer(), exit: exited(0), ..RunFacts::default() }),
+        output(RunFacts { stop, answer: answer(), exit: exited(0), ..RunFacts::default() }),
         "cancelled, with its answer, exited with code 0"
     );
 }
@@ -98,7 +98,7 @@ fn the_whole_table() {
                         let given = [*stopped, asked, *fails, *answers, *exits];
                         let given = given.into_iter().filter(|name| !name.is_empty());
                         let given: Vec<&str> = given.collect();
-                        table += &format!("{} => {}\n", given.join(", "), told(facts));
+                        table += &format!("{} => {}\n", given.join(", "), output(facts));
                     }
                 }
             }

@@ -175,13 +175,13 @@ async fn claude_code_does_not_run_a_denied_command() {
     let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
     assert_eq!(answer.denials[0].tool, "Bash");
     assert_eq!(place.made(), None);
-    let told = events.iter().any(|event| match event {
+    let rendered = events.iter().any(|event| match event {
         ProgramEvent::ToolCallFinished { output, is_error, .. } => {
             *is_error && output.to_string().contains("not today")
         }
         _ => false,
     });
-    assert!(told, "the agent gets the reason");
+    assert!(rendered, "the agent gets the reason");
 }
 
 #[tokio::test]

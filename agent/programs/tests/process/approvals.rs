@@ -7,7 +7,7 @@ use expect_test::expect;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use crate::{FINAL, end, fake, start, told, until};
+use crate::{FINAL, end, fake, rendered, start, until};
 
 const ASKS: &str = r#"
     {"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"t1","description":"lists"}}"#;
@@ -166,5 +166,5 @@ async fn an_interrupt_is_sigint_without_a_protocol() {
         {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
         · => final "42", exited with code 0
     "#]]
-    .assert_eq(&told(running).await);
+    .assert_eq(&rendered(running).await);
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use abide_programs::{CliConfig, ErrorKind, Failure, Parser, ProgramEvent, Prompt, run};
 use expect_test::{Expect, expect};
 
-use crate::{FINAL, NEVER, SOON, end, fake, start, told, until};
+use crate::{FINAL, NEVER, SOON, end, fake, rendered, start, until};
 
 async fn check(config: CliConfig, expected: Expect) {
-    expected.assert_eq(&told(start(config)).await);
+    expected.assert_eq(&rendered(start(config)).await);
 }
 
 async fn failed(config: CliConfig) -> Failure {
@@ -90,7 +90,7 @@ async fn a_parser_that_panics_is_runtime_crash() {
     expect![[r#"
         · => runtime_crash: the run's driver panicked
     "#]]
-    .assert_eq(&told(running).await);
+    .assert_eq(&rendered(running).await);
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn cancel_is_cancelled_even_if_final_was_seen() {
     expect![[r#"
         · => cancelled: the run was cancelled, answer "42"
     "#]]
-    .assert_eq(&told(running).await);
+    .assert_eq(&rendered(running).await);
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_program_can_clean_up_during_the_grace_period() {
         {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
         · => cancelled: the run was cancelled, answer "42"
     "#]]
-    .assert_eq(&told(running).await);
+    .assert_eq(&rendered(running).await);
 }
 
 #[tokio::test]

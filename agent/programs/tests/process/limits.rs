@@ -4,10 +4,10 @@ use abide_programs::{CliConfig, Line};
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 
-use crate::{FINAL, SOON, fake, start, told};
+use crate::{FINAL, SOON, fake, rendered, start};
 
 async fn check(config: CliConfig, expected: Expect) {
-    expected.assert_eq(&told(start(config)).await);
+    expected.assert_eq(&rendered(start(config)).await);
 }
 
 /// The default limit is 4,000,000 bytes of output; it also limits a single line.
@@ -93,10 +93,10 @@ async fn a_slow_reader_loses_no_output() {
     let lines: Vec<&str> = std::iter::repeat_n(["line", "{}"], 500).flatten().collect();
     let config = fake(&[&lines[..], &["line", FINAL]].concat());
     let mut running = start(config);
-    let mut told = 0;
+    let mut output = 0;
     while let Some(line) = running.next().await {
-        told += usize::from(line.raw.is_some());
+        output += usize::from(line.raw.is_some());
         tokio::task::yield_now().await;
     }
-    assert_eq!(told, 501);
+    assert_eq!(output, 501);
 }

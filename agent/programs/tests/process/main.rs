@@ -35,24 +35,24 @@ fn start(config: CliConfig) -> Running {
 }
 
 /// All lines of a run. Checks that it ends with exactly one terminal event.
-async fn told(mut running: Running) -> String {
-    let mut told = String::new();
+async fn rendered(mut running: Running) -> String {
+    let mut rendered = String::new();
     let mut ends = Vec::new();
     while let Some(line) = running.next().await {
         assert!(ends.is_empty(), "{line:?} follows the terminal event");
         ends.extend(line.events.iter().filter(|event| event.is_terminal()).cloned());
-        write_line(&mut told, &line);
+        write_line(&mut rendered, &line);
     }
     assert_eq!(ends.len(), 1, "one terminal event");
-    told
+    rendered
 }
 
 /// The raw line, shortened, and its events.
-fn write_line(told: &mut String, line: &Line) {
+fn write_line(rendered: &mut String, line: &Line) {
     let cut = |text: &str| text.chars().take(100).collect::<String>();
     let raw = line.raw.as_deref().map_or("·".to_owned(), cut);
     let events: Vec<String> = line.events.iter().map(event).collect();
-    writeln!(told, "{raw} => {}", events.join(", ")).expect("writing to a string succeeds");
+    writeln!(rendered, "{raw} => {}", events.join(", ")).expect("writing to a string succeeds");
 }
 
 /// An event in short form.

@@ -5,10 +5,10 @@ use abide_programs::{
 };
 use expect_test::{Expect, expect};
 
-use crate::{FINAL, end, fake, start, told};
+use crate::{FINAL, end, fake, rendered, start};
 
 async fn check(config: CliConfig, expected: Expect) {
-    expected.assert_eq(&told(start(config)).await);
+    expected.assert_eq(&rendered(start(config)).await);
 }
 
 #[tokio::test]
@@ -174,5 +174,5 @@ async fn an_explicit_parser_overrides_the_selection() {
         42 => 
         · => final "42", exited with code 0
     "#]]
-    .assert_eq(&told(running).await);
+    .assert_eq(&rendered(running).await);
 }

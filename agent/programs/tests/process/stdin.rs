@@ -4,7 +4,7 @@ use abide_programs::{CliConfig, ENV_ALLOWLIST, InheritEnv, Line, ProgramEvent, P
 use expect_test::{Expect, expect};
 use futures_util::StreamExt as _;
 
-use crate::{FINAL, SOON, end, fake, told};
+use crate::{FINAL, SOON, end, fake, rendered};
 
 async fn check(config: CliConfig, prompt: Prompt, expected: Expect) {
     let lines: Vec<Line> = run(config, prompt, None).collect().await;
@@ -58,13 +58,13 @@ async fn output_of_a_program_that_closes_stdin_early_is_read() {
         {"type":"result","subtype":"success","is_error":false,"result":"42"} => 
         · => final "42", exited with code 0
     "#]]
-    .assert_eq(&sorted(&told(run(fake(&steps), long(), None)).await));
+    .assert_eq(&sorted(&rendered(run(fake(&steps), long(), None)).await));
 }
 
 /// The order of the notice and the line is not defined, because they come from two pipes.
-fn sorted(told: &str) -> String {
+fn sorted(output: &str) -> String {
     let (notices, rest): (Vec<&str>, Vec<&str>) =
-        told.lines().partition(|line| line.contains("StdinUnread"));
+        output.lines().partition(|line| line.contains("StdinUnread"));
     notices.into_iter().chain(rest).map(|line| format!("{line}\n")).collect()
 }
 
@@ -131,7 +131,7 @@ async fn a_session_that_cannot_be_resumed_is_refused() {
     expect![[r#"
         · => capability_unsupported: cannot resume a session of this program: resume_args are missing
     "#]]
-    .assert_eq(&told(run(config, Prompt::default(), None)).await);
+    .assert_eq(&rendered(run(config, Prompt::default(), None)).await);
 }
 
 #[tokio::test]

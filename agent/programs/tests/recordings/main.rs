@@ -70,16 +70,16 @@ fn summary(file: &str, program: Program, lines: &[String], events: &[ProgramEven
 }
 
 fn check(folder: &Path, files: &[PathBuf], golden: ExpectFile) {
-    let mut told = String::new();
+    let mut output = String::new();
     for path in files {
         let file = path.strip_prefix(folder).expect("the path is in the folder").to_string_lossy();
         let (program, lines) = (program(&file), lines(path));
         let events = events(program, &lines);
-        write!(told, "{}", summary(&file, program, &lines, &events))
+        write!(output, "{}", summary(&file, program, &lines, &events))
             .expect("writing to a string succeeds");
         oracle::check(&file, program, &lines, &events);
     }
-    golden.assert_eq(&told);
+    golden.assert_eq(&output);
 }
 
 #[test]

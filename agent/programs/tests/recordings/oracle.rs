@@ -35,22 +35,22 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
         Program::Gemini => gemini(&lines),
         Program::OpenCode => opencode(&lines),
         Program::Generic => {
-            let told: Vec<&Value> = events
+            let rendered: Vec<&Value> = events
                 .iter()
                 .map(|event| match event {
                     ProgramEvent::Status { data } => data,
                     other => panic!("{file}: {other:?} is more than a status"),
                 })
                 .collect();
-            assert_eq!(told, lines.iter().collect::<Vec<_>>(), "{file}");
+            assert_eq!(rendered, lines.iter().collect::<Vec<_>>(), "{file}");
             return;
         }
     };
-    assert_eq!(told(events), expected, "{file}");
+    assert_eq!(rendered(events), expected, "{file}");
 }
 
 /// The content of the events.
-fn told(events: &[ProgramEvent]) -> Recorded {
+fn rendered(events: &[ProgramEvent]) -> Recorded {
     let mut said = Recorded::default();
     for event in events {
         match event {
@@ -199,9 +199,9 @@ fn codex(lines: &[Value]) -> Recorded {
     let turn = of(lines, "type", "turn.completed").first().copied();
     let failed = of(lines, "type", "turn.failed").first().copied();
     let answered = turn.filter(|turn| turn["status"] != "pending").map(|turn| {
-        let told = turn["final_response"]["text"].as_str().map(str::to_owned);
+        let rendered = turn["final_response"]["text"].as_str().map(str::to_owned);
         let last = || texts("agent_message").pop().unwrap_or_default();
-        (true, told.unwrap_or_else(last), None)
+        (true, rendered.unwrap_or_else(last), None)
     });
     let failure = failed.map(|failed| {
         (false, failed["error"]["message"].as_str().unwrap_or_default().to_owned(), None)

@@ -21,15 +21,15 @@ const DEPTH: usize = 3;
 pub(super) fn error(error: &Mismatch) -> String {
     match &error.kind {
         MismatchKind::Alternatives(branches) => {
-            let mut told: Vec<String> = branches
+            let mut parts: Vec<String> = branches
                 .iter()
                 .take(ALTERNATIVES)
                 .filter_map(|branch| Some(inner(branch.first()?, &error.path)))
                 .collect();
             if branches.len() > ALTERNATIVES {
-                told.push(format!("{} more", branches.len() - ALTERNATIVES));
+                parts.push(format!("{} more", branches.len() - ALTERNATIVES));
             }
-            format!("{} ({})", at(&error.path, &error.what), told.join("; "))
+            format!("{} ({})", at(&error.path, &error.what), parts.join("; "))
         }
         _ => at(&error.path, &error.what),
     }
@@ -68,7 +68,7 @@ pub(super) fn parameters(schema: &Value) -> String {
     let required = |name: &str| {
         schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
     };
-    let mut told: Vec<String> = properties
+    let mut parts: Vec<String> = properties
         .iter()
         .take(PARAMETERS)
         .map(|(name, schema_of_it)| {
@@ -77,9 +77,9 @@ pub(super) fn parameters(schema: &Value) -> String {
         })
         .collect();
     if properties.len() > PARAMETERS {
-        told.push(format!("and {} more", properties.len() - PARAMETERS));
+        parts.push(format!("and {} more", properties.len() - PARAMETERS));
     }
-    format!("Parameters: {}", told.join(", "))
+    format!("Parameters: {}", parts.join(", "))
 }
 
 /// A short description of a type: `array of string`, `integer or null`, `one of "a", "b"`.
@@ -92,11 +92,11 @@ fn type_of(root: &Value, schema: &Value, depth: usize) -> String {
         return found.map_or_else(|| "any".to_owned(), |it| type_of(root, it, depth - 1));
     }
     if let Some(choices) = schema["enum"].as_array() {
-        let mut told: Vec<String> = choices.iter().take(CHOICES).map(Value::to_string).collect();
+        let mut parts: Vec<String> = choices.iter().take(CHOICES).map(Value::to_string).collect();
         if choices.len() > CHOICES {
-            told.push(format!("{} more", choices.len() - CHOICES));
+            parts.push(format!("{} more", choices.len() - CHOICES));
         }
-        return format!("one of {}", told.join(", "));
+        return format!("one of {}", parts.join(", "));
     }
     if let Some(only) = schema.get("const") {
         return only.to_string();
@@ -118,11 +118,11 @@ fn type_of(root: &Value, schema: &Value, depth: usize) -> String {
 }
 
 fn join(types: impl Iterator<Item = String>) -> String {
-    let mut told: Vec<String> = Vec::new();
+    let mut parts: Vec<String> = Vec::new();
     for one in types {
-        if !told.contains(&one) {
-            told.push(one);
+        if !parts.contains(&one) {
+            parts.push(one);
         }
     }
-    told.join(" or ")
+    parts.join(" or ")
 }

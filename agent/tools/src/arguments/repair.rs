@@ -177,8 +177,8 @@ fn out_of_text(text: &str, types: &BTreeSet<JsonType>) -> Option<Value> {
     let text = text.trim();
     if types.contains(&JsonType::Boolean) {
         // Python capitalizes them.
-        let told = [("true", true), ("false", false)];
-        let found = told.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
+        let output = [("true", true), ("false", false)];
+        let found = output.into_iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
         if let Some((_, value)) = found {
             return Some(Value::Bool(value));
         }

@@ -18,9 +18,9 @@ fn fit(schema: &Value, text: &str) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "schemas are written in place")]
 fn check(schema: Value, texts: &[&str], expected: Expect) {
-    let told: Vec<String> =
+    let output: Vec<String> =
         texts.iter().map(|text| format!("{text}\n  {}", fit(&schema, text))).collect();
-    expected.assert_eq(&told.join("\n"));
+    expected.assert_eq(&output.join("\n"));
 }
 
 fn of(properties: Value, required: &[&str]) -> Value {
@@ -283,15 +283,15 @@ fn errors_list_all_parameters() {
               invalid arguments: [] is not of type "object". Parameters: at (integer or null), lines (array of integer), mode (one of "r", "w"), path (string, required)"#]],
     );
     let long = format!(r#"{{"path": {:?}}}"#, "y".repeat(10_000));
-    let told = fit(&of(json!({"path": {"type": "integer"}}), &[]), &long);
-    assert!(told.len() < 500, "{} bytes quote the whole value", told.len());
+    let output = fit(&of(json!({"path": {"type": "integer"}}), &[]), &long);
+    assert!(output.len() < 500, "{} bytes quote the whole value", output.len());
 }
 
 /// What `register_tool` refuses is refused when the tool is added.
 #[test]
 fn unsupported_schemas_are_refused() {
     let why = |schema: Value| Parameters::of(&of(json!({"it": schema}), &[])).err();
-    let told = [
+    let output = [
         why(json!({"pattern": "^(?!con$)[a-z]+$"})),
         why(json!({"type": "objekt"})),
         why(json!({"$ref": "other.json"})),
@@ -302,7 +302,7 @@ fn unsupported_schemas_are_refused() {
         type is "objekt", which is not the name of a type
         it refers to "other.json", which does not exist in it
         a part of it has an $id"#]]
-    .assert_eq(&told.map(Option::unwrap_or_default).join("\n"));
+    .assert_eq(&output.map(Option::unwrap_or_default).join("\n"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::snapshot::Snapshot;
+use super::file_states::FileStates;
 use crate::capture::{Capture, Captured};
 use crate::config::ConfigError;
 use crate::context::VARIABLE;
@@ -133,7 +133,7 @@ impl Commands {
             Ok(folder) => folder,
             Err(why) => return failed(Failure::Arguments, why),
         };
-        let before = self.snapshot(&invocation.context).await;
+        let before = self.file_states(&invocation.context).await;
         let mut environment = self.environment.clone();
         environment.insert(VARIABLE.to_owned(), context);
         let argv = ["sh", "-c", &arguments.command].map(str::to_owned).to_vec();
@@ -162,7 +162,7 @@ impl Commands {
             }
             _ => {}
         }
-        let after = self.snapshot(&invocation.context).await;
+        let after = self.file_states(&invocation.context).await;
         outcome(&captured, before.changes(&after), capture.timeout)
     }
 
@@ -179,9 +179,9 @@ impl Commands {
         Ok(if real.as_os_str().is_empty() { PathBuf::from(".") } else { real })
     }
 
-    async fn snapshot(&self, context: &crate::ToolContext) -> Snapshot {
-        let Ok(files) = self.sandbox.files_of(context) else { return Snapshot::default() };
-        tokio::task::spawn_blocking(move || Snapshot::of(&files)).await.unwrap_or_default()
+    async fn file_states(&self, context: &crate::ToolContext) -> FileStates {
+        let Ok(files) = self.sandbox.files_of(context) else { return FileStates::default() };
+        tokio::task::spawn_blocking(move || FileStates::of(&files)).await.unwrap_or_default()
     }
 }
 

@@ -111,14 +111,14 @@ impl Plan {
         }
         let to = header(LOCATION).filter(|_| status.is_redirection());
         let to = to.map(|to| format!(" to {to}; the redirect is not followed")).unwrap_or_default();
-        let said = if text.is_empty() { String::new() } else { format!("\n{text}") };
+        let body = if text.is_empty() { String::new() } else { format!("\n{text}") };
         // "Retry later" means that the request was not processed.
         let failure = match status {
             StatusCode::TOO_MANY_REQUESTS => Failure::Unavailable,
             _ => Failure::Tool,
         };
         ToolOutcome {
-            text: format!("{} answered with HTTP {status}{to}{said}", self.name),
+            text: format!("{} answered with HTTP {status}{to}{body}", self.name),
             content,
             ..ToolOutcome::failed(failure, "")
         }
@@ -133,10 +133,10 @@ fn is_json(media_type: Option<&str>) -> bool {
 /// An error and its causes, without the URL, which may contain data that the model must not see.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause = std::error::Error::source(error);
-    let mut told: Vec<String> = Vec::new();
+    let mut output: Vec<String> = Vec::new();
     while let Some(one) = cause {
-        told.push(one.to_string());
+        output.push(one.to_string());
         cause = one.source();
     }
-    if told.is_empty() { "unknown error".to_owned() } else { told.join(": ") }
+    if output.is_empty() { "unknown error".to_owned() } else { output.join(": ") }
 }

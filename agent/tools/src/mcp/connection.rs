@@ -232,7 +232,7 @@ impl Connection {
             (None, Some(process)) => {
                 let ended = process.ended(LAST_WORDS).await;
                 let how = ended.unwrap_or_else(|| "it closed its output".to_owned());
-                format!("{how}{}", process.stderr.told())
+                format!("{how}{}", process.stderr.as_suffix())
             }
             (None, None) => "the connection was closed".to_owned(),
         }
@@ -272,26 +272,26 @@ impl ConnectError {
                 ConnectError::because("it closed the connection".to_owned())
             }
             Error::TransportError { error, .. } => {
-                ConnectError::because(told(error.error.as_ref()))
+                ConnectError::because(described(error.error.as_ref()))
             }
-            other => ConnectError::because(told(other)),
+            other => ConnectError::because(described(other)),
         }
     }
 }
 
 /// An error with its causes.
-fn told(error: &(dyn Error + 'static)) -> String {
-    let mut told = error.to_string();
+fn described(error: &(dyn Error + 'static)) -> String {
+    let mut described = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
         let text = one.to_string();
         // Some errors include the text of their cause, others do not.
-        if !told.contains(&text) {
-            told = format!("{told}: {text}");
+        if !described.contains(&text) {
+            described = format!("{described}: {text}");
         }
         cause = one.source();
     }
-    told
+    described
 }
 
 /// The process of a server. Dropping it kills the process.
@@ -305,11 +305,11 @@ struct Process {
 
 impl Process {
     fn tend(mut child: Child, group: ProcessGroup) -> Process {
-        let (told, exit) = watch::channel(None);
+        let (described, exit) = watch::channel(None);
         let stop = CancellationToken::new();
         let tail = OutputTail::default();
         let stderr = child.stderr.take().expect("stderr is piped");
-        tokio::spawn(tend(child, group, stderr, tail.clone(), stop.clone(), told));
+        tokio::spawn(tend(child, group, stderr, tail.clone(), stop.clone(), described));
         Process { stderr: tail, exit, _stop_when_dropped: stop.clone().drop_guard(), stop }
     }
 
@@ -327,7 +327,7 @@ impl Process {
     /// The exit status and stderr of a server that never answered.
     async fn last_words(self) -> String {
         let ended = self.ended(LAST_WORDS).await.map(|how| format!("; {how}"));
-        format!("{}{}", ended.unwrap_or_default(), self.stderr.told())
+        format!("{}{}", ended.unwrap_or_default(), self.stderr.as_suffix())
     }
 }
 
@@ -338,7 +338,7 @@ async fn tend(
     stderr: ChildStderr,
     tail: OutputTail,
     stop: CancellationToken,
-    told: watch::Sender<Option<String>>,
+    described: watch::Sender<Option<String>>,
 ) {
     let mut drained = tokio::spawn(async move { tail.drain(stderr).await });
     let mut status = tokio::select! {
@@ -361,5 +361,5 @@ async fn tend(
         Ok(status) => format!("it ended with exit code {}", exit_code(status)),
         Err(why) => format!("cannot wait for it: {why}"),
     };
-    told.send_replace(Some(how));
+    described.send_replace(Some(how));
 }

@@ -40,8 +40,8 @@ impl McpTool {
     pub(super) fn of(server: Arc<Server>, tool: rmcp::model::Tool) -> McpTool {
         let name = tool.name.into_owned();
         let annotations = tool.annotations.map(|annotations| json!(annotations));
-        let said = annotations.as_ref().map(Effect::of_annotations);
-        let effect = server.effects.get(&name).copied().or(said).unwrap_or(Effect::AtMostOnce);
+        let declared = annotations.as_ref().map(Effect::of_annotations);
+        let effect = server.effects.get(&name).copied().or(declared).unwrap_or(Effect::AtMostOnce);
         let description = tool.description.map(|text| text.into_owned()).or(tool.title);
         let parameters = Value::Object(tool.input_schema.as_ref().clone());
         let declaration = ToolDeclaration {

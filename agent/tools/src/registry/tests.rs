@@ -34,7 +34,7 @@ fn selection(tools: Option<&[&str]>, blocked: &[&str], excluded: &[&str]) -> Sel
 /// The visible tools, and the outcome of a call of each of the four and of an unknown one.
 fn check(selection: Selection, expected: Expect) {
     let view = tools(&["fs_read", "fs_write", "search", "shell"]).view(selection);
-    let told = view.map(|view| {
+    let output = view.map(|view| {
         let mut lines = vec![format!("shown: {}", view.names().join(" "))];
         for name in ["fs_read", "fs_write", "search", "shell", "nosuch"] {
             lines.push(match view.admit(name, "{}") {
@@ -44,7 +44,7 @@ fn check(selection: Selection, expected: Expect) {
         }
         lines.join("\n")
     });
-    expected.assert_eq(&told.unwrap_or_else(|why| format!("{}: {why}", why.code())));
+    expected.assert_eq(&output.unwrap_or_else(|why| format!("{}: {why}", why.code())));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn names_and_schemas_are_validated() {
         let tool = Function::of(declaration, |_| async { ToolOutcome::text("") });
         tools.add(tool).expect_err("it is refused").to_string()
     };
-    let told = [
+    let output = [
         refused("one", json!({})),
         refused("two words", json!({})),
         refused(&"x".repeat(65), json!({})).replace(&"x".repeat(65), "x…"),
@@ -124,7 +124,7 @@ fn names_and_schemas_are_validated() {
         invalid tool name "x…": use letters, digits, _ and -, at most 64
         the parameters of two are not a supported JSON Schema: type is "objekt", which is not the name of a type
         the parameters of two are not a supported JSON Schema: it refers to "https://example.com/schema.json", which does not exist in it"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
 }
 
 #[test]
@@ -194,7 +194,7 @@ async fn every_result_of_a_function_is_an_outcome() {
         run(Function::new("early", "", early), "").await,
         run(hangs.timeout(Duration::from_secs(3)), "").await,
     ];
-    let told = outcomes.map(|outcome| serde_json::to_string(&outcome).expect("it is JSON"));
+    let output = outcomes.map(|outcome| serde_json::to_string(&outcome).expect("it is JSON"));
     expect![[r#"
         {"content":{"session":"s1","sum":3},"text":"{\"session\":\"s1\",\"sum\":3}","is_error":false,"exit_code":0}
         {"content":{"error":{"code":"tool","message":"too large"}},"text":"too large","is_error":true,"exit_code":1,"failure":"tool"}
@@ -203,7 +203,7 @@ async fn every_result_of_a_function_is_an_outcome() {
         {"content":{"error":{"code":"panicked","message":"panics panicked; this is a bug in the tool"}},"text":"panics panicked; this is a bug in the tool","is_error":true,"exit_code":1,"failure":"panicked"}
         {"content":{"error":{"code":"panicked","message":"early panicked; this is a bug in the tool"}},"text":"early panicked; this is a bug in the tool","is_error":true,"exit_code":1,"failure":"panicked"}
         {"content":{"error":{"code":"timed_out","message":"hangs timed out after 3 s"}},"text":"hangs timed out after 3 s","is_error":true,"exit_code":1,"failure":"timed_out"}"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
 }
 
 #[tokio::test]

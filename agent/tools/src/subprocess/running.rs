@@ -67,9 +67,9 @@ impl Run<'_> {
     fn outcome(&self, end: End, code: i32, stdout: Vec<u8>, stderr: &OutputTail) -> ToolOutcome {
         let name = self.name;
         let mut content = Map::from_iter([("exit_code".to_owned(), json!(code))]);
-        let (said, dropped) = stderr.text();
-        if !said.is_empty() {
-            content.insert("stderr".to_owned(), json!(said));
+        let (text, dropped) = stderr.text();
+        if !text.is_empty() {
+            content.insert("stderr".to_owned(), json!(text));
         }
         if dropped > 0 {
             content.insert("stderr_bytes_before".to_owned(), json!(dropped));
@@ -96,10 +96,10 @@ impl Run<'_> {
             content.insert("failure".to_owned(), json!(failure));
         }
         let text = match &failure {
-            None if text.is_empty() => format!("no output{}", stderr.told()),
+            None if text.is_empty() => format!("no output{}", stderr.as_suffix()),
             None => text,
-            Some((_, why)) if text.is_empty() => format!("{why}{}", stderr.told()),
-            Some((_, why)) => format!("{why}{}\nstdout:\n{text}", stderr.told()),
+            Some((_, why)) if text.is_empty() => format!("{why}{}", stderr.as_suffix()),
+            Some((_, why)) => format!("{why}{}\nstdout:\n{text}", stderr.as_suffix()),
         };
         ToolOutcome {
             content: Value::Object(content),

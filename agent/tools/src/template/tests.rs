@@ -9,7 +9,7 @@ use super::{Template, percent_encoded};
 fn placeholders_are_filled_and_double_braces_are_literal() {
     let arguments = json!({"a": "x{b}", "n": 1.5, "list": [1, "two"], "none": null});
     let arguments: Map<String, Value> = arguments.as_object().expect("it is an object").clone();
-    let told: Vec<String> =
+    let output: Vec<String> =
         ["{a}-{n}", "{{a}} {a}", "{list}", "{none}", "{b}", "{", "a}b", "{}", "{a{b}}"]
             .into_iter()
             .map(|text| match Template::parse(text) {
@@ -30,7 +30,7 @@ fn placeholders_are_filled_and_double_braces_are_literal() {
         "a}b" has an unmatched }: write }} for a literal brace
         "{}" has a { without a name: write {{ for a literal brace
         "{a{b}}" has a { without a name: write {{ for a literal brace"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
 }
 
 #[test]

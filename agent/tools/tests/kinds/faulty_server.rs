@@ -6,7 +6,7 @@ use abide_tools::{
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use crate::{call, context, environment, example, told};
+use crate::{call, context, environment, example, output};
 
 fn config(mode: &str) -> McpServerConfig {
     let mut config =
@@ -39,7 +39,7 @@ async fn listed_tools_become_tools() {
             panic!("the server is down")
         };
         assert_eq!(spoken, protocol);
-        let told: Vec<String> = tools
+        let output: Vec<String> = tools
             .declarations()
             .iter()
             .map(|tool| {
@@ -53,7 +53,7 @@ async fn listed_tools_become_tools() {
             faulty_big at_most_once approval {}
             faulty_odd_name_with_characters at_most_once {"readOnlyHint":false}
             faulty_pid read_only {"readOnlyHint":true,"title":"Process id"}"#]]
-        .assert_eq(&told.join("\n"));
+        .assert_eq(&output.join("\n"));
         server.close().await;
         assert_eq!(tools.names(), [""; 0], "the tools are removed");
     }
@@ -82,7 +82,7 @@ async fn all_kinds_of_content_are_kept_complete() {
         inside
         [resource file:///b.bin, unknown type, 3 bytes]
         [link to c file:///c: the third]
-        {"_meta":{"dev.abide/test":true},"content":[{"text":"words","type":"text"},{"data":"iVBORw==","mimeType":"image/png","type":"image"},{"data":"UklGRg==","mimeType":"audio/wav","type":"audio"},{"resource":{"mimeType":"text/plain","text":"inside","uri":"file:///a.txt"},"type":"resource"},{"resource":{"blob":"AAEC","uri":"file:///b.bin"},"type":"resource"},{"description":"the third","name":"c","type":"resource_link","uri":"file:///c"}],"isError":false,"structuredContent":{"three":3}}"#]].assert_eq(&told(&call_of(&tools, "kinds").await));
+        {"_meta":{"dev.abide/test":true},"content":[{"text":"words","type":"text"},{"data":"iVBORw==","mimeType":"image/png","type":"image"},{"data":"UklGRg==","mimeType":"audio/wav","type":"audio"},{"resource":{"mimeType":"text/plain","text":"inside","uri":"file:///a.txt"},"type":"resource"},{"resource":{"blob":"AAEC","uri":"file:///b.bin"},"type":"resource"},{"description":"the third","name":"c","type":"resource_link","uri":"file:///c"}],"isError":false,"structuredContent":{"three":3}}"#]].assert_eq(&output(&call_of(&tools, "kinds").await));
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn errors_of_a_tool_and_of_the_protocol_are_reported() {
     let (_server, tools) = start(config("")).await;
     let mut lines = Vec::new();
     for name in ["fail", "refuse"] {
-        lines.push(told(&call_of(&tools, name).await));
+        lines.push(output(&call_of(&tools, name).await));
     }
     expect![[r#"
         tool 1
@@ -165,14 +165,14 @@ async fn integers_that_would_lose_digits_fail_the_call() {
     for name in ["unsigned", "long"] {
         lines.push(call_of(&tools, name).await);
     }
-    let told: Vec<String> = lines.iter().map(told).collect();
+    let output: Vec<String> = lines.iter().map(output).collect();
     expect![[r#"
         tool 1
         the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer
         {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 18446744073709551615 at /structuredContent/a~1b/0 may be an integer that does not fit a signed 64-bit integer"}}
         tool 1
         the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer
-        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&told.join("\n"));
+        {"error":{"code":"tool","message":"the tool ran, but the answer of MCP server faulty cannot be stored: the number 1e+23 at /structuredContent/n may be an integer that does not fit a signed 64-bit integer"}}"#]].assert_eq(&output.join("\n"));
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
     both.url = Some("http://127.0.0.1:1/".to_owned());
     let mut neither = config("");
     neither.command.clear();
-    let told = [
+    let output = [
         started(config("refuse")).await,
         started(silent).await,
         started(McpServerConfig::program("gone", ["no-such-program-anywhere"])).await,
@@ -236,7 +236,7 @@ async fn an_unavailable_required_server_is_an_error_with_its_stderr() {
         bad_tool_config: invalid definition of url: its url is invalid: relative URL without a base
         mcp_unavailable: MCP server noname is unavailable: Client error: error sending request for url (http://127.0.0.1:1/mcp)
         bad_tool_config: invalid definition of faulty: it needs either command or url
-        bad_tool_config: invalid definition of faulty: it needs either command or url"#]].assert_eq(&told.join("\n"));
+        bad_tool_config: invalid definition of faulty: it needs either command or url"#]].assert_eq(&output.join("\n"));
 }
 
 #[tokio::test]
@@ -295,8 +295,8 @@ async fn a_failing_server_is_retried_with_a_backoff() {
 async fn a_duplicate_server_name_is_an_error() {
     let (_server, tools) = start(config("")).await;
     let again = McpServer::start(config(""), &environment(), &tools).await.err();
-    let told = again.expect("it is refused").to_string();
-    expect!["tool source faulty already exists"].assert_eq(&told);
+    let output = again.expect("it is refused").to_string();
+    expect!["tool source faulty already exists"].assert_eq(&output);
     assert!(!call_of(&tools, "pid").await.is_error, "the first server is not affected");
 }
 

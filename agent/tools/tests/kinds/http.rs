@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
-use crate::{call, context, environment, told};
+use crate::{call, context, environment, output};
 
 /// An object with an integer beyond 64 bits.
 const LONG: &str = r#"{"id": 100000000000000000000000}"#;
@@ -105,7 +105,7 @@ async fn check(more: Value, calls: &[Value], expected: Expect) {
     let tool = tool(config(&server, &more)).expect("the definition is valid");
     let mut lines = Vec::new();
     for arguments in calls {
-        lines.push(told(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
+        lines.push(output(&call(&tool, arguments.clone()).await).replace(&server, "SERVER"));
     }
     expected.assert_eq(&lines.join("\n"));
 }
@@ -358,7 +358,7 @@ async fn a_cancelled_request_ends_immediately() {
 
 #[tokio::test]
 async fn invalid_definitions_are_refused() {
-    let told: Vec<String> = [
+    let output: Vec<String> = [
         json!({"url": "ftp://host/"}),
         json!({"url": "http://{id}/"}),
         json!({"url": "http://host{id}/"}),
@@ -391,7 +391,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of api: the environment variable NO_SUCH_VARIABLE is not set
         a value is text, or {env: NAME, prefix: text}
         invalid definition of api: "{nosuch}" has the placeholder nosuch, which is not a parameter
-        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `context_key`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&told.join("\n"));
+        unknown field `bodies`, expected one of `name`, `description`, `parameters`, `method`, `url`, `query`, `headers`, `body`, `idempotency_header`, `context_key`, `ok_statuses`, `redirects`, `max_bytes`, `timeout_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`"#]].assert_eq(&output.join("\n"));
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn the_effect_follows_from_the_method() {
         let more = json!({"url": "http://host/", "method": method});
         tool(config("", &more)).expect("it is valid").declaration().effect
     };
-    let told = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
+    let output = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
         .map(|method| format!("{method} {}", effect(method)));
     expect![[r#"
         GET read_only
@@ -409,7 +409,7 @@ fn the_effect_follows_from_the_method() {
         DELETE idempotent
         POST at_most_once
         PATCH at_most_once"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
 }
 
 /// HMAC-SHA-256 with a short key, written as the standard says.

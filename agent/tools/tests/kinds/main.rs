@@ -32,7 +32,7 @@ fn environment() -> Environment {
 }
 
 /// An outcome in three lines: status, text and content.
-fn told(outcome: &ToolOutcome) -> String {
+fn output(outcome: &ToolOutcome) -> String {
     let failure = outcome.failure.map_or("ok", |failure| failure.code());
     format!("{failure} {}\n{}\n{}", outcome.exit_code, outcome.text, outcome.content)
 }

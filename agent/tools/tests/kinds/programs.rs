@@ -6,7 +6,7 @@ use abide_tools::{Failure, Invocation, SubprocessTool, SubprocessToolConfig, Too
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
-use crate::{call, context, environment, told};
+use crate::{call, context, environment, output};
 
 /// The definition of a shell script, with additional fields.
 fn script(script: &str, more: &Value) -> Value {
@@ -24,7 +24,7 @@ fn tool(config: Value) -> Result<SubprocessTool, String> {
 
 async fn check(config: Value, arguments: Value, expected: Expect) {
     let tool = tool(config).expect("the definition is valid");
-    expected.assert_eq(&told(&call(&tool, arguments).await));
+    expected.assert_eq(&output(&call(&tool, arguments).await));
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn invalid_definitions_are_refused() {
         config["command"] = command;
         config
     };
-    let told: Vec<String> = [
+    let rendered: Vec<String> = [
         of(json!([])),
         of(json!(["{a}"])),
         of(json!(["ls", "{b}"])),
@@ -96,7 +96,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of t: "a}" has an unmatched }: write }} for a literal brace
         invalid definition of script: timeout_ms must not be 0
         unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `readable`, `writable`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
-        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&told.join("\n"));
+        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&rendered.join("\n"));
 }
 
 #[tokio::test]

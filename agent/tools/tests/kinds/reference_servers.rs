@@ -51,7 +51,7 @@ async fn say(view: &ToolView, name: &str, arguments: &str) -> String {
 
 /// The calls to `server-everything` over both transports.
 async fn ask_everything(view: &ToolView) {
-    let told: Vec<String> =
+    let output: Vec<String> =
         view.declarations().iter().map(|tool| format!("{} {}", tool.name, tool.effect)).collect();
     expect![[r#"
         everything_echo read_only
@@ -67,7 +67,7 @@ async fn ask_everything(view: &ToolView) {
         everything_toggle-simulated-logging at_most_once
         everything_toggle-subscriber-updates at_most_once
         everything_trigger-long-running-operation read_only"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
     let mut lines = Vec::new();
     for (name, arguments) in [
         ("everything_echo", r#"{"message": "hi"}"#),
@@ -146,7 +146,7 @@ async fn files_over_pipes() {
     let at = |name: &str| root.join(name).to_str().expect("it is Unicode").to_owned();
     command.push(at(""));
     let (server, view) = start(McpServerConfig::program("fs", command)).await;
-    let told: Vec<String> =
+    let output: Vec<String> =
         view.declarations().iter().map(|tool| format!("{} {}", tool.name, tool.effect)).collect();
     expect![[r#"
         fs_create_directory idempotent
@@ -163,7 +163,7 @@ async fn files_over_pipes() {
         fs_read_text_file read_only
         fs_search_files read_only
         fs_write_file idempotent"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&output.join("\n"));
     let mut lines = Vec::new();
     for (name, arguments) in [
         ("fs_write_file", json!({"path": at("a.txt"), "content": "one\ntwo\n"})),

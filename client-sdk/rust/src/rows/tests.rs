@@ -30,7 +30,7 @@ fn shape(keyed: bool, term: Option<(bool, bool, &str)>) -> Shape {
 }
 
 /// The server's checksum of these rows.
-fn told<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<Checksum> {
+fn output<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<Checksum> {
     Some(Checksum::of(rows))
 }
 
@@ -150,14 +150,14 @@ proptest! {
     ) {
         let shape = shape(keyed, term);
         let first: Vec<Row> = states[0].values().rev().cloned().collect();
-        let sum = told(&first);
+        let sum = output(&first);
         let mut rows = Rows::new(&shape, first, sum).expect("it is a snapshot");
         // Before the first change the snapshot keeps its order; an empty change sorts it.
         rows.apply(Changes::default(), sum).expect("an empty change always applies");
         holds(&rows, &states[0], term);
         for pair in states.windows(2) {
             let changes = between(&pair[0], &pair[1], keyed);
-            rows.apply(changes, told(pair[1].values())).expect("the changes fit");
+            rows.apply(changes, output(pair[1].values())).expect("the changes fit");
             holds(&rows, &pair[1], term);
         }
     }
@@ -171,7 +171,7 @@ proptest! {
     ) {
         let shape = shape(keyed, term);
         let snapshot = |rows: &BTreeMap<i64, Row>| {
-            let sum = told(rows.values());
+            let sum = output(rows.values());
             Rows::new(&shape, rows.values().cloned().collect(), sum).expect("it is a snapshot")
         };
         let mut again = snapshot(&old);
@@ -181,26 +181,26 @@ proptest! {
         prop_assert_eq!(exact(&changes.inserts), exact(&expected.inserts));
         prop_assert_eq!(exact(&changes.updates), exact(&expected.updates));
         prop_assert_eq!(exact(&changes.deletes), exact(&expected.deletes));
-        again.apply(changes, told(new.values())).expect("the difference fits");
+        again.apply(changes, output(new.values())).expect("the difference fits");
         holds(&again, &new, term);
     }
 }
 
 /// Applies the reported positions to a list of rows, as a consumer would.
-fn by_positions(mut rows: Vec<Row>, told: &Changes) -> Vec<Row> {
-    let positions = told.positions.clone().unwrap_or_default();
+fn by_positions(mut rows: Vec<Row>, output: &Changes) -> Vec<Row> {
+    let positions = output.positions.clone().unwrap_or_default();
     let key = |row: &Row| Row::from([row[0].clone()]);
-    for (at, gone) in positions.deletes.iter().zip(&told.deletes) {
+    for (at, gone) in positions.deletes.iter().zip(&output.deletes) {
         assert!(same(&key(&rows.remove(*at)), gone), "the key of the row that leaves");
     }
-    for (at, row) in positions.inserts.iter().zip(&told.inserts) {
+    for (at, row) in positions.inserts.iter().zip(&output.inserts) {
         rows.insert(*at, row.clone());
     }
-    for (at, row) in positions.updates.iter().zip(&told.updates) {
+    for (at, row) in positions.updates.iter().zip(&output.updates) {
         rows[*at] = row.clone();
     }
     let counts = [positions.deletes.len(), positions.inserts.len(), positions.updates.len()];
-    assert_eq!(counts, [told.deletes.len(), told.inserts.len(), told.updates.len()]);
+    assert_eq!(counts, [output.deletes.len(), output.inserts.len(), output.updates.len()]);
     rows
 }
 
@@ -220,8 +220,8 @@ proptest! {
             rows.map(|known| Row::from(row(known))).collect()
         };
         let (old, new) = (top_n(&old), top_n(&new));
-        let mut rows = Rows::new(&shape, old.clone(), told(&old)).expect("a snapshot");
-        let fresh = Rows::new(&shape, new.clone(), told(&new)).expect("a snapshot");
+        let mut rows = Rows::new(&shape, old.clone(), output(&old)).expect("a snapshot");
+        let fresh = Rows::new(&shape, new.clone(), output(&new)).expect("a snapshot");
         let changes = rows.become_snapshot(fresh);
         prop_assert_eq!(rows.as_slice(), &*new, "a top-N result keeps the order received");
         prop_assert_eq!(by_positions(old, &changes), new);
@@ -259,16 +259,16 @@ fn a_top_n_result_has_the_order_of_the_server() {
         inserts: vec![PositionedRow { at: 0, row: row(9) }, PositionedRow { at: 2, row: row(8) }],
         updates: vec![PositionedRow { at: 1, row: row(7) }],
     };
-    let told = rows.apply(Changes { top_n, ..Changes::default() }, None).expect("it fits");
+    let output = rows.apply(Changes { top_n, ..Changes::default() }, None).expect("it fits");
     assert_eq!(
         ids(&rows),
         [9, 7, 8],
         "3, 1, 2 without its first and last row, with 9 before and 8 after"
     );
-    assert_eq!(told.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
-    assert_eq!((told.inserts.len(), told.updates.len()), (2, 1));
+    assert_eq!(output.deletes, [2, 3].map(|id| Row::from([Value::Integer(id)])));
+    assert_eq!((output.inserts.len(), output.updates.len()), (2, 1));
     let came = |ids: [i64; 3]| ids.map(row).to_vec();
-    assert_eq!(by_positions(came([3, 1, 2]), &told), came([9, 7, 8]));
+    assert_eq!(by_positions(came([3, 1, 2]), &output), came([9, 7, 8]));
 }
 
 #[test]
@@ -353,10 +353,10 @@ fn a_checksum_detects_wrong_changes_that_apply() {
     ];
     for (keyed, meant, came) in cases {
         let shape = shape(keyed, None);
-        let fresh = || Rows::new(&shape, held.clone(), told(&held)).expect("a snapshot");
+        let fresh = || Rows::new(&shape, held.clone(), output(&held)).expect("a snapshot");
         let mut right = fresh();
         right.apply(meant.clone(), None).expect("it fits");
-        let sum = told(right.as_slice());
+        let sum = output(right.as_slice());
         fresh().apply(meant, sum).expect("it fits, and is what was meant");
 
         fresh().apply(came.clone(), None).expect("without the checksum nothing is noticed");
@@ -365,6 +365,6 @@ fn a_checksum_detects_wrong_changes_that_apply() {
         assert!(wrong.to_string().contains("checksum"), "{wrong}: {came:?}");
         assert_eq!(rows.as_slice(), held, "nothing of it is shown");
     }
-    let snapshot = Rows::new(&shape(true, None), held[..2].to_vec(), told(&held));
+    let snapshot = Rows::new(&shape(true, None), held[..2].to_vec(), output(&held));
     assert!(snapshot.is_err(), "a snapshot that lacks a row");
 }

@@ -41,7 +41,7 @@ pub struct HandoffStep {
 pub struct Resolution {
     /// How it ended: resolved, rejected, expired or cancelled.
     pub status: HandoffStatus,
-    /// What the supervisor said.
+    /// The answer of the supervisor.
     #[serde(rename = "resolution")]
     pub text: Option<String>,
 }

@@ -398,8 +398,8 @@ async fn refusals_keep_their_code_and_hint(abide: &Abide) {
         abide.batch([Call::new("keep", large)]).await.expect_err("it would lose digits"),
     ] {
         assert_eq!(error.code(), Some(Code::BadArguments), "{error}");
-        let told = error.to_string();
-        assert!(told.contains("the integer 18446744073709551615"), "{told}");
+        let output = error.to_string();
+        assert!(output.contains("the integer 18446744073709551615"), "{output}");
     }
     let writes = abide.sql("DELETE FROM samples").rows().await.expect_err("it writes");
     assert_eq!(writes.code(), Some(Code::BadSql));

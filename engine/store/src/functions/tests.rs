@@ -27,12 +27,12 @@ fn original() -> Connection {
 }
 
 /// The type and the bytes of an expression's result, or its error.
-fn told(connection: &Connection, expression: &str, values: &[Value]) -> String {
+fn output(connection: &Connection, expression: &str, values: &[Value]) -> String {
     let sql = format!("SELECT typeof(x), hex(CAST(x AS BLOB)) FROM (SELECT {expression} AS x)");
-    let told = connection.query_row(&sql, rusqlite::params_from_iter(values), |row| {
+    let output = connection.query_row(&sql, rusqlite::params_from_iter(values), |row| {
         Ok(format!("{} {}", row.get::<_, String>(0)?, row.get::<_, String>(1)?))
     });
-    told.unwrap_or_else(|error| error.to_string())
+    output.unwrap_or_else(|error| error.to_string())
 }
 
 /// Each of the functions and operators, over three values.
@@ -112,7 +112,7 @@ proptest! {
             let given = (1..=3).filter(|at| expression.contains(&format!("?{at}"))).count();
             let values = &values[..given];
             prop_assert_eq!(
-                told(&ours, &expression, values), told(&own, &expression, values),
+                output(&ours, &expression, values), output(&own, &expression, values),
                 "{} of {:?}", expression, values
             );
         }
@@ -130,7 +130,7 @@ proptest! {
         for expression in &EXPRESSIONS[..12] {
             let given = (1..=3).filter(|at| expression.contains(&format!("?{at}"))).count();
             let values = &values[..given];
-            prop_assert_eq!(told(&ours, expression, values), told(&own, expression, values));
+            prop_assert_eq!(output(&ours, expression, values), output(&own, expression, values));
         }
     }
 }
@@ -148,7 +148,7 @@ fn indexes_checks_and_generated_columns_may_use_replaced_functions() {
     )
     .unwrap();
     assert_eq!(
-        told(&ours, "(SELECT b FROM t WHERE a GLOB '*a*' AND instr(a, 'b') = 3)", &[]),
+        output(&ours, "(SELECT b FROM t WHERE a GLOB '*a*' AND instr(a, 'b') = 3)", &[]),
         "text 626262"
     );
     assert!(ours.execute("INSERT INTO t VALUES ('xa')", []).is_err());
@@ -195,7 +195,7 @@ fn no_call_exceeds_its_allowance() {
     ] {
         interrupt.take_worked();
         let running = interrupt.start(&LARGE);
-        let answer = told(&ours, expression, &[]);
+        let answer = output(&ours, expression, &[]);
         drop(running);
         let worked = interrupt.take_worked();
         let interrupted = answer == "interrupted" && interrupt.why() == InterruptReason::Steps;
@@ -212,10 +212,10 @@ fn the_time_limit_interrupts_a_call() {
     let (ours, interrupt) = replaced();
     let limits = QueryLimits { time: std::time::Duration::ZERO, steps: u64::MAX, ..LARGE };
     let running = interrupt.start(&limits);
-    let answer = told(&ours, "instr(zeroblob(1000000), x'01')", &[]);
+    let answer = output(&ours, "instr(zeroblob(1000000), x'01')", &[]);
     drop(running);
     assert_eq!((answer.as_str(), interrupt.why()), ("interrupted", InterruptReason::Time));
-    assert_eq!(told(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
+    assert_eq!(output(&ours, "instr(zeroblob(1000000), x'01')", &[]), "integer 30");
 }
 
 /// A function with many paths reads the document once for each.
@@ -223,8 +223,8 @@ fn the_time_limit_interrupts_a_call() {
 fn the_number_of_arguments_is_limited() {
     let (ours, _) = replaced();
     let paths = vec!["'$.a'"; limits::FUNCTION_ARGUMENTS].join(", ");
-    let told = told(&ours, &format!("json_extract('{{}}', {paths})"), &[]);
-    assert!(told.contains("too many arguments"), "{told}");
+    let output = output(&ours, &format!("json_extract('{{}}', {paths})"), &[]);
+    assert!(output.contains("too many arguments"), "{output}");
 }
 
 /// A value of an expression, as SQLite quotes it, or its error.
@@ -264,12 +264,12 @@ fn a_wrong_query_is_an_error() {
     let (connection, _) = replaced();
     for query in ["\"open", "a AND", "(a", "nothing:a", "*reads", " *id", "^"] {
         let quoted_query = query.replace('\'', "''");
-        let told = quoted(&connection, &format!("fts_match('a b', '{quoted_query}')"));
-        assert!(!matches!(told.as_str(), "0" | "1"), "{query}: {told}");
+        let output = quoted(&connection, &format!("fts_match('a b', '{quoted_query}')"));
+        assert!(!matches!(output.as_str(), "0" | "1"), "{query}: {output}");
         assert_eq!(quoted(&connection, "fts_match('a b', 'b')"), "1", "after {query}");
         // It reads any text as words.
-        let told = quoted(&connection, &format!("fts_rank('a b', '{quoted_query}')"));
-        assert!(told.parse::<f64>().is_ok(), "{query}: {told}");
+        let output = quoted(&connection, &format!("fts_rank('a b', '{quoted_query}')"));
+        assert!(output.parse::<f64>().is_ok(), "{query}: {output}");
     }
     let long = format!("fts_match('a', '{}')", "a ".repeat(2_049));
     assert_eq!(quoted(&connection, &long), "the query of fts_match or fts_rank is too long");

@@ -86,7 +86,7 @@ fn all(schema: &Value, value: &Value) -> Vec<Mismatch> {
     compiled.mismatches(value, STEPS, MOST).expect("the budget suffices")
 }
 
-fn told(mismatches: &[Mismatch]) -> Vec<String> {
+fn output(mismatches: &[Mismatch]) -> Vec<String> {
     mismatches.iter().map(|it| format!("{}: {}", it.path, it.what)).collect()
 }
 
@@ -98,7 +98,7 @@ fn all_mismatches_are_collected() {
     let value = json!({"list": [1, 2, "x"], "either": {"y": 1}, "c": 1, "d": 2, "a": 1.5});
     let found = all(&schema, &value);
     assert_eq!(
-        told(&found),
+        output(&found),
         [
             ": \"b\" is a required property",
             "/a: 1.5 is not of type \"integer\"",
@@ -111,7 +111,7 @@ fn all_mismatches_are_collected() {
     assert_eq!(found[0].kind, MismatchKind::Missing("b".to_owned()));
     assert_eq!(found[4].kind, MismatchKind::Type(vec![JsonType::Integer, JsonType::Null]));
     let MismatchKind::Alternatives(branches) = &found[2].kind else { panic!("{found:?}") };
-    let branches: Vec<Vec<String>> = branches.iter().map(|branch| told(branch)).collect();
+    let branches: Vec<Vec<String>> = branches.iter().map(|branch| output(branch)).collect();
     assert_eq!(
         branches,
         [["/either: {\"y\":1} is not of type \"null\""], ["/either: \"x\" is a required property"]]

@@ -157,7 +157,7 @@ pub(super) struct NewRun {
     pub(super) session_id: String,
     /// If the session does not exist.
     pub(super) new_session: Option<NewSession>,
-    /// What is said before the input.
+    /// The messages before the input.
     pub(super) before: Vec<Message>,
     pub(super) input: String,
     /// An id that is the same for a repeated request.

@@ -43,21 +43,24 @@ pub(in crate::routes) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
-    let told = last_event_id(&headers)?;
+    let last_sent = last_event_id(&headers)?;
     let (_, run) = find(&app.engine, &session.caller, &id).await?;
     // A policy may hide the number of events; then any value is accepted.
     let events = run["events"].as_i64().unwrap_or(i64::MAX);
-    if told > events {
-        let detail =
-            format!("the header Last-Event-ID is {told}, but run {id} has only {events} events");
+    if last_sent > events {
+        let detail = format!(
+            "the header Last-Event-ID is {last_sent}, but run {id} has only {events} events"
+        );
         let hint = "send the unchanged id of the last event of this run";
         return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
     }
-    if told == events && !run["ended_at"].is_null() {
+    if last_sent == events && !run["ended_at"].is_null() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let params =
-        Map::from_iter([("run".to_owned(), run["id"].clone()), ("sent".to_owned(), json!(told))]);
+    let params = Map::from_iter([
+        ("run".to_owned(), run["id"].clone()),
+        ("sent".to_owned(), json!(last_sent)),
+    ]);
     let mut connection = app.engine.connect(&session.caller);
     let account = app.engine.buffers().account(&session.caller);
     let subscribed = connection.subscribe(&SubscribeRequest::new("run", SQL, &params)).await;
@@ -72,7 +75,7 @@ pub(in crate::routes) async fn events(
     let invalid = Box::pin(async move { authenticator.until_invalid(session).await });
     let (lifecycle, ended, hold) = (app.lifecycle, false, None);
     let events =
-        Events { connection, lifecycle, account, hold, invalid, told, ended, _place: place };
+        Events { connection, lifecycle, account, hold, invalid, last_sent, ended, _place: place };
     let events = stream::unfold(events, |mut events| async move {
         let text = events.next().await?;
         Some((Ok::<_, Infallible>(text), events))
@@ -101,7 +104,7 @@ struct Events {
     /// Completes when the credentials are no longer valid.
     invalid: Pin<Box<dyn Future<Output = Refusal> + Send>>,
     /// The number of the last sent event.
-    told: i64,
+    last_sent: i64,
     ended: bool,
     _place: ConnectionPermit,
 }
@@ -121,8 +124,8 @@ impl Events {
             let text = match update {
                 Ok(update) => {
                     let account = self.account.clone();
-                    let told = unsent::encode(&account, update, |update| self.tell(update));
-                    let (text, hold) = told.await?;
+                    let last_sent = unsent::encode(&account, update, |update| self.tell(update));
+                    let (text, hold) = last_sent.await?;
                     self.hold = hold;
                     text
                 }
@@ -163,7 +166,7 @@ impl Events {
         rows.sort_by_key(|row| number(row));
         let mut text = String::new();
         for row in rows {
-            if number(row) <= self.told {
+            if number(row) <= self.last_sent {
                 continue;
             }
             if let [Value::Integer(id), Value::Integer(number), permit, Value::Text(kind), data] =
@@ -174,7 +177,7 @@ impl Events {
                     "event: {kind}\nid: {number}\ndata: {{\"id\":{id},\"number\":{number},\
                      \"turn\":{permit},\"event\":\"{kind}\",\"data\":{data}}}\n\n"
                 ));
-                self.told = *number;
+                self.last_sent = *number;
                 self.ended = matches!(kind.as_str(), "done" | "error");
             }
         }

@@ -16,11 +16,11 @@ const NAME: &str = "acknowledged is durable";
 ///
 /// # Errors The first violation.
 pub fn check(rig: &Rig, history: &History) -> Result<(), Finding> {
-    for (ask, told) in &history.told {
+    for (ask, output) in &history.acknowledged {
         let again = rig.run(ask.put(rig.engine()));
-        let again = again.map_err(|refusal| lost(ask, told, &refusal))?;
-        if again.results != told.results {
-            let what = format!("{} got {told:?}, and on retry {again:?}", ask.request_id);
+        let again = again.map_err(|refusal| lost(ask, output, &refusal))?;
+        if again.results != output.results {
+            let what = format!("{} got {output:?}, and on retry {again:?}", ask.request_id);
             return Err(Finding::new(NAME, what));
         }
         if !again.duplicate {
@@ -60,8 +60,8 @@ fn not_written(rig: &Rig, ask: &SimRequest) -> Result<(), Finding> {
     }
 }
 
-fn lost(ask: &SimRequest, told: &SimReply, refusal: &Refusal) -> Finding {
-    let what = format!("{} got {told:?}, and on retry {refusal}", ask.request_id);
+fn lost(ask: &SimRequest, output: &SimReply, refusal: &Refusal) -> Finding {
+    let what = format!("{} got {output:?}, and on retry {refusal}", ask.request_id);
     Finding::new(NAME, what)
 }
 

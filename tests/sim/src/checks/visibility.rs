@@ -35,8 +35,8 @@ pub fn caller(tenant: usize) -> Caller {
 /// Checks a message or a call result that a tenant received.
 ///
 /// # Errors It names a session of the other tenant.
-pub fn check(tenant: usize, told: &JsonValue) -> Result<(), Finding> {
-    match told {
+pub fn check(tenant: usize, output: &JsonValue) -> Result<(), Finding> {
+    match output {
         JsonValue::String(text) => match number(text) {
             Some(session) if session % TENANTS.len() != tenant => {
                 let what = format!("{} received {text}", TENANTS[tenant]);

@@ -132,11 +132,11 @@ impl File {
         if self.number == 0 {
             return Ok(());
         }
-        told(self.machine().call(kind), code)
+        output(self.machine().call(kind), code)
     }
 }
 
-fn told(verdict: CallVerdict, code: c_int) -> Result<(), c_int> {
+fn output(verdict: CallVerdict, code: c_int) -> Result<(), c_int> {
     match verdict {
         CallVerdict::Go => Ok(()),
         CallVerdict::Full => Err(ffi::SQLITE_FULL),
@@ -176,7 +176,7 @@ unsafe extern "C" fn open(
         let tracked = !name.is_null() && flags & ffi::SQLITE_OPEN_DELETEONCLOSE == 0;
         let mut before = None;
         if tracked {
-            if let Err(code) = told(machine.call(Kind::Open), ffi::SQLITE_CANTOPEN) {
+            if let Err(code) = output(machine.call(Kind::Open), ffi::SQLITE_CANTOPEN) {
                 return code;
             }
             before = std::fs::read(path_of(name)).ok();
@@ -207,7 +207,7 @@ unsafe extern "C" fn delete(
     // SAFETY: the contract of `xDelete`.
     unsafe {
         let Some(machine) = machine_of(vfs) else { return ffi::SQLITE_IOERR_DELETE };
-        if let Err(code) = told(machine.call(Kind::Delete), ffi::SQLITE_IOERR_DELETE) {
+        if let Err(code) = output(machine.call(Kind::Delete), ffi::SQLITE_IOERR_DELETE) {
             return code;
         }
         let base = unix();
@@ -291,7 +291,7 @@ unsafe extern "C" fn write(
             Ok(done) if done > 0 => inner!(inner, xWrite, from, done, offset),
             _ => ffi::SQLITE_OK,
         };
-        code(told(verdict, ffi::SQLITE_IOERR_WRITE).map(|()| written))
+        code(output(verdict, ffi::SQLITE_IOERR_WRITE).map(|()| written))
     }
 }
 
@@ -302,7 +302,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, bytes: i64) -> c_int
         if ours.number > 0 {
             let to = usize::try_from(bytes).expect("no file has a negative size");
             let verdict = ours.machine().truncate(ours.number, to);
-            if let Err(code) = told(verdict, ffi::SQLITE_IOERR_TRUNCATE) {
+            if let Err(code) = output(verdict, ffi::SQLITE_IOERR_TRUNCATE) {
                 return code;
             }
         }

@@ -67,7 +67,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
     pipe.borrow_mut().to_client.push_back(protocol::hello(&engine, &caller));
     loop {
         let next = {
-            let mut told = pin!(connection.next());
+            let mut output = pin!(connection.next());
             poll_fn(|context| {
                 if let Some(text) = pipe.borrow_mut().to_server.pop_front() {
                     return Poll::Ready(SessionEvent::Asked(text));
@@ -76,7 +76,7 @@ pub(super) async fn serve(engine: Engine, caller: Caller, pipe: Shared) {
                 if pipe.borrow().to_client.len() >= FRAMES {
                     return Poll::Pending;
                 }
-                told.as_mut().poll(context).map(SessionEvent::Told)
+                output.as_mut().poll(context).map(SessionEvent::Told)
             })
             .await
         };

@@ -41,7 +41,7 @@ pub(super) struct Replica {
 pub(super) struct Watcher {
     pub(super) replicas: BTreeMap<String, Replica>,
     /// Everything up to here was received on this connection.
-    told: Seq,
+    output: Seq,
     /// The timeline of this connection.
     timeline: Option<String>,
     /// Whether a frame was received on this connection.
@@ -97,7 +97,7 @@ impl Watcher {
             ServerMessage::Hello { seq, timeline, .. } => {
                 self.timeline = Some(timeline);
                 // The durable seq. The first frame may repeat earlier changes.
-                (self.told, self.begun) = (seq, false);
+                (self.output, self.begun) = (seq, false);
                 self.heard_of(seq);
             }
             ServerMessage::Progress { seq } => self.told_up_to(seq),
@@ -130,18 +130,18 @@ impl Watcher {
         let answers =
             changes.iter().any(|change| self.replicas.get(&change.id).is_some_and(|it| it.waits));
         let begins = !std::mem::replace(&mut self.begun, true);
-        if from != self.told && !((answers || begins) && from < self.told) {
+        if from != self.output && !((answers || begins) && from < self.output) {
             return Err(broken(format!(
                 "a gap: received up to {}, and then {from}..{to}",
-                self.told
+                self.output
             )));
         }
         for change in changes {
-            let told = self.told;
+            let output = self.output;
             let replica =
                 self.replicas.get_mut(&change.id).ok_or_else(|| broken("unknown subscription"))?;
             let first = std::mem::take(&mut replica.waits);
-            let at = if first { replica.seq } else { replica.seq.max(told) };
+            let at = if first { replica.seq } else { replica.seq.max(output) };
             if !(from <= at && at <= to) {
                 return Err(broken(format!("{}: {from}..{to} for a result at {at}", change.id)));
             }
@@ -149,13 +149,13 @@ impl Watcher {
             replica.seq = to;
             replica.verify(to, change.checksum)?;
         }
-        self.told_up_to(to.max(self.told));
+        self.told_up_to(to.max(self.output));
         Ok(())
     }
 
     fn told_up_to(&mut self, seq: Seq) {
         self.heard_of(seq);
-        self.told = self.told.max(seq);
+        self.output = self.output.max(seq);
         for replica in self.replicas.values_mut().filter(|replica| !replica.waits) {
             replica.seq = replica.seq.max(seq);
         }

@@ -204,8 +204,8 @@ impl<'a> World<'a> {
                 && let Some(text) = exchange.answers.last()
             {
                 self.trace.note(text);
-                if let ParsedReply::Yes(told, _) = Exchange::read(text)? {
-                    let seq = told.results.iter().map(|(seq, _)| *seq).max().unwrap_or_default();
+                if let ParsedReply::Yes(output, _) = Exchange::read(text)? {
+                    let seq = output.results.iter().map(|(seq, _)| *seq).max().unwrap_or_default();
                     subscribers::check_durable("an answer", seq, durable)?;
                 }
             }
@@ -276,14 +276,16 @@ impl<'a> World<'a> {
                 self.exchanges.remove(at);
                 Ok(())
             }
-            ParsedReply::Yes(told, first) => {
+            ParsedReply::Yes(output, first) => {
                 let exchange = self.exchanges.remove(at);
                 if let Some(tenant) = visibility::tenant(exchange.ask.caller) {
                     let asked = exchange.ask.calls.iter().map(|call| &call.args);
-                    asked.chain([&first]).try_for_each(|told| visibility::check(tenant, told))?;
+                    asked
+                        .chain([&first])
+                        .try_for_each(|output| visibility::check(tenant, output))?;
                 }
                 self.clients.hear(&exchange.ask, &first);
-                self.history.told.push((exchange.ask, told));
+                self.history.acknowledged.push((exchange.ask, output));
                 Ok(())
             }
         }
@@ -317,8 +319,8 @@ impl<'a> World<'a> {
             }
             seat.watcher.hear(&text)?;
             if seat.watcher.furthest > before {
-                let (told, durable) = (seat.watcher.furthest, self.rig().engine().durable_seq());
-                subscribers::check_durable("a frame", told, durable)?;
+                let (output, durable) = (seat.watcher.furthest, self.rig().engine().durable_seq());
+                subscribers::check_durable("a frame", output, durable)?;
             }
             return self.poll();
         }
@@ -442,13 +444,14 @@ impl<'a> World<'a> {
             subscribers::check_durable("a watcher before the crash", seat.watcher.furthest, head)?;
         }
         let asked = self.query("SELECT seq, request_id FROM events ORDER BY seq")?;
-        for (ask, told) in &self.history.told {
-            let seqs = told.results.iter().map(|(seq, _)| *seq);
+        for (ask, output) in &self.history.acknowledged {
+            let seqs = output.results.iter().map(|(seq, _)| *seq);
             let seq = seqs.max().unwrap_or_default();
             let row = usize::try_from(seq.0 - 1).ok().and_then(|at| asked.get(at));
             let there = row.is_some_and(|row| row[0] == Value::Integer(seq.0));
-            let own = row
-                .is_some_and(|row| told.duplicate || row[1] == Value::Text(ask.request_id.clone()));
+            let own = row.is_some_and(|row| {
+                output.duplicate || row[1] == Value::Text(ask.request_id.clone())
+            });
             if !there || !own {
                 let what = format!(
                     "{} was acknowledged at {seq}, but the log ends at {head}",
@@ -516,10 +519,10 @@ impl<'a> World<'a> {
         self.clients.effects.check()?;
         leases::check(&self.lease_steps()?)?;
         self.seats.clear();
-        let answers_read_again = History { told: Vec::new(), ..History::default() };
+        let answers_read_again = History { acknowledged: Vec::new(), ..History::default() };
         acknowledged::check(self.rig(), &answers_read_again)?;
         self.check_survived()?;
-        self.report.told = self.history.told.len();
+        self.report.acknowledged = self.history.acknowledged.len();
         self.report.effects = self.clients.effects.count();
         self.rig.take().expect("an engine is open").close();
         let file = self.folder.join("abide.db");

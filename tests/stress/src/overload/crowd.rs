@@ -85,9 +85,9 @@ async fn connect(fixture: &OverloadFixture, number: usize, sql: &str) -> CheckRe
         let params = if sql == SQL { json!({"id": "board"}) } else { json!({}) };
         let asked = socket.say(&subscribe(sql, params, None)).await;
         asked.map_err(|why| format!("a subscription request failed: {why}"))?;
-        let told = socket.hear_of("snapshot").await;
-        match told {
-            Ok(told) if told["op"] == "snapshot" => Ok(socket),
+        let output = socket.hear_of("snapshot").await;
+        match output {
+            Ok(output) if output["op"] == "snapshot" => Ok(socket),
             other => Err(format!("unexpected response to a subscription: {other:?}")),
         }
     });

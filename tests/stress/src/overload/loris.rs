@@ -60,14 +60,14 @@ impl SlowClients {
                 }
             }
         }
-        let told = longest.map(|(kind, seconds)| format!("{kind} {seconds:.0} s")).join(", ");
+        let output = longest.map(|(kind, seconds)| format!("{kind} {seconds:.0} s")).join(", ");
         println!(
-            "slow      {} clients of one byte per second were disconnected: {told}",
+            "slow      {} clients of one byte per second were disconnected: {output}",
             count(number as u64)
         );
         figure(
             "clients of one byte per second, disconnected after at most",
-            format!("{number}: {told}"),
+            format!("{number}: {output}"),
         );
         Ok(())
     }

@@ -55,19 +55,19 @@ async fn message(socket: Result<Socket, impl std::fmt::Display>) -> CheckResult 
         // There was no room for it, so the rest was not read.
         return Ok(());
     }
-    let Ok(told) = socket.hear_of("result").await else { return Ok(()) };
-    if told["code"] == "overloaded" {
+    let Ok(output) = socket.hear_of("result").await else { return Ok(()) };
+    if output["code"] == "overloaded" {
         return Ok(());
     }
-    if told["code"] != "too_large" && told["code"] != "limit_exceeded" {
-        return Err(format!("unexpected response to an oversized message: {told}"));
+    if output["code"] != "too_large" && output["code"] != "limit_exceeded" {
+        return Err(format!("unexpected response to an oversized message: {output}"));
     }
     socket.say(&json!({"op": "ping"})).await.map_err(text)?;
-    let told = socket.hear_of("pong").await.map_err(text)?;
-    if told["op"] == "pong" {
+    let output = socket.hear_of("pong").await.map_err(text)?;
+    if output["op"] == "pong" {
         Ok(())
     } else {
-        Err(format!("unexpected response to a ping: {told}"))
+        Err(format!("unexpected response to a ping: {output}"))
     }
 }
 

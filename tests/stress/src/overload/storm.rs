@@ -108,10 +108,10 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<
     }
     loop {
         match socket.hear().await {
-            Ok(Some(told)) if told["op"] == "delta" || told["op"] == "snapshot" => {
+            Ok(Some(output)) if output["op"] == "delta" || output["op"] == "snapshot" => {
                 return Ok(Some(socket));
             }
-            Ok(Some(told)) if told["op"] == "error" && told["code"] == "overloaded" => {
+            Ok(Some(output)) if output["op"] == "error" && output["code"] == "overloaded" => {
                 *refused += 1;
                 // With growing delays, as the SDK does.
                 pause(Duration::from_millis(100 * *refused)).await;
@@ -119,8 +119,8 @@ async fn resume(mut socket: Socket, seq: i64, refused: &mut u64) -> CheckResult<
                     return Ok(None);
                 }
             }
-            Ok(Some(told)) if told["op"] == "error" && told["code"] != "resync_required" => {
-                return Err(format!("unexpected response to a resume: {told}"));
+            Ok(Some(output)) if output["op"] == "error" && output["code"] != "resync_required" => {
+                return Err(format!("unexpected response to a resume: {output}"));
             }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => return Ok(None),

@@ -22,7 +22,7 @@ pub(crate) struct Acknowledged {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    told: Mutex<Vec<Acknowledged>>,
+    output: Mutex<Vec<Acknowledged>>,
     effects: Mutex<Effects>,
     refused: AtomicU64,
     shown: AtomicU64,
@@ -30,17 +30,17 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn add(&self, told: Acknowledged) {
-        lock(&self.told).push(told);
+    pub(crate) fn add(&self, output: Acknowledged) {
+        lock(&self.output).push(output);
     }
 
-    pub(crate) fn told(&self) -> Vec<Acknowledged> {
-        lock(&self.told).clone()
+    pub(crate) fn output(&self) -> Vec<Acknowledged> {
+        lock(&self.output).clone()
     }
 
     /// The number of acknowledged calls.
     pub(crate) fn count(&self) -> usize {
-        lock(&self.told).len()
+        lock(&self.output).len()
     }
 
     /// Records that a worker ran an effect; `once` if it must not run twice.

@@ -29,7 +29,7 @@ const PAGE: i64 = 20_000;
 
 /// What was checked.
 pub(crate) struct Counted {
-    pub(crate) told: u64,
+    pub(crate) output: u64,
     /// Bytes of their arguments.
     pub(crate) bytes: u64,
     pub(crate) events: u64,
@@ -43,7 +43,7 @@ impl fmt::Display for Counted {
             f,
             "{} acknowledged calls, all in the log; {} events verified and replayed; {} effects, at-most-once \
              ones never twice; {} subscriptions converged",
-            count(self.told),
+            count(self.output),
             count(self.events),
             count(self.effects),
             self.converged
@@ -67,10 +67,10 @@ pub(crate) async fn reach(
     for printer in printers {
         printer.converge(client_pool).await?;
     }
-    let told = client_pool.ledger.told();
+    let output = client_pool.ledger.output();
     let log = log(&root).await?;
-    let bytes = acknowledged_is_there(&told, &log)?;
-    asked_again(client_pool, &told).await?;
+    let bytes = acknowledged_is_there(&output, &log)?;
+    asked_again(client_pool, &output).await?;
     let effects = client_pool.ledger.effects();
     effects.check().map_err(|found| found.to_string())?;
     leases::check(&log.values().map(Event::step).collect::<Vec<_>>())
@@ -82,7 +82,7 @@ pub(crate) async fn reach(
         return Err(format!("{} events were read, but the file has {events}", log.len()));
     }
     let effects = effects.count().into();
-    Ok(Counted { told: told.len() as u64, bytes, events, effects, converged })
+    Ok(Counted { output: output.len() as u64, bytes, events, effects, converged })
 }
 
 async fn nothing_stays_claimed(root: &Abide) -> CheckResult {
@@ -163,7 +163,7 @@ async fn log(root: &Abide) -> CheckResult<BTreeMap<i64, Event>> {
 
 /// Checks that each acknowledged call is in the log at its reported seq with its arguments, and
 /// that no request is there twice. Returns the bytes of arguments.
-fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> CheckResult<u64> {
+fn acknowledged_is_there(output: &[Acknowledged], log: &BTreeMap<i64, Event>) -> CheckResult<u64> {
     let mut seen: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for event in log.values() {
         // Request ids of clients contain a colon; the command line's batches are several events
@@ -175,36 +175,38 @@ fn acknowledged_is_there(told: &[Acknowledged], log: &BTreeMap<i64, Event>) -> C
         }
     }
     let mut bytes = 0;
-    for told in told {
+    for output in output {
         let is_whole = |event: &&Event| {
-            let said = told.arguments.as_object().into_iter().flatten();
+            let said = output.arguments.as_object().into_iter().flatten();
             let mut said = said.filter(|(_, value)| !value.is_null());
-            event.reducer == told.reducer
+            event.reducer == output.reducer
                 && said.all(|(name, value)| event.arguments[name] == *value)
         };
-        if log.get(&told.seq).filter(is_whole).is_none() {
-            return Err(format!("acknowledged but not in the log: {told:?}"));
+        if log.get(&output.seq).filter(is_whole).is_none() {
+            return Err(format!("acknowledged but not in the log: {output:?}"));
         }
-        bytes += told.arguments.to_string().len() as u64;
+        bytes += output.arguments.to_string().len() as u64;
     }
     Ok(bytes)
 }
 
 /// Checks that a retry returns the same result without running again.
-async fn asked_again(client_pool: &ClientPool, told: &[Acknowledged]) -> CheckResult {
+async fn asked_again(client_pool: &ClientPool, output: &[Acknowledged]) -> CheckResult {
     let mut clients = BTreeMap::new();
-    let last = told.len().saturating_sub(LAST);
-    let chosen = told.iter().enumerate().filter(|(at, _)| *at >= last || at % ASKED_AGAIN == 0);
-    for (_, told) in chosen {
-        if !clients.contains_key(told.identity) {
-            clients.insert(told.identity, client_pool.connect(told.identity).await?);
+    let last = output.len().saturating_sub(LAST);
+    let chosen = output.iter().enumerate().filter(|(at, _)| *at >= last || at % ASKED_AGAIN == 0);
+    for (_, output) in chosen {
+        if !clients.contains_key(output.identity) {
+            clients.insert(output.identity, client_pool.connect(output.identity).await?);
         }
-        let abide = &clients[told.identity];
-        let again =
-            abide.call_by_name(&told.reducer, &told.arguments).request_id(&told.request_id).await;
-        let again = again.map_err(|why| format!("retry of {told:?} failed: {why}"))?;
-        if !again.duplicate || again.seq.0 != told.seq || again.value != told.result {
-            return Err(format!("retry of {told:?} returned {again:?}"));
+        let abide = &clients[output.identity];
+        let again = abide
+            .call_by_name(&output.reducer, &output.arguments)
+            .request_id(&output.request_id)
+            .await;
+        let again = again.map_err(|why| format!("retry of {output:?} failed: {why}"))?;
+        if !again.duplicate || again.seq.0 != output.seq || again.value != output.result {
+            return Err(format!("retry of {output:?} returned {again:?}"));
         }
     }
     Ok(())

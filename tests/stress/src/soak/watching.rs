@@ -175,15 +175,15 @@ impl Drop for Printer {
 
 /// Applies one line to the rows: no insert of a present row, no delete of an absent one.
 fn work_in(held: &mut BTreeMap<String, JsonValue>, line: &str) -> CheckResult {
-    let told: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
+    let output: JsonValue = serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))?;
     let list = |value: &JsonValue| value.as_array().cloned().unwrap_or_default();
-    match told["op"].as_str() {
+    match output["op"].as_str() {
         Some("snapshot") => {
             held.clear();
-            held.extend(list(&told["rows"]).into_iter().map(|row| (row[0].to_string(), row)));
+            held.extend(list(&output["rows"]).into_iter().map(|row| (row[0].to_string(), row)));
         }
         Some("delta" | "rerun") => {
-            for change in list(&told["changes"]) {
+            for change in list(&output["changes"]) {
                 for gone in list(&change["deletes"]) {
                     let key = if gone.is_array() { gone[0].to_string() } else { gone.to_string() };
                     held.remove(&key).ok_or(format!("delete of an absent row: {line}"))?;

@@ -8,9 +8,9 @@ use super::*;
 fn check(lines: &[&str], expected: Expect) {
     let mut parser = CodexParser::default();
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
-    let told: Vec<String> =
+    let rendered: Vec<String> =
         events.map(|event| serde_json::to_string(&event).expect("an event is JSON")).collect();
-    expected.assert_eq(&told.join("\n"));
+    expected.assert_eq(&rendered.join("\n"));
 }
 
 #[test]

@@ -11,9 +11,9 @@ fn check(lines: &[&str], expected: Expect) {
         lines.iter().flat_map(|line| parser.parse_line(line.trim())).collect();
     events.extend(parser.finish());
     let events = events.iter().filter(|event| !matches!(event, ProgramEvent::Status { .. }));
-    let told: Vec<String> =
+    let rendered: Vec<String> =
         events.map(|event| serde_json::to_string(&event).expect("an event is JSON")).collect();
-    expected.assert_eq(&told.join("\n"));
+    expected.assert_eq(&rendered.join("\n"));
 }
 
 const CALLS: &str = r#"

@@ -8,7 +8,7 @@ use super::*;
 /// The items of turn 1 after these events, `kind data`, and the pieces that a reader got.
 fn check(events: &[(&str, JsonValue)], expected: Expect) {
     let mut turn = Turn::new(1);
-    let mut told = String::new();
+    let mut rendered = String::new();
     for (at, (kind, data)) in events.iter().enumerate() {
         let event = RunEvent {
             number: at as i64 + 1,
@@ -18,7 +18,7 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
             created_at: 0,
         };
         for change in turn.add(&event) {
-            told.push_str(&match change {
+            rendered.push_str(&match change {
                 Change::Started => String::new(),
                 Change::Opened(at) => format!("+{at} "),
                 Change::Text(at, text) => format!("{at}:{text:?} "),
@@ -30,9 +30,9 @@ fn check(events: &[(&str, JsonValue)], expected: Expect) {
         }
     }
     for item in &turn.items {
-        told.push_str(&format!("\n{:?} {:?}", item.state, item.content));
+        rendered.push_str(&format!("\n{:?} {:?}", item.state, item.content));
     }
-    expected.assert_eq(&told);
+    expected.assert_eq(&rendered);
 }
 
 fn token(text: &str) -> (&'static str, JsonValue) {

@@ -30,19 +30,19 @@ const PATH_BYTES: usize = 103;
 
 /// A listener, and how other processes find it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct EngineListener {
     pub(super) listener: SharedListener,
     holder: Holder,
     /// The folder of the socket. Dropping it removes it.
     pub(super) folder: Option<TempDir>,
 }
 
-impl Place {
-    /// Listens at a new place.
+impl EngineListener {
+    /// Listens at a new bound.
     ///
     /// # Errors
     /// `internal` with the system's error.
-    pub(super) async fn new(loopback: bool) -> Result<Place, Refusal> {
+    pub(super) async fn new(loopback: bool) -> Result<EngineListener, Refusal> {
         let holder = Holder {
             protocol: SUBPROTOCOL.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,7 +53,7 @@ impl Place {
             let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
             let listener = SharedListener::at_loopback(&token).await?;
             let holder = Holder { url: listener.url(), token: Some(token), ..holder };
-            return Ok(Place { listener, holder, folder: None });
+            return Ok(EngineListener { listener, holder, folder: None });
         }
         let (listener, folder, socket) = listen().map_err(|why| {
             let detail =
@@ -63,7 +63,7 @@ impl Place {
             Refusal::new(Code::Internal, detail).hint(hint)
         })?;
         let holder = Holder { socket: Some(socket), ..holder };
-        Ok(Place { listener, holder, folder: Some(folder) })
+        Ok(EngineListener { listener, holder, folder: Some(folder) })
     }
 
     /// What the lock file says about this process.
@@ -122,12 +122,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_is_private_and_removed() {
-        let place = Place::new(false).await.expect("a place");
-        let path = PathBuf::from(place.holder().socket.as_ref().expect("a socket"));
+        let bound = EngineListener::new(false).await.expect("a bound");
+        let path = PathBuf::from(bound.holder().socket.as_ref().expect("a socket"));
         let mode = |path: &Path| fs::metadata(path).expect("it exists").mode() & 0o777;
         let folder = path.parent().expect("a folder").to_owned();
         assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
-        drop(place);
+        drop(bound);
         assert!(!folder.exists());
     }
 
@@ -144,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_socket_left_behind_is_removed() {
         let base = tempfile::tempdir().expect("a folder");
-        let (listener, folder, socket) = listen_in(base.path()).expect("a place");
+        let (listener, folder, socket) = listen_in(base.path()).expect("a bound");
         let folder = folder.keep();
         let killed = |socket: &str| Holder { socket: Some(socket.to_owned()), ..Holder::default() };
         remove_left_behind(&killed(&socket));

@@ -35,43 +35,43 @@ fn state_of(stat: &Stat) -> State {
 type State = (i64, u64, (i64, i64), (i64, i64));
 
 #[derive(Default)]
-pub(super) struct Snapshot {
+pub(super) struct FileStates {
     files: BTreeMap<PathBuf, State>,
     is_cut: bool,
 }
 
-impl Snapshot {
-    pub(super) fn of(workspace: &Workspace) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        let Ok(root) = workspace.open_folder(Path::new(".")) else { return snapshot };
+impl FileStates {
+    pub(super) fn of(workspace: &Workspace) -> FileStates {
+        let mut states = FileStates::default();
+        let Ok(root) = workspace.open_folder(Path::new(".")) else { return states };
         let mut open = vec![root];
         while let Some((folder, path)) = open.pop() {
-            let left = FILES.saturating_sub(snapshot.files.len());
+            let left = FILES.saturating_sub(states.files.len());
             let Ok(entries) = workspace.entries(&folder, &path, left) else { continue };
             if entries.len() >= left {
-                snapshot.is_cut = true;
+                states.is_cut = true;
                 break;
             }
             for entry in entries {
                 let below = path.join(&entry.name);
                 if entry.kind == EntryKind::Folder {
                     let is_deep = below.components().count() > DEPTH || open.len() > 512;
-                    snapshot.is_cut |= is_deep;
+                    states.is_cut |= is_deep;
                     if !is_deep {
                         let child = workspace.open_child(&folder, &below);
                         open.extend(child.map(|child| (child, below)));
                     }
                 } else if let Ok(stat) = statat(&folder, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
                     let state = state_of(&stat);
-                    snapshot.files.insert(below, state);
+                    states.files.insert(below, state);
                 }
             }
         }
-        snapshot
+        states
     }
 
-    /// The files that differ in a later snapshot, and whether the list is complete.
-    pub(super) fn changes(&self, later: &Snapshot) -> (Vec<Value>, bool) {
+    /// The files that differ in a later states, and whether the list is complete.
+    pub(super) fn changes(&self, later: &FileStates) -> (Vec<Value>, bool) {
         let mut changes = Vec::new();
         for (path, state) in &later.files {
             match self.files.get(path) {

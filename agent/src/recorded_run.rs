@@ -1,5 +1,5 @@
-//! Golden runs: a run that has ended, kept as a recording. The replay provider reads the same file. `golden_run` repeats
-//! it offline, and `golden_diff` says what has changed.
+//! Recorded runs: a run that has ended, kept as a recording. The replay provider reads the same file. `recorded_run_repeat` repeats
+//! it offline, and `recorded_run_diff` says what has changed.
 //!
 //! A file has one line for the run, and one for each run that it delegated. Their ids are derived as those of runs:
 //! `NAME`, `NAME~1.1~run`. So the result of a call is found by the id of the call.
@@ -20,15 +20,15 @@ use crate::transcript::{AssistantEntry, ToolEntry, data};
 
 /// A recorded run with the runs that it delegated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GoldenRun {
+pub struct RecordedRun {
     /// The conversations: of the run, then of the runs that it delegated.
-    pub conversations: Vec<GoldenConversation>,
+    pub conversations: Vec<RecordedConversation>,
 }
 
 /// One run, as a line of a recording. The replay provider reads `id`, `model` and `messages`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GoldenConversation {
-    /// The name of the recording, or that and the place of the delegating call.
+pub struct RecordedConversation {
+    /// The name of the recording, or that and the position of the delegating call.
     pub id: String,
     /// The model of the last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,13 +43,13 @@ pub struct GoldenConversation {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earlier: usize,
     /// The messages.
-    pub messages: Vec<GoldenMessage>,
+    pub messages: Vec<RecordedMessage>,
     /// The tools that the run has called.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<GoldenTool>,
+    pub tools: Vec<RecordedTool>,
     /// How it ended.
     #[serde(default)]
-    pub outcome: GoldenOutcome,
+    pub outcome: RecordedOutcome,
 }
 
 fn is_zero(number: &usize) -> bool {
@@ -58,7 +58,7 @@ fn is_zero(number: &usize) -> bool {
 
 /// A message of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GoldenMessage {
+pub struct RecordedMessage {
     /// `system`, `user`, `assistant`, `tool`, or another author.
     pub role: String,
     /// The text.
@@ -66,7 +66,7 @@ pub struct GoldenMessage {
     pub content: Option<String>,
     /// The calls of an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tool_calls: Vec<GoldenCall>,
+    pub tool_calls: Vec<RecordedCall>,
     /// The provider's id of the call of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
@@ -76,23 +76,23 @@ pub struct GoldenMessage {
     /// Whether a result is an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub error: bool,
-    /// The place of a call in the run: number of the answer, number of the call.
+    /// The position of a call in the run: number of the answer, number of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    pub position: Option<String>,
     /// What the tool returned, before it was shortened for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
     /// The decision on the call, if it needed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approval: Option<GoldenApproval>,
+    pub approval: Option<RecordedApproval>,
     /// The usage of an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<GoldenUsage>,
+    pub usage: Option<RecordedUsage>,
 }
 
 /// A call of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GoldenCall {
+pub struct RecordedCall {
     /// The provider's id.
     pub id: String,
     /// The tool.
@@ -103,7 +103,7 @@ pub struct GoldenCall {
 
 /// A decision on a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GoldenApproval {
+pub struct RecordedApproval {
     /// Whether it was approved.
     pub approved: bool,
     /// The approver's comment.
@@ -116,7 +116,7 @@ pub struct GoldenApproval {
 
 /// The reported usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GoldenUsage {
+pub struct RecordedUsage {
     /// Tokens of the request.
     pub input_tokens: Option<u64>,
     /// Tokens of the answer.
@@ -125,7 +125,7 @@ pub struct GoldenUsage {
 
 /// A tool, as it was registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GoldenTool {
+pub struct RecordedTool {
     /// Its name.
     pub name: String,
     /// What it does.
@@ -143,7 +143,7 @@ pub struct GoldenTool {
 
 /// How a run ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GoldenOutcome {
+pub struct RecordedOutcome {
     /// `done`, `failed` or `aborted`.
     #[serde(default)]
     pub status: String,
@@ -173,7 +173,7 @@ pub struct GoldenOutcome {
 /// Why a run cannot be recorded, or a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum GoldenError {
+pub enum RecordingError {
     /// A query or a call failed.
     #[error(transparent)]
     Abide(#[from] Error),
@@ -194,21 +194,25 @@ pub enum GoldenError {
     Runtime(#[from] RuntimeError),
 }
 
-impl GoldenRun {
+impl RecordedRun {
     /// Records a run that has ended, under a name.
     ///
     /// # Errors
-    /// [`GoldenError`].
-    pub async fn record(abide: &Abide, run_id: &str, name: &str) -> Result<GoldenRun, GoldenError> {
+    /// [`RecordingError`].
+    pub async fn record(
+        abide: &Abide,
+        run_id: &str,
+        name: &str,
+    ) -> Result<RecordedRun, RecordingError> {
         let sql = "SELECT * FROM runs WHERE id = :id";
         let found: Vec<Run> = abide.sql(sql).param("id", run_id).fetch().await?;
         let run = found.into_iter().next();
-        let run = run.ok_or_else(|| GoldenError::Missing(run_id.to_owned()))?;
+        let run = run.ok_or_else(|| RecordingError::Missing(run_id.to_owned()))?;
         if !run.status.is_terminal() {
-            return Err(GoldenError::Active(run.id, run.status));
+            return Err(RecordingError::Active(run.id, run.status));
         }
         if let Some(parent) = run.parent_id {
-            return Err(GoldenError::Delegated(run.id, parent));
+            return Err(RecordingError::Delegated(run.id, parent));
         }
         let sql = "SELECT r.* FROM delegations AS d JOIN runs AS r ON r.id = d.run_id \
                    WHERE d.root_id = :id ORDER BY d.depth, d.run_id";
@@ -216,11 +220,11 @@ impl GoldenRun {
         let root = run.id.clone();
         let mut conversations = Vec::new();
         for run in std::iter::once(run).chain(below) {
-            let place = run.id.strip_prefix(root.as_str()).unwrap_or_default();
-            let id = format!("{name}{place}");
+            let position = run.id.strip_prefix(root.as_str()).unwrap_or_default();
+            let id = format!("{name}{position}");
             conversations.push(conversation(abide, run, id).await?);
         }
-        Ok(GoldenRun { conversations })
+        Ok(RecordedRun { conversations })
     }
 
     /// The name.
@@ -239,36 +243,36 @@ impl GoldenRun {
     /// Reads the file of a recording.
     ///
     /// # Errors
-    /// [`GoldenError::Malformed`].
-    pub fn from_file(path: &Path) -> Result<GoldenRun, GoldenError> {
-        let wrong = |why: String| GoldenError::Malformed(format!("{}: {why}", path.display()));
+    /// [`RecordingError::Malformed`].
+    pub fn from_file(path: &Path) -> Result<RecordedRun, RecordingError> {
+        let wrong = |why: String| RecordingError::Malformed(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-        GoldenRun::from_text(&text).map_err(|why| wrong(why.to_string()))
+        RecordedRun::from_text(&text).map_err(|why| wrong(why.to_string()))
     }
 
     /// Parses the text of a recording.
     ///
     /// # Errors
-    /// [`GoldenError::Malformed`].
-    pub fn from_text(text: &str) -> Result<GoldenRun, GoldenError> {
+    /// [`RecordingError::Malformed`].
+    pub fn from_text(text: &str) -> Result<RecordedRun, RecordingError> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let mut conversations = Vec::new();
         for (at, line) in lines {
-            let parsed: Result<GoldenConversation, _> = serde_json::from_str(line);
-            let wrong = |why: String| GoldenError::Malformed(format!("line {}: {why}", at + 1));
+            let parsed: Result<RecordedConversation, _> = serde_json::from_str(line);
+            let wrong = |why: String| RecordingError::Malformed(format!("line {}: {why}", at + 1));
             conversations.push(parsed.map_err(|why| wrong(why.to_string()))?);
         }
         let Some(first) = conversations.first() else {
-            return Err(GoldenError::Malformed("there is no recording".to_owned()));
+            return Err(RecordingError::Malformed("there is no recording".to_owned()));
         };
-        let is_below = |it: &GoldenConversation| {
+        let is_below = |it: &RecordedConversation| {
             it.id.strip_prefix(first.id.as_str()).is_some_and(|rest| rest.starts_with(DERIVED))
         };
         if first.agent.is_empty() || !conversations.iter().skip(1).all(is_below) {
             let why = "not a recording of abide agent record: one run, with its agent".to_owned();
-            return Err(GoldenError::Malformed(why));
+            return Err(RecordingError::Malformed(why));
         }
-        Ok(GoldenRun { conversations })
+        Ok(RecordedRun { conversations })
     }
 }
 
@@ -277,7 +281,7 @@ async fn conversation(
     abide: &Abide,
     run: Run,
     id: String,
-) -> Result<GoldenConversation, GoldenError> {
+) -> Result<RecordedConversation, RecordingError> {
     let sql = "SELECT * FROM agent_state WHERE session_id = :sid \
                AND id <= (SELECT coalesce(max(id), 0) FROM agent_state WHERE session_id = :sid \
                           AND created_at <= :until) ORDER BY id";
@@ -304,7 +308,7 @@ async fn conversation(
         true => usages.iter().map(|(usage,)| usage_of(&usage.value())).collect::<Vec<_>>(),
         // The events are not only those of the answers, or not all of them: an imported run has those since its
         // import. The first answer gets the sum.
-        false => vec![GoldenUsage {
+        false => vec![RecordedUsage {
             input_tokens: u64::try_from(run.input_tokens).ok(),
             output_tokens: u64::try_from(run.output_tokens).ok(),
         }],
@@ -321,7 +325,7 @@ async fn conversation(
     let definition = revision::definition(abide, &run.agent, run.revision).await?;
     let last = entries.iter().rev().find(|entry| is_own(entry));
     let model = last.map(|entry| data::<AssistantEntry>(entry).model);
-    Ok(GoldenConversation {
+    Ok(RecordedConversation {
         id,
         model: model.filter(|model| !model.is_empty()),
         agent: run.agent.clone(),
@@ -334,25 +338,25 @@ async fn conversation(
 }
 
 /// The tools of the session's calls, without those that stand for agents.
-async fn tools_of(abide: &Abide, run: &Run) -> Result<Vec<GoldenTool>, GoldenError> {
+async fn tools_of(abide: &Abide, run: &Run) -> Result<Vec<RecordedTool>, RecordingError> {
     let sql = "SELECT * FROM tools WHERE name IN \
                (SELECT tool_name FROM tool_calls WHERE session_id = :sid) \
                AND (annotations IS NULL OR annotations ->> '$.agent' IS NULL) ORDER BY name";
     let tools: Vec<abide_client::Tool> =
         abide.sql(sql).param("sid", &run.session_id).fetch().await?;
-    let golden = tools.into_iter().map(|tool| GoldenTool {
+    let recorded = tools.into_iter().map(|tool| RecordedTool {
         name: tool.name,
         description: tool.description.unwrap_or_default(),
         parameters: tool.input_schema.map(|schema| schema.value()).unwrap_or_default(),
         effect: tool.effect,
         needs_approval: tool.needs_approval,
     });
-    Ok(golden.collect())
+    Ok(recorded.collect())
 }
 
-fn outcome_of(run: &Run) -> GoldenOutcome {
+fn outcome_of(run: &Run) -> RecordedOutcome {
     let output = run.output.as_ref().map(Json::value).unwrap_or_default();
-    GoldenOutcome {
+    RecordedOutcome {
         status: run.status.as_str().to_owned(),
         content: output["content"].as_str().map(str::to_owned),
         structured: output.get("structured").cloned(),
@@ -364,8 +368,8 @@ fn outcome_of(run: &Run) -> GoldenOutcome {
     }
 }
 
-fn usage_of(usage: &Value) -> GoldenUsage {
-    GoldenUsage {
+fn usage_of(usage: &Value) -> RecordedUsage {
+    RecordedUsage {
         input_tokens: usage["input_tokens"].as_u64(),
         output_tokens: usage["output_tokens"].as_u64(),
     }
@@ -376,33 +380,34 @@ fn message_of(
     run_id: &str,
     calls: &BTreeMap<&str, &ToolCall>,
     approvals: &BTreeMap<&str, &Approval>,
-) -> GoldenMessage {
-    let message = GoldenMessage {
+) -> RecordedMessage {
+    let message = RecordedMessage {
         role: entry.role.clone(),
         content: entry.content.clone(),
-        ..GoldenMessage::default()
+        ..RecordedMessage::default()
     };
     match entry.role.as_str() {
         "assistant" => {
-            let said: AssistantEntry = data(entry);
-            let asked = said.calls.into_iter().map(|call| GoldenCall {
+            let answer: AssistantEntry = data(entry);
+            let asked = answer.calls.into_iter().map(|call| RecordedCall {
                 id: call.provider_call_id,
                 name: call.name,
                 arguments: call.arguments,
             });
-            GoldenMessage { tool_calls: asked.collect(), ..message }
+            RecordedMessage { tool_calls: asked.collect(), ..message }
         }
         "tool" => {
-            let told: ToolEntry = data(entry);
-            let row = calls.get(told.call_id.as_str());
-            let place = told.call_id.strip_prefix(run_id).and_then(|it| it.strip_prefix(DERIVED));
-            GoldenMessage {
-                tool_call_id: Some(told.provider_call_id),
-                name: Some(told.name),
-                error: told.is_error,
-                place: place.map(str::to_owned),
+            let entry: ToolEntry = data(entry);
+            let row = calls.get(entry.call_id.as_str());
+            let position =
+                entry.call_id.strip_prefix(run_id).and_then(|it| it.strip_prefix(DERIVED));
+            RecordedMessage {
+                tool_call_id: Some(entry.provider_call_id),
+                name: Some(entry.name),
+                error: entry.is_error,
+                position: position.map(str::to_owned),
                 result: row.and_then(|row| row.result.as_ref()).map(Json::value),
-                approval: approvals.get(told.call_id.as_str()).and_then(|it| decision(it)),
+                approval: approvals.get(entry.call_id.as_str()).and_then(|it| decision(it)),
                 ..message
             }
         }
@@ -410,7 +415,7 @@ fn message_of(
     }
 }
 
-fn decision(approval: &Approval) -> Option<GoldenApproval> {
+fn decision(approval: &Approval) -> Option<RecordedApproval> {
     let approved = match approval.status {
         ApprovalStatus::Approved => true,
         ApprovalStatus::Rejected | ApprovalStatus::Expired => false,
@@ -418,5 +423,5 @@ fn decision(approval: &Approval) -> Option<GoldenApproval> {
     };
     let comment = approval.comment.clone();
     let arguments = approval.approved_arguments.as_ref().map(Json::value);
-    Some(GoldenApproval { approved, comment, arguments })
+    Some(RecordedApproval { approved, comment, arguments })
 }

@@ -5,15 +5,15 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::golden::{GoldenConversation, GoldenMessage, GoldenOutcome, GoldenRun};
+use crate::recorded_run::{RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun};
 
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GoldenChange {
+pub struct RunChange {
     /// What it concerns.
-    pub kind: GoldenChangeKind,
-    /// Where: the delegated run, if it is one, and the place in it.
-    pub place: String,
+    pub kind: RunChangeKind,
+    /// Where: the delegated run, if it is one, and the position in it.
+    pub position: String,
     /// As it was recorded; empty if it is new.
     pub before: String,
     /// As it is now; empty if it is gone.
@@ -22,7 +22,7 @@ pub struct GoldenChange {
 
 /// What a difference concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GoldenChangeKind {
+pub enum RunChangeKind {
     /// A text of the model, as the session has it.
     Answer,
     /// A tool call of the model, or its arguments.
@@ -43,33 +43,33 @@ pub enum GoldenChangeKind {
     Instructions,
 }
 
-impl GoldenChangeKind {
+impl RunChangeKind {
     /// Whether it is only a note.
     #[must_use]
     pub fn is_note(self) -> bool {
-        self == GoldenChangeKind::Instructions
+        self == RunChangeKind::Instructions
     }
 
     /// Its name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            GoldenChangeKind::Answer => "answer",
-            GoldenChangeKind::ToolCall => "tool_call",
-            GoldenChangeKind::ToolResult => "tool_result",
-            GoldenChangeKind::Approval => "approval",
-            GoldenChangeKind::Outcome => "outcome",
-            GoldenChangeKind::Usage => "usage",
-            GoldenChangeKind::Message => "message",
-            GoldenChangeKind::Delegation => "delegation",
-            GoldenChangeKind::Instructions => "instructions",
+            RunChangeKind::Answer => "answer",
+            RunChangeKind::ToolCall => "tool_call",
+            RunChangeKind::ToolResult => "tool_result",
+            RunChangeKind::Approval => "approval",
+            RunChangeKind::Outcome => "outcome",
+            RunChangeKind::Usage => "usage",
+            RunChangeKind::Message => "message",
+            RunChangeKind::Delegation => "delegation",
+            RunChangeKind::Instructions => "instructions",
         }
     }
 }
 
-impl fmt::Display for GoldenChange {
+impl fmt::Display for RunChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.place)?;
+        write!(f, "{}", self.position)?;
         for (sign, text) in [('-', &self.before), ('+', &self.after)] {
             for line in text.lines() {
                 write!(f, "\n  {sign} {line}")?;
@@ -79,22 +79,22 @@ impl fmt::Display for GoldenChange {
     }
 }
 
-impl GoldenRun {
+impl RecordedRun {
     /// The differences from this recording to another one, in the order of the run.
     #[must_use]
-    pub fn changes(&self, now: &GoldenRun) -> Vec<GoldenChange> {
+    pub fn changes(&self, now: &RecordedRun) -> Vec<RunChange> {
         let mut changes = Vec::new();
         let ids = self.conversations.iter().chain(&now.conversations).map(|it| it.id.as_str());
         let mut seen = BTreeSet::new();
         for id in ids.filter(|id| seen.insert(*id)) {
-            let find = |run: &'_ GoldenRun| {
+            let find = |run: &'_ RecordedRun| {
                 run.conversations.iter().position(|conversation| conversation.id == id)
             };
-            let place = match id == self.name() {
+            let position = match id == self.name() {
                 true => String::new(),
                 false => format!("run {id}, "),
             };
-            let mut differ = Changes { changes: &mut changes, place };
+            let mut differ = Changes { changes: &mut changes, position };
             match (find(self), find(now)) {
                 (Some(before), Some(after)) => {
                     differ.compare(&self.conversations[before], &now.conversations[after]);
@@ -103,7 +103,7 @@ impl GoldenRun {
                     let text =
                         |there: bool| if there { "delegated".to_owned() } else { String::new() };
                     let (was, is) = (text(before.is_some()), text(before.is_none()));
-                    differ.add(GoldenChangeKind::Delegation, "the run", was, is);
+                    differ.add(RunChangeKind::Delegation, "the run", was, is);
                 }
             }
         }
@@ -112,31 +112,31 @@ impl GoldenRun {
 }
 
 struct Changes<'a> {
-    changes: &'a mut Vec<GoldenChange>,
-    place: String,
+    changes: &'a mut Vec<RunChange>,
+    position: String,
 }
 
 impl Changes<'_> {
     fn add(
         &mut self,
-        kind: GoldenChangeKind,
-        place: &str,
+        kind: RunChangeKind,
+        position: &str,
         before: impl Into<String>,
         after: impl Into<String>,
     ) {
         let (before, after) = (before.into(), after.into());
         if before != after {
-            let place = format!("{}{place}", self.place);
-            self.changes.push(GoldenChange { kind, place, before, after });
+            let position = format!("{}{position}", self.position);
+            self.changes.push(RunChange { kind, position, before, after });
         }
     }
 
-    fn compare(&mut self, before: &GoldenConversation, after: &GoldenConversation) {
+    fn compare(&mut self, before: &RecordedConversation, after: &RecordedConversation) {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (was, is) = (text(&before.instructions), text(&after.instructions));
-        self.add(GoldenChangeKind::Instructions, "instructions", was, is);
+        self.add(RunChangeKind::Instructions, "instructions", was, is);
         let (mut answers, mut at) = (0, 0);
-        let none = GoldenMessage::default();
+        let none = RecordedMessage::default();
         let (was, is) = (&before.messages, &after.messages);
         while at < was.len().max(is.len()) {
             let (was, is) = (was.get(at).unwrap_or(&none), is.get(at).unwrap_or(&none));
@@ -144,18 +144,18 @@ impl Changes<'_> {
             let role = if was.role.is_empty() { &is.role } else { &was.role };
             answers += usize::from(role == "assistant");
             if !was.role.is_empty() && !is.role.is_empty() && was.role != is.role {
-                let place = format!("message {at}");
-                self.add(GoldenChangeKind::Message, &place, whole(was), whole(is));
+                let position = format!("message {at}");
+                self.add(RunChangeKind::Message, &position, whole(was), whole(is));
                 continue;
             }
             match role.as_str() {
                 "assistant" => self.answer(answers, was, is),
                 "tool" => self.result(was, is),
                 role => {
-                    let place = format!("message {at} of {role}");
+                    let position = format!("message {at} of {role}");
                     self.add(
-                        GoldenChangeKind::Message,
-                        &place,
+                        RunChangeKind::Message,
+                        &position,
                         text(&was.content),
                         text(&is.content),
                     );
@@ -165,43 +165,43 @@ impl Changes<'_> {
         self.outcome(&before.outcome, &after.outcome);
     }
 
-    fn answer(&mut self, number: usize, was: &GoldenMessage, is: &GoldenMessage) {
-        let text = |said: &GoldenMessage| said.content.clone().unwrap_or_default();
-        let place = format!("answer {number}");
-        self.add(GoldenChangeKind::Answer, &place, text(was), text(is));
+    fn answer(&mut self, number: usize, was: &RecordedMessage, is: &RecordedMessage) {
+        let text = |message: &RecordedMessage| message.content.clone().unwrap_or_default();
+        let position = format!("answer {number}");
+        self.add(RunChangeKind::Answer, &position, text(was), text(is));
         let most = was.tool_calls.len().max(is.tool_calls.len());
         for at in 0..most {
-            let told = |said: &GoldenMessage| {
-                let call = said.tool_calls.get(at);
+            let text = |message: &RecordedMessage| {
+                let call = message.tool_calls.get(at);
                 call.map(|call| format!("{} {}", call.name, call.arguments)).unwrap_or_default()
             };
-            let place = format!("answer {number}, call {}", at + 1);
-            self.add(GoldenChangeKind::ToolCall, &place, told(was), told(is));
+            let position = format!("answer {number}, call {}", at + 1);
+            self.add(RunChangeKind::ToolCall, &position, text(was), text(is));
         }
     }
 
-    fn result(&mut self, was: &GoldenMessage, is: &GoldenMessage) {
+    fn result(&mut self, was: &RecordedMessage, is: &RecordedMessage) {
         let name = was.name.as_ref().or(is.name.as_ref()).cloned().unwrap_or_default();
-        let place = was.place.as_ref().or(is.place.as_ref()).cloned().unwrap_or_default();
-        let told = |said: &GoldenMessage| {
-            let error = if said.error { "error: " } else { "" };
-            said.content.as_ref().map(|text| format!("{error}{text}")).unwrap_or_default()
+        let position = was.position.as_ref().or(is.position.as_ref()).cloned().unwrap_or_default();
+        let text = |message: &RecordedMessage| {
+            let error = if message.error { "error: " } else { "" };
+            message.content.as_ref().map(|text| format!("{error}{text}")).unwrap_or_default()
         };
-        let of_call = format!("result of {name} ({place})");
-        self.add(GoldenChangeKind::ToolResult, &of_call, told(was), told(is));
-        let decided = |said: &GoldenMessage| match &said.approval {
+        let of_call = format!("result of {name} ({position})");
+        self.add(RunChangeKind::ToolResult, &of_call, text(was), text(is));
+        let decided = |message: &RecordedMessage| match &message.approval {
             Some(approval) if approval.approved => "needs an approval: approved",
             Some(_) => "needs an approval: rejected",
             None => "needs no approval",
         };
         if was.name.is_some() && is.name.is_some() {
-            let of_call = format!("call of {name} ({place})");
-            self.add(GoldenChangeKind::Approval, &of_call, decided(was), decided(is));
+            let of_call = format!("call of {name} ({position})");
+            self.add(RunChangeKind::Approval, &of_call, decided(was), decided(is));
         }
     }
 
-    fn outcome(&mut self, was: &GoldenOutcome, is: &GoldenOutcome) {
-        let told = |outcome: &GoldenOutcome| {
+    fn outcome(&mut self, was: &RecordedOutcome, is: &RecordedOutcome) {
+        let text = |outcome: &RecordedOutcome| {
             let code = outcome.error_code.as_ref().map(|code| format!(" {code}"));
             let content = outcome.content.as_ref().map(|text| format!(": {text}"));
             let structured = outcome.structured.as_ref().map(Value::to_string);
@@ -209,18 +209,18 @@ impl Changes<'_> {
             let (code, content) = (code.unwrap_or_default(), content.unwrap_or_default());
             format!("{}{code}{content}{structured}", outcome.status)
         };
-        self.add(GoldenChangeKind::Outcome, "outcome", told(was), told(is));
-        let told = |outcome: &GoldenOutcome| {
+        self.add(RunChangeKind::Outcome, "outcome", text(was), text(is));
+        let text = |outcome: &RecordedOutcome| {
             format!(
                 "{} answers, {} tool calls, {} input tokens, {} output tokens",
                 outcome.answers, outcome.tool_calls, outcome.input_tokens, outcome.output_tokens
             )
         };
-        self.add(GoldenChangeKind::Usage, "usage", told(was), told(is));
+        self.add(RunChangeKind::Usage, "usage", text(was), text(is));
     }
 }
 
 /// A message in one text.
-fn whole(message: &GoldenMessage) -> String {
+fn whole(message: &RecordedMessage) -> String {
     format!("{}: {}", message.role, message.content.as_deref().unwrap_or_default())
 }

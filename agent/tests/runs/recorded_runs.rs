@@ -1,8 +1,8 @@
-//! Golden runs: a run is recorded, and repeated offline with the same or with other definitions.
+//! Recorded runs: a run is recorded, and repeated offline with the same or with other definitions.
 
 use std::path::Path;
 
-use abide_agent::{Catalog, GoldenRun, Tools};
+use abide_agent::{Catalog, RecordedRun, Tools};
 use abide_client::Abide;
 use expect_test::{Expect, expect};
 
@@ -16,23 +16,23 @@ const SCRIPT: &str = "answers: [{ text: Look., calls: [{ name: look, arguments: 
     { calls: [{ name: pay, arguments: { order: A } }] }, { text: Order A is paid. }]";
 
 /// A recording of a run of `clerk`.
-async fn recorded() -> GoldenRun {
+async fn recorded() -> RecordedRun {
     let fixture = FixtureOptions::of(CLERK, SCRIPT).open().await;
     fixture.begin("Pay order A.").await;
     attend(&fixture.abide, "r1").await;
-    let golden = GoldenRun::record(&fixture.abide, "r1", "refund").await.expect("it has ended");
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "refund").await.expect("it has ended");
     fixture.close().await;
-    golden
+    recorded
 }
 
 /// Repeats a recording with the definitions of a folder. Its tools must not run.
-async fn repeat(golden: &GoldenRun, folder: &Path) -> GoldenRun {
+async fn repeat(recorded: &RecordedRun, folder: &Path) -> RecordedRun {
     let place = tempfile::tempdir().expect("a temporary folder");
     let ledger = folder.join("ledger");
     let declared = tools(ledger.clone());
     let catalog = |tools: Tools| Catalog::new(folder, tools);
-    let abide = Abide::open(place.path().join("golden.db")).expect("the file opens");
-    let now = golden.repeat(&declared, catalog, &abide, place.path()).await;
+    let abide = Abide::open(place.path().join("repeated.db")).expect("the file opens");
+    let now = recorded.repeat(&declared, catalog, &abide, place.path()).await;
     let now = now.expect("it is repeated");
     abide.close().await;
     assert!(!ledger.exists(), "no tool has run");
@@ -41,13 +41,13 @@ async fn repeat(golden: &GoldenRun, folder: &Path) -> GoldenRun {
 
 /// The changes with another definition of `clerk`.
 async fn check(definition: &str, expected: Expect) {
-    let golden = recorded().await;
+    let recorded = recorded().await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     define(folder.path(), "clerk.yaml", &format!("name: clerk\n{definition}"));
-    let now = repeat(&golden, folder.path()).await;
-    let changes = golden.changes(&now);
-    let told = changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str()));
-    expected.assert_eq(&told.collect::<String>());
+    let now = repeat(&recorded, folder.path()).await;
+    let changes = recorded.changes(&now);
+    let output = changes.iter().map(|it| format!("{} {it}\n", it.kind.as_str()));
+    expected.assert_eq(&output.collect::<String>());
     // What was accepted is the same the next time.
     assert_eq!(now.changes(&repeat(&now, folder.path()).await), []);
 }
@@ -120,19 +120,19 @@ async fn every_kind_of_run_is_repeated() {
         let fixture = scenario.open("").await;
         fixture.begin("Pay order A.").await;
         attend(&fixture.abide, "r1").await;
-        let golden = GoldenRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
-        let text = golden.to_text();
-        let golden = GoldenRun::from_text(&text).expect("it is a recording");
-        assert_eq!(golden.to_text(), text);
+        let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+        let text = recorded.to_text();
+        let recorded = RecordedRun::from_text(&text).expect("it is a recording");
+        assert_eq!(recorded.to_text(), text);
         let place = tempfile::tempdir().expect("a temporary folder");
         let declared = tools(place.path().join("ledger"));
         let folder = fixture.folder.path();
         let catalog = |tools: Tools| Catalog::new(folder, tools);
-        let abide = Abide::open(place.path().join("golden.db")).expect("the file opens");
-        let now = golden.repeat(&declared, catalog, &abide, place.path()).await;
+        let abide = Abide::open(place.path().join("repeated.db")).expect("the file opens");
+        let now = recorded.repeat(&declared, catalog, &abide, place.path()).await;
         abide.close().await;
         let now = now.unwrap_or_else(|why| panic!("{}: {why}", scenario.name));
-        assert_eq!(golden.changes(&now), [], "{}", scenario.name);
+        assert_eq!(recorded.changes(&now), [], "{}", scenario.name);
         fixture.close().await;
     }
 }
@@ -140,6 +140,6 @@ async fn every_kind_of_run_is_repeated() {
 #[test]
 fn a_file_that_is_no_recording_is_refused() {
     for text in ["", "\n", "{}", "[1]", "{\"id\": \"a\", \"messages\": []}"] {
-        GoldenRun::from_text(text).expect_err(text);
+        RecordedRun::from_text(text).expect_err(text);
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use abide_agent::{AgentProject, Catalog, GoldenChange, GoldenError, GoldenRun};
+use abide_agent::{AgentProject, Catalog, RecordedRun, RecordingError, RunChange};
 use abide_client::Abide;
 use abide_schema::{Code, Refusal};
 use clap::Args;
@@ -49,7 +49,7 @@ pub(super) struct Test {
 pub(super) async fn record(options: &Options, args: Record) -> Result<(), Failure> {
     let abide = connect(options, Access::Read).await?;
     let name = args.name.as_deref().unwrap_or(&args.run);
-    let recorded = GoldenRun::record(&abide, &args.run, name).await;
+    let recorded = RecordedRun::record(&abide, &args.run, name).await;
     abide.close().await;
     for line in recorded.map_err(refused)?.to_text().lines() {
         say(Printable::json(line))?;
@@ -101,36 +101,36 @@ async fn repeat(
     folder: &Path,
     project: &AgentProject,
     path: &Path,
-) -> Result<(Vec<GoldenChange>, GoldenRun), GoldenError> {
-    let golden = GoldenRun::from_file(path)?;
-    let place = tempfile::tempdir().map_err(|why| GoldenError::Malformed(why.to_string()))?;
+) -> Result<(Vec<RunChange>, RecordedRun), RecordingError> {
+    let recorded = RecordedRun::from_file(path)?;
+    let empty = tempfile::tempdir().map_err(|why| RecordingError::Malformed(why.to_string()))?;
     let catalog = |tools| Catalog::new(folder, tools);
-    let abide = Abide::open(place.path().join("golden.db"))?;
-    let repeated = golden.repeat(&project.tools, catalog, &abide, place.path()).await;
+    let abide = Abide::open(empty.path().join("repeated.db"))?;
+    let repeated = recorded.repeat(&project.tools, catalog, &abide, empty.path()).await;
     abide.close().await;
     let now = repeated?;
-    Ok((golden.changes(&now), now))
+    Ok((recorded.changes(&now), now))
 }
 
 /// The recordings, in the order of their names.
-fn files(place: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let hint = "abide agent record RUN > FOLDER/NAME.jsonl  makes a recording";
-    if place.is_file() {
-        return Ok(vec![place.to_owned()]);
+    if folder.is_file() {
+        return Ok(vec![folder.to_owned()]);
     }
     let missing = |why: std::io::Error| {
-        let detail = format!("{} cannot be read: {why}", place.display());
+        let detail = format!("{} cannot be read: {why}", folder.display());
         Refusal::new(Code::NotFound, detail).hint(hint)
     };
     let mut paths = Vec::new();
-    for entry in fs::read_dir(place).map_err(missing)? {
+    for entry in fs::read_dir(folder).map_err(missing)? {
         let path = entry?.path();
         if path.extension().is_some_and(|it| it == "jsonl") {
             paths.push(path);
         }
     }
     if paths.is_empty() {
-        let detail = format!("{} has no recordings", place.display());
+        let detail = format!("{} has no recordings", folder.display());
         return Err(Refusal::new(Code::NotFound, detail).hint(hint).into());
     }
     paths.sort();
@@ -140,17 +140,17 @@ fn files(place: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn show(
     options: &Options,
     name: &str,
-    changes: &[GoldenChange],
+    changes: &[RunChange],
     accepted: bool,
 ) -> Result<(), Failure> {
     let is_same = changes.iter().all(|change| change.kind.is_note());
     if options.json {
-        let told = changes.iter().map(|it| {
-            json!({"kind": it.kind.as_str(), "place": it.place, "before": it.before,
+        let rendered = changes.iter().map(|it| {
+            json!({"kind": it.kind.as_str(), "position": it.position, "before": it.before,
                 "after": it.after, "note": it.kind.is_note()})
         });
-        let told: Vec<_> = told.collect();
-        return say_json(&json!({"recording": name, "same": is_same, "changes": told}));
+        let rendered: Vec<_> = rendered.collect();
+        return say_json(&json!({"recording": name, "same": is_same, "changes": rendered}));
     }
     let status = match (is_same, accepted) {
         (true, _) => "ok      ",
@@ -169,7 +169,7 @@ fn show(
     Ok(())
 }
 
-fn show_failure(options: &Options, name: &str, why: &GoldenError) -> Result<(), Failure> {
+fn show_failure(options: &Options, name: &str, why: &RecordingError) -> Result<(), Failure> {
     match options.json {
         true => say_json(&json!({"recording": name, "error": why.to_string()})),
         false => say(one_line(&format!("error     {name}: {why}"))),
@@ -200,10 +200,10 @@ fn summary(
     Ok(())
 }
 
-fn refused(error: GoldenError) -> Failure {
+fn refused(error: RecordingError) -> Failure {
     match error {
-        GoldenError::Abide(error) => error.into(),
-        GoldenError::Missing(_) => {
+        RecordingError::Abide(error) => error.into(),
+        RecordingError::Missing(_) => {
             let hint = "SELECT id, session_id, status FROM runs  lists them";
             Refusal::new(Code::NotFound, error.to_string()).hint(hint).into()
         }

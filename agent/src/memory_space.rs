@@ -8,24 +8,24 @@ use crate::runtime_context::RuntimeContext;
 
 /// Where an agent keeps its facts.
 #[derive(Debug)]
-pub(crate) struct MemoryPlace {
+pub(crate) struct MemorySpace {
     /// A client that reaches these facts: sessions with narrower scopes can share them.
     pub(crate) client: Abide,
     /// The space, as in `memories`.
-    pub(crate) space: String,
+    pub(crate) name: String,
     namespace: String,
     session_id: Option<String>,
 }
 
-impl MemoryPlace {
-    /// The place of an agent's facts in a session. `abide` is a client within the scope of the session.
+impl MemorySpace {
+    /// The space of an agent's facts in a session. `abide` is a client within the scope of the session.
     pub(crate) async fn find(
         shared: &RuntimeContext,
         abide: &Abide,
         session_id: &str,
         agent: &str,
         settings: &MemorySettings,
-    ) -> Result<MemoryPlace, Error> {
+    ) -> Result<MemorySpace, Error> {
         let namespace = match settings.namespace.as_str() {
             "" => agent.to_owned(),
             shared => shared.to_owned(),
@@ -44,11 +44,11 @@ impl MemoryPlace {
             MemoryScope::Rule(MemoryScopeRule::Session) => Some(session_id.to_owned()),
             _ => None,
         };
-        let mut place = MemoryPlace { client, space: String::new(), namespace, session_id };
+        let mut space = MemorySpace { client, name: String::new(), namespace, session_id };
         // Without facts the call changes nothing and returns the space.
-        let found = place.client.call(place.save(Vec::new())).await?;
-        place.space.clone_from(&found.space);
-        Ok(place)
+        let found = space.client.call(space.save(Vec::new())).await?;
+        space.name.clone_from(&found.space);
+        Ok(space)
     }
 
     /// The call that saves facts.

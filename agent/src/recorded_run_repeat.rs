@@ -1,4 +1,4 @@
-//! Repeats a golden run offline, in a file of its own: the model's answers, the outcomes of tools and the decisions on
+//! Repeats a recorded run offline, in a file of its own: the model's answers, the outcomes of tools and the decisions on
 //! approvals come from the recording; the definitions and the declarations of the tools are the current ones.
 
 use std::collections::BTreeMap;
@@ -23,32 +23,34 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_tool::{RESERVED, RESPONSE};
 use crate::catalog::Catalog;
 use crate::definition::{AgentConfig, AgentDefinition, Subagent};
-use crate::golden::{GoldenApproval, GoldenConversation, GoldenError, GoldenMessage, GoldenRun};
+use crate::recorded_run::{
+    RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
+};
 use crate::runtime::Runtime;
 use crate::settings::Settings;
 
 /// The id of the provider.
 const RECORDING: &str = "recording";
 
-/// The model of guardrails, which allows every text: what such a model said is not recorded.
+/// The model of guardrails, which allows every text: what such a model answered is not recorded.
 const VERDICT: &str = "verdict";
 
 /// How long a repeated run may take. It waits for nothing outside of the process.
 const TIME: Duration = Duration::from_secs(60);
 
-impl GoldenRun {
+impl RecordedRun {
     /// Repeats the run in an empty file. `tools` are the current declarations; `catalog` returns the definitions, with
     /// the tools that it is given. Nothing is sent over the network, and no tool of `tools` runs. `folder` is empty.
     ///
     /// # Errors
-    /// [`GoldenError`].
+    /// [`RecordingError`].
     pub async fn repeat(
         &self,
         tools: &Tools,
         catalog: impl Fn(Tools) -> Catalog,
         abide: &Abide,
         folder: &Path,
-    ) -> Result<GoldenRun, GoldenError> {
+    ) -> Result<RecordedRun, RecordingError> {
         let ours = Tools::new();
         for declaration in self.declarations(tools) {
             let outcomes = Arc::new(self.outcomes());
@@ -56,25 +58,25 @@ impl GoldenRun {
                 let outcome = outcomes.get(&invocation.call_id).cloned();
                 async move { outcome.unwrap_or_else(unrecorded) }
             });
-            ours.add(gives).map_err(|why| GoldenError::Malformed(why.to_string()))?;
+            ours.add(gives).map_err(|why| RecordingError::Malformed(why.to_string()))?;
         }
         let catalog = catalog(ours.clone());
         let (definitions, problems) = catalog.read();
         let first = self.conversations.first().map_or("", |first| &first.agent);
         if !definitions.iter().any(|it| it.name == first) {
             let why = problems.iter().map(|problem| format!("; {problem}")).collect::<String>();
-            return Err(GoldenError::Malformed(format!("there is no agent {first}{why}")));
+            return Err(RecordingError::Malformed(format!("there is no agent {first}{why}")));
         }
         let none = |_: &str| None;
         let surroundings = Surroundings { environment: &none, folder };
-        let wrong = |why: String| GoldenError::Malformed(why);
+        let wrong = |why: String| RecordingError::Malformed(why);
         let mut models = Models::new(ModelsConfig::default(), &surroundings)
             .map_err(|why| wrong(why.to_string()))?;
         models
-            .add(Arc::new(Recorded::of(self)), Vec::new(), 0)
+            .add(Arc::new(RecordedAnswers::of(self)), Vec::new(), 0)
             .map_err(|why| wrong(why.to_string()))?;
         let empty = Catalog::new(folder, ours.clone()).with_guardrails_of(&catalog);
-        let settings = Settings::named("golden");
+        let settings = Settings::named("recording");
         let runtime = Runtime::new(abide.clone(), models, ours, empty, settings);
         runtime.register().await?;
         let offline: Vec<AgentDefinition> = definitions.iter().map(offline).collect();
@@ -90,8 +92,8 @@ impl GoldenRun {
     }
 
     /// Starts the run, decides as recorded, and records the repetition.
-    async fn perform(&self, abide: &Abide) -> Result<GoldenRun, GoldenError> {
-        let missing = || GoldenError::Malformed("there is no recording".to_owned());
+    async fn perform(&self, abide: &Abide) -> Result<RecordedRun, RecordingError> {
+        let missing = || RecordingError::Malformed("there is no recording".to_owned());
         let first = self.conversations.first().ok_or_else(missing)?;
         let id = first.id.as_str();
         abide.call(CreateSession::new(&first.agent).id(id)).await?;
@@ -99,9 +101,9 @@ impl GoldenRun {
         for call in history(id, earlier) {
             abide.call(call).await?;
         }
-        let input = own.first().filter(|said| said.role == "user");
+        let input = own.first().filter(|message| message.role == "user");
         let mut start = StartRun::new(id).id(id);
-        start.input = input.and_then(|said| said.content.clone());
+        start.input = input.and_then(|message| message.content.clone());
         abide.call(start).await?;
         let attended = self.attend(abide, id);
         if tokio::time::timeout(TIME, attended).await.is_err() {
@@ -109,11 +111,11 @@ impl GoldenRun {
             abide.call(AbortRun::new(id).reason(reason)).await?;
             self.attend(abide, id).await?;
         }
-        GoldenRun::record(abide, id, id).await
+        RecordedRun::record(abide, id, id).await
     }
 
     /// Decides on approvals as recorded and resumes pauses until the run has ended.
-    async fn attend(&self, abide: &Abide, id: &str) -> Result<(), GoldenError> {
+    async fn attend(&self, abide: &Abide, id: &str) -> Result<(), RecordingError> {
         let decisions = self.decisions();
         let sql = "SELECT call_id, status FROM tool_calls \
                    WHERE status = 'awaiting_approval' OR status = 'unknown'";
@@ -143,19 +145,19 @@ impl GoldenRun {
     }
 
     /// The results of calls with their ids. The id of a conversation is that of its run.
-    fn results(&self) -> impl Iterator<Item = (String, &GoldenMessage)> {
+    fn results(&self) -> impl Iterator<Item = (String, &RecordedMessage)> {
         self.conversations.iter().flat_map(|conversation| {
-            let told = conversation.messages.iter().filter(|it| it.role == "tool");
-            told.filter_map(move |it| {
-                Some((format!("{}{DERIVED}{}", conversation.id, it.place.as_ref()?), it))
+            let results = conversation.messages.iter().filter(|it| it.role == "tool");
+            results.filter_map(move |it| {
+                Some((format!("{}{DERIVED}{}", conversation.id, it.position.as_ref()?), it))
             })
         })
     }
 
     fn outcomes(&self) -> BTreeMap<String, ToolOutcome> {
-        let outcome = |told: &GoldenMessage| {
-            let text = told.content.clone().unwrap_or_default();
-            match &told.result {
+        let outcome = |message: &RecordedMessage| {
+            let text = message.content.clone().unwrap_or_default();
+            match &message.result {
                 Some(result) => {
                     let text = result["text"].as_str().map_or(text, str::to_owned);
                     let exit_code =
@@ -169,11 +171,12 @@ impl GoldenRun {
                 None => ToolOutcome::failed(Failure::Tool, text),
             }
         };
-        self.results().map(|(id, told)| (id, outcome(told))).collect()
+        self.results().map(|(id, message)| (id, outcome(message))).collect()
     }
 
-    fn decisions(&self) -> BTreeMap<String, GoldenApproval> {
-        let decided = self.results().filter_map(|(id, told)| Some((id, told.approval.clone()?)));
+    fn decisions(&self) -> BTreeMap<String, RecordedApproval> {
+        let decided =
+            self.results().filter_map(|(id, message)| Some((id, message.approval.clone()?)));
         decided.collect()
     }
 
@@ -203,7 +206,7 @@ fn unrecorded() -> ToolOutcome {
     ToolOutcome::failed(Failure::Tool, "the recording has no result of this call")
 }
 
-fn decide(call_id: &str, recorded: Option<&GoldenApproval>) -> DecideApproval {
+fn decide(call_id: &str, recorded: Option<&RecordedApproval>) -> DecideApproval {
     let decision = match recorded.is_none_or(|it| it.approved) {
         true => Decision::Approve,
         false => Decision::Reject,
@@ -216,28 +219,31 @@ fn decide(call_id: &str, recorded: Option<&GoldenApproval>) -> DecideApproval {
 }
 
 /// The messages of a session before the run.
-fn history(session_id: &str, messages: &[GoldenMessage]) -> Vec<AppendMessage> {
+fn history(session_id: &str, messages: &[RecordedMessage]) -> Vec<AppendMessage> {
     let mut answers = 0;
-    let message = |said: &GoldenMessage| {
-        let message =
-            AppendMessage::new(session_id, &said.role, said.content.clone().unwrap_or_default());
-        let id = |answer: usize, place: usize| format!("earlier-{answer}.{place}");
-        match said.role.as_str() {
+    let call = |recorded: &RecordedMessage| {
+        let message = AppendMessage::new(
+            session_id,
+            &recorded.role,
+            recorded.content.clone().unwrap_or_default(),
+        );
+        let id = |answer: usize, position: usize| format!("earlier-{answer}.{position}");
+        match recorded.role.as_str() {
             "assistant" => {
                 answers += 1;
-                let calls = said.tool_calls.iter().enumerate().map(|(at, call)| {
+                let calls = recorded.tool_calls.iter().enumerate().map(|(at, call)| {
                     json!({"call_id": id(answers, at + 1), "name": call.name,
                         "arguments": call.arguments, "provider_call_id": call.id})
                 });
                 let calls: Vec<Value> = calls.collect();
                 message.data(json!({"run_id": "earlier", "iteration": answers, "calls": calls}))
             }
-            "tool" => message.data(json!({"call_id": id(answers, 0), "name": said.name,
-                "provider_call_id": said.tool_call_id, "is_error": said.error})),
+            "tool" => message.data(json!({"call_id": id(answers, 0), "name": recorded.name,
+                "provider_call_id": recorded.tool_call_id, "is_error": recorded.error})),
             _ => message,
         }
     };
-    messages.iter().map(message).collect()
+    messages.iter().map(call).collect()
 }
 
 /// A definition whose models are those of the recording. The model's name says which agent asks.
@@ -271,24 +277,24 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
 }
 
 /// The provider: finds the conversation of a request, and gives its next answer with the recorded usage.
-struct Recorded {
+struct RecordedAnswers {
     replay: Replay,
     conversations: Vec<(Conversation, Vec<Usage>)>,
     structured_output: StructuredOutput,
 }
 
-impl Recorded {
-    fn of(golden: &GoldenRun) -> Recorded {
+impl RecordedAnswers {
+    fn of(recorded: &RecordedRun) -> RecordedAnswers {
         let conversations: Vec<(Conversation, Vec<Usage>)> =
-            golden.conversations.iter().map(|it| (conversation(it), usages(it))).collect();
-        let messages = golden.conversations.iter().flat_map(|it| &it.messages);
+            recorded.conversations.iter().map(|it| (conversation(it), usages(it))).collect();
+        let messages = recorded.conversations.iter().flat_map(|it| &it.messages);
         let by_tool = messages.flat_map(|it| &it.tool_calls).any(|call| call.name == RESPONSE);
         let replay = Replay::new(RECORDING, conversations.iter().map(|it| it.0.clone()).collect());
         let structured_output = match by_tool {
             true => StructuredOutput::Tool,
             false => StructuredOutput::Native,
         };
-        Recorded { replay, conversations, structured_output }
+        RecordedAnswers { replay, conversations, structured_output }
     }
 
     /// The conversation that begins like a request: with the same first message of a user, and the same answers.
@@ -299,12 +305,13 @@ impl Recorded {
                 _ => None,
             })
         };
-        let said = answers(&request.messages);
+        let message = answers(&request.messages);
         self.conversations.iter().find(|(conversation, _)| {
             let recorded = answers(&conversation.messages);
-            let begins = said.iter().zip(&recorded).all(|(said, recorded)| said == recorded);
+            let begins =
+                message.iter().zip(&recorded).all(|(message, recorded)| message == recorded);
             first(&conversation.messages) == first(&request.messages)
-                && said.len() < recorded.len()
+                && message.len() < recorded.len()
                 && begins
         })
     }
@@ -321,7 +328,7 @@ fn answers(messages: &[ModelMessage]) -> Vec<Vec<(&str, &str)>> {
     answers.collect()
 }
 
-impl ModelProvider for Recorded {
+impl ModelProvider for RecordedAnswers {
     fn id(&self) -> &str {
         RECORDING
     }
@@ -368,28 +375,28 @@ fn allowed() -> ModelStream {
     stream::iter([Ok(ModelEvent::Answer(answer))]).boxed()
 }
 
-fn conversation(golden: &GoldenConversation) -> Conversation {
-    let line = serde_json::to_string(golden).unwrap_or_default();
+fn conversation(recorded: &RecordedConversation) -> Conversation {
+    let line = serde_json::to_string(recorded).unwrap_or_default();
     Conversation::from_json(&line).unwrap_or_else(|_| Conversation {
-        id: golden.id.clone(),
+        id: recorded.id.clone(),
         model: None,
         system: None,
         messages: Vec::new(),
     })
 }
 
-fn usages(golden: &GoldenConversation) -> Vec<Usage> {
-    let answers = golden.messages.iter().filter(|said| said.role == "assistant");
-    let usage = answers.map(|said| {
-        let told = said.usage.unwrap_or_default();
-        let completeness = match (told.input_tokens, told.output_tokens) {
+fn usages(recorded: &RecordedConversation) -> Vec<Usage> {
+    let answers = recorded.messages.iter().filter(|message| message.role == "assistant");
+    let usage = answers.map(|message| {
+        let usage = message.usage.unwrap_or_default();
+        let completeness = match (usage.input_tokens, usage.output_tokens) {
             (Some(_), Some(_)) => Completeness::Complete,
             (None, None) => Completeness::Unavailable,
             _ => Completeness::Partial,
         };
         Usage {
-            input_tokens: told.input_tokens,
-            output_tokens: told.output_tokens,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
             completeness,
             ..Usage::default()
         }
