@@ -156,7 +156,7 @@ fn end(rig: Rig, place: &CrashFixture, closes: bool) {
     }
 }
 
-/// Opens the file and retries everything. Findings count even if a fault interrupts the recovery.
+/// Opens the file and retries everything.
 fn recover(
     place: &CrashFixture,
     clock: &Arc<VirtualClock>,
@@ -172,10 +172,22 @@ fn recover(
             return Err(Finding::new("the file opens again", what));
         }
     };
-    let checked = acknowledged::check(&rig, history);
-    let checked = if rig.engine().ready().is_err() { Ok(()) } else { checked };
+    let checked = unless_interrupted(&rig, &place.machine, acknowledged::check(&rig, history));
     end(rig, place, closes);
     checked
+}
+
+/// What an engine refuses because of a fault is no finding: the next recovery checks everything again. A power failure
+/// that only a reader meets leaves the engine ready.
+fn unless_interrupted(
+    rig: &Rig,
+    machine: &Machine,
+    checked: Result<(), Finding>,
+) -> Result<(), Finding> {
+    match rig.engine().ready().is_err() || machine.is_down() {
+        true => Ok(()),
+        false => checked,
+    }
 }
 
 fn check_closed(folder: &Path) -> Result<(), Finding> {
@@ -222,4 +234,27 @@ pub fn all_cases(tally: &DiskCounts) -> Vec<Case> {
     faults.extend((1..=64).map(|nth| Fault::Full { bytes: nth * (32 << 10) }));
     let numbered = faults.into_iter().zip(1..);
     numbered.map(|(fault, seed)| Case::new(fault, seed)).chain(full_indexes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The power failed while a checker read and the writer had nothing to do. The engine was ready, and the refused query was
+    /// reported as a lost call.
+    #[test]
+    fn a_query_that_a_power_failure_interrupts_is_no_finding() {
+        let place = CrashFixture::new(Machine::new(Fault::None, 1));
+        let rig = Rig::open(&place.folder, &place.machine, &VirtualClock::new());
+        let rig = rig.expect("a new file opens");
+        place.machine.cut_power();
+        let checked = acknowledged::check(&rig, &History::default());
+        assert!(checked.is_err() && rig.engine().ready().is_ok(), "{checked:?}");
+        assert_eq!(unless_interrupted(&rig, &place.machine, checked), Ok(()));
+        // Without a fault a finding counts.
+        place.machine.revive(Fault::None);
+        let lost = Err(Finding::new("a check", "a call is lost"));
+        assert_eq!(unless_interrupted(&rig, &place.machine, lost.clone()), lost);
+        end(rig, &place, false);
+    }
 }
