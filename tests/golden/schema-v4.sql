@@ -1,5 +1,5 @@
 PRAGMA application_id = 1094863172;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 PRAGMA page_size = 4096;
 
 CREATE TABLE agent_revisions (

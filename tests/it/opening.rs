@@ -114,9 +114,9 @@ fn another_programs_database() {
 #[test]
 fn a_newer_format() {
     check(
-        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 4"),
+        |path| make_sql(path, "PRAGMA application_id = 1094863172; PRAGMA user_version = 5"),
         expect![[r#"
-            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 4, this one supports 3
+            bad_request: FOLDER/abide.db was written by a newer Abide: its format has version 5, this one supports 4
             hint: use the newer version of abide
         "#]],
     );

@@ -244,7 +244,7 @@ impl Executor {
         let before = self.chain.seq;
         self.chain.append(&mut event, &digests);
         assert_eq!(event.seq, before.next(), "the log is dense");
-        self.transaction.append_event(&event)?;
+        self.transaction.append_event(&event, &call.arguments)?;
         self.last_at = recorded.at;
         let Reply { result, refusal, .. } = reply;
         let result = self.shown(caller, call.reducer, result)?;

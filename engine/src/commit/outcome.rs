@@ -14,6 +14,8 @@
 //! The outcome of a refused call whose event is kept is the refusal:
 //! `{"$refused":{"code":…,"detail":…,"hint":…}}`.
 
+use std::ops::Range;
+
 use abide_schema::canonical::{self, Member};
 use abide_schema::{Code, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
@@ -39,6 +41,17 @@ impl CanonicalArguments {
         let (text, mut long) = canonical::object_to_text(arguments);
         long.retain(|member| member.value.len() >= LONG);
         CanonicalArguments { text, long }
+    }
+
+    /// Where the long values are in the text, in order, without the quotes of texts: rows may repeat them.
+    pub(crate) fn long_values(&self) -> impl Iterator<Item = Range<usize>> {
+        self.long.iter().map(|member| {
+            let Range { start, end } = member.value;
+            match self.text.as_bytes()[start] {
+                b'"' => start + 1..end - 1,
+                _ => start..end,
+            }
+        })
     }
 
     /// The stored form of a result.

@@ -66,7 +66,10 @@ impl ChangeLog {
             let mut images = Vec::new();
             for change in changes.iter().filter(|change| change.table.name == table.name) {
                 match (&change.old, &change.new) {
-                    (Some(old), _) => change_log::encode_cells(1, old.iter(), &mut images),
+                    (Some(old), Some(new)) => {
+                        change_log::encode_change(table, old, new, &mut images);
+                    }
+                    (Some(old), None) => change_log::encode_cells(1, old.iter(), &mut images),
                     (None, Some(new)) => {
                         change_log::encode_cells(0, &table.key_of(new), &mut images);
                     }

@@ -13,6 +13,7 @@ use crate::access::credentials::{CredentialChecker, expiry};
 use crate::access::policy_subject::is_restricted;
 use crate::access::policy_validator::PolicyValidator;
 use crate::access::row_policies::{RolePolicies, RowPolicies};
+use crate::commit::outcome::CanonicalArguments;
 use crate::commit::overlay::{Overlay, RowWrite};
 
 /// The rows of the open transaction, with unrestricted access.
@@ -65,10 +66,14 @@ impl OpenTransaction {
         self.wrote
     }
 
-    /// Stores the event of a call.
-    pub(crate) fn append_event(&mut self, event: &Event) -> Result<(), StoreError> {
+    /// Stores the event of a call with these arguments.
+    pub(crate) fn append_event(
+        &mut self,
+        event: &Event,
+        arguments: &CanonicalArguments,
+    ) -> Result<(), StoreError> {
         self.wrote = true;
-        self.store.append_event(event)
+        self.store.append_event(event, arguments.long_values())
     }
 
     /// The policies for a caller's reducers in the open transaction; `None` if unrestricted.

@@ -1,10 +1,8 @@
 //! Queries on past states: during one snapshot, temporary views shadow the tables and show
 //! them as of a seq. SQLite resolves an unqualified name in the temporary schema first.
 
-use std::collections::HashSet;
-
 use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
-use abide_store::change_log::{self, Image};
+use abide_store::change_log::ChangedRow;
 use abide_store::{Layout, Snapshot, StoreError};
 
 /// The state for a seq: that seq, or, if it lies inside a commit, the
@@ -70,26 +68,26 @@ fn show_events(state: &Snapshot<'_>, past: Seq) -> Result<(), StoreError> {
     state.run(&sql, &[], &mut |_| {})
 }
 
-/// The rows that have not changed since, and the old images of those that have.
+/// The rows that have not changed since, and the old state of those that have.
 fn show_table(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
     past: Seq,
 ) -> Result<Result<(), StoreError>, Refusal> {
-    let images = state
-        .images(table, past, limits::RESUME_CHANGES)
+    let changed = state
+        .changed_rows(table, past, limits::RESUME_CHANGES)
         .map_err(|error| error.to_refusal())?
         .ok_or_else(|| too_far(table.name, past))?;
-    Ok(put_up(state, table, images))
+    Ok(put_up(state, table, changed))
 }
 
 fn put_up(
     state: &Snapshot<'_>,
     table: &'static TableSpec,
-    images: Vec<Image>,
+    changed: Vec<ChangedRow>,
 ) -> Result<(), StoreError> {
     let name = table.name;
-    if images.is_empty() {
+    if changed.is_empty() {
         let sql = format!("CREATE TEMP VIEW {name} AS SELECT * FROM main.{name}");
         return state.run(&sql, &[], &mut |_| {});
     }
@@ -114,25 +112,11 @@ fn put_up(
     let marks = |count: usize| vec!["?"; count].join(", ");
     let since = format!("INSERT INTO since_{name} VALUES ({})", marks(keys.len()));
     let past = format!("INSERT INTO past_{name} VALUES ({})", marks(columns.len()));
-    let mut seen = HashSet::new();
-    for image in images {
-        let (key, old) = match image {
-            Image::Absent(key) => (key, None),
-            Image::Present(row) => (table.key_of(&row), Some(row)),
-        };
-        if !seen.insert(place(&key)) {
-            continue; // A later image; the oldest is the row's state.
-        }
+    for ChangedRow { key, old } in changed {
         state.run(&since, &key, &mut |_| {})?;
         if let Some(old) = old {
             state.run(&past, &old, &mut |_| {})?;
         }
     }
     Ok(())
-}
-
-fn place(key: &[Value]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    change_log::encode_cells(0, key, &mut bytes);
-    bytes
 }

@@ -1,11 +1,9 @@
 //! The net changes of rows since a seq, from the change log: the old and the new image of every row that
 //! changed after it.
 
-use std::collections::HashMap;
-
 use abide_live::{Binding, Changes};
-use abide_schema::{Code, Refusal, Row, Seq, TableSpec, Value, limits};
-use abide_store::change_log::{self, Image};
+use abide_schema::{Code, Refusal, Seq, TableSpec, Value, limits};
+use abide_store::change_log::ChangedRow;
 use abide_store::{Snapshot, StoreError};
 
 use crate::fault_points;
@@ -42,16 +40,9 @@ pub(crate) fn changed_since(
     key: Option<&Value>,
     from: Seq,
 ) -> Result<bool, Refusal> {
-    let images = state.images(table, from, limits::RESUME_CHANGES);
-    let Some(images) = images.map_err(|error| error.to_refusal())? else { return Ok(true) };
-    let is_it = |image: &Image| {
-        let found = match image {
-            Image::Absent(key) => key.clone(),
-            Image::Present(row) => table.key_of(row),
-        };
-        key.is_none_or(|key| found.first() == Some(key))
-    };
-    Ok(images.iter().any(is_it))
+    let changed = state.changed_rows(table, from, limits::RESUME_CHANGES);
+    let Some(changed) = changed.map_err(|error| error.to_refusal())? else { return Ok(true) };
+    Ok(changed.iter().any(|row| key.is_none_or(|key| row.key.first() == Some(key))))
 }
 
 /// Adds the net change of every row of a table since `from`; `false` if there are too many.
@@ -64,25 +55,10 @@ fn net_changes(
     if table.name == "events" {
         return new_events(state, from, changes);
     }
-    let Some(images) = state.images(table, from, limits::RESUME_CHANGES)? else {
+    let Some(changed) = state.changed_rows(table, from, limits::RESUME_CHANGES)? else {
         return Ok(false);
     };
-    // The oldest image of a row is its state at `from`.
-    let mut oldest: HashMap<Vec<u8>, usize> = HashMap::new();
-    let mut rows: Vec<(Vec<Value>, Option<Row>)> = Vec::new();
-    for image in images {
-        let (key, old) = match image {
-            Image::Absent(key) => (key, None),
-            Image::Present(row) => (table.key_of(&row), Some(Row::from(row))),
-        };
-        let mut place = Vec::new();
-        change_log::encode_cells(0, &key, &mut place);
-        oldest.entry(place).or_insert_with(|| {
-            rows.push((key, old));
-            rows.len() - 1
-        });
-    }
-    for (key, old) in rows {
+    for ChangedRow { key, old } in changed {
         let new = state.get(table, &key)?;
         changes.push(table.name, old, new);
     }

@@ -59,12 +59,24 @@ pub(crate) fn push_varint(mut n: u64, out: &mut Vec<u8>) {
     out.push(n as u8);
 }
 
+/// The columns that differ between two images of a row, as a set of bits. A table has at most 64 columns.
+pub(crate) fn changed_columns(old: &[Value], new: &[Value]) -> u64 {
+    assert!(new.len() <= 64, "a table has at most 64 columns");
+    let differs = |at: &usize| old[*at] != new[*at];
+    (0..new.len()).filter(differs).fold(0, |set, at| set | 1_u64 << at)
+}
+
+/// The columns of a set of bits.
+pub(crate) fn columns_in(set: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |at| set & (1 << at) != 0)
+}
+
 /// Takes a number of cells.
 pub(crate) fn take_cells(count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, CorruptCells> {
     (0..count).map(|_| take_cell(bytes)).collect()
 }
 
-fn take_cell(bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
+pub(crate) fn take_cell(bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
     Ok(match take(1, bytes)?[0] {
         0 => Value::Null,
         1 => {
@@ -92,7 +104,7 @@ pub(crate) fn take<'a>(count: usize, bytes: &mut &'a [u8]) -> Result<&'a [u8], C
     Ok(taken)
 }
 
-fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], CorruptCells> {
+pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], CorruptCells> {
     let count = take_count(bytes)?;
     take(count, bytes)
 }

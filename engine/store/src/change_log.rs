@@ -1,17 +1,23 @@
-//! The encoding of a commit's undo images.
+//! The encoding of a commit's undo images, and the old rows that follow from them.
 //!
 //! ```text
 //! images = image*
-//! image  = 0x00 cell{key}       the row was inserted: its primary key
-//!        | 0x01 cell{columns}   the row existed: all its old cells
+//! image  = 0x00 cell{key}                        the row was inserted: its primary key
+//!        | 0x01 cell{columns}                    the row was deleted: all its old cells
+//!        | 0x02 cell{key} varint cell{bits}      the row was changed: its key, the set of changed columns, their old cells
 //! ```
 //!
-//! Only old images are stored: the new image of a row is the old image of its next change, or its
-//! current row.
+//! Only old images are stored: the new image of a row is the old image of its next change, or its current row. The log of
+//! a session repeats its long texts rarely; a changed row would repeat them at each change, so it stores what differs.
+//! Up to format 3 a changed row stored all its old cells (`0x01`); such images stay valid.
 
-use abide_schema::{TableSpec, Value};
+use std::collections::HashMap;
 
-use crate::cell_bytes::{self, CorruptCells, take_cells};
+use abide_schema::{Row, TableSpec, Value};
+
+use crate::cell_bytes::{
+    self, CorruptCells, changed_columns, columns_in, push_varint, take_cells, take_varint,
+};
 
 /// The state of one row before a commit.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,21 +26,42 @@ pub enum Image {
     Absent(Vec<Value>),
     /// The row existed; its cells.
     Present(Vec<Value>),
+    /// The row existed and was changed; only what differed.
+    Changed {
+        /// Its key, which never changes.
+        key: Vec<Value>,
+        /// The changed columns, a set of bits.
+        columns: u64,
+        /// Their old cells.
+        cells: Vec<Value>,
+    },
 }
 
 /// Appends one image.
 pub fn encode(image: &Image, out: &mut Vec<u8>) {
-    let (tag, cells) = match image {
-        Image::Absent(key) => (0, key),
-        Image::Present(row) => (1, row),
-    };
-    encode_cells(tag, cells, out);
+    match image {
+        Image::Absent(key) => encode_cells(0, key, out),
+        Image::Present(row) => encode_cells(1, row, out),
+        Image::Changed { key, columns, cells } => {
+            encode_cells(2, key, out);
+            push_varint(*columns, out);
+            cells.iter().for_each(|cell| cell_bytes::push(cell, out));
+        }
+    }
 }
 
 /// Appends one image from an iterator of cells.
 pub fn encode_cells<'a>(tag: u8, cells: impl IntoIterator<Item = &'a Value>, out: &mut Vec<u8>) {
     out.push(tag);
     cells.into_iter().for_each(|cell| cell_bytes::push(cell, out));
+}
+
+/// Appends the image of a row that was changed from `old` to `new`.
+pub fn encode_change(table: &TableSpec, old: &[Value], new: &[Value], out: &mut Vec<u8>) {
+    let columns = changed_columns(old, new);
+    encode_cells(2, table.key.iter().map(|at| &old[*at]), out);
+    push_varint(columns, out);
+    columns_in(columns).for_each(|at| cell_bytes::push(&old[at], out));
 }
 
 /// Decodes all images of a table.
@@ -48,10 +75,89 @@ pub fn decode(table: &TableSpec, mut bytes: &[u8]) -> Result<Vec<Image>, Corrupt
         images.push(match tag {
             0 => Image::Absent(take_cells(table.key.len(), &mut bytes)?),
             1 => Image::Present(take_cells(table.columns.len(), &mut bytes)?),
+            2 => {
+                let key = take_cells(table.key.len(), &mut bytes)?;
+                let columns = take_varint(&mut bytes)?;
+                if columns_in(columns).last().is_some_and(|at| at >= table.columns.len()) {
+                    return Err(CorruptCells);
+                }
+                let cells = take_cells(columns.count_ones() as usize, &mut bytes)?;
+                Image::Changed { key, columns, cells }
+            }
             _ => return Err(CorruptCells),
         });
     }
     Ok(images)
+}
+
+/// A row that changed, with its state before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangedRow {
+    /// Its key.
+    pub key: Vec<Value>,
+    /// The row before the first change; `None` if it did not exist.
+    pub old: Option<Row>,
+}
+
+/// Puts the rows of a table back to their state before some commits. Takes the images of these commits, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    places: HashMap<Vec<u8>, usize>,
+    /// In the order of their first change.
+    rows: Vec<UndoneRow>,
+}
+
+/// What is known of a row's state before the commits.
+#[derive(Debug)]
+struct UndoneRow {
+    key: Vec<Value>,
+    /// Sets of columns with their old cells, oldest first: to put into the whole row, newest first.
+    changed: Vec<(u64, Vec<Value>)>,
+    /// The whole row after these; `None` while no image has it, so that it is the current one.
+    whole: Option<Option<Vec<Value>>>,
+}
+
+impl Undo {
+    /// Adds the next image.
+    pub(crate) fn add(&mut self, table: &TableSpec, image: Image) {
+        let (key, changed, whole) = match image {
+            Image::Absent(key) => (key, None, Some(None)),
+            Image::Present(row) => (table.key_of(&row), None, Some(Some(row))),
+            Image::Changed { key, columns, cells } => (key, Some((columns, cells)), None),
+        };
+        let mut place = Vec::new();
+        encode_cells(0, &key, &mut place);
+        let nth = *self.places.entry(place).or_insert_with(|| {
+            self.rows.push(UndoneRow { key, changed: Vec::new(), whole: None });
+            self.rows.len() - 1
+        });
+        let row = &mut self.rows[nth];
+        if row.whole.is_none() {
+            row.changed.extend(changed);
+            row.whole = whole;
+        }
+    }
+
+    /// The rows before all commits. `current` returns the row that has a key now.
+    pub(crate) fn finish<E: From<CorruptCells>>(
+        self,
+        current: impl Fn(&[Value]) -> Result<Option<Row>, E>,
+    ) -> Result<Vec<ChangedRow>, E> {
+        let undone = self.rows.into_iter().map(|UndoneRow { key, changed, whole }| {
+            let mut old = match whole {
+                Some(whole) => whole,
+                None => current(&key)?.map(|row| row.to_vec()),
+            };
+            for (columns, cells) in changed.into_iter().rev() {
+                let row = old.as_mut().ok_or(CorruptCells)?;
+                for (at, cell) in columns_in(columns).zip(cells) {
+                    *row.get_mut(at).ok_or(CorruptCells)? = cell;
+                }
+            }
+            Ok(ChangedRow { key, old: old.map(Row::from) })
+        });
+        undone.collect()
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +178,11 @@ mod tests {
                 Value::Integer(i64::MIN),
                 Value::Integer(i64::MAX),
             ]),
+            Image::Changed {
+                key: vec![text("local"), text("")],
+                columns: 0b1100,
+                cells: vec![Value::Blob(vec![0; 32]), Value::Null],
+            },
             Image::Present(vec![
                 Value::Blob(vec![0; 300]),
                 text(&"é".repeat(200)),
@@ -88,5 +199,56 @@ mod tests {
                 assert!(fewer.len() < images.len());
             }
         }
+    }
+    /// The state of a row is found from its current row and all images since, in any combination of changes, with images of
+    /// format 3 among them.
+    #[test]
+    fn old_rows_follow_from_images() {
+        let table = RequestIdRow::SPEC;
+        let cells = |last: [i64; 2]| {
+            let [a, b] = last.map(Value::Integer);
+            vec![Value::from("local"), Value::from("r"), a, b]
+        };
+        let states =
+            [None, Some([1, 1]), Some([1, 2]), Some([7, 2]), None, Some([3, 3]), Some([4, 3])];
+        for whole_images in 0..1 << states.len() {
+            for from in 0..states.len() {
+                let mut bytes = Vec::new();
+                for (nth, pair) in states.windows(2).enumerate().skip(from) {
+                    match (pair[0].map(cells), pair[1].map(cells)) {
+                        (Some(old), Some(new)) if whole_images & 1 << nth == 0 => {
+                            encode_change(table, &old, &new, &mut bytes);
+                        }
+                        (Some(old), _) => encode_cells(1, &old, &mut bytes),
+                        (None, Some(new)) => encode_cells(0, &table.key_of(&new), &mut bytes),
+                        (None, None) => {}
+                    }
+                }
+                let mut undo = Undo::default();
+                let images = decode(table, &bytes).expect("they are valid");
+                images.into_iter().for_each(|image| undo.add(table, image));
+                let current = states[states.len() - 1].map(cells).map(Row::from);
+                let found = undo.finish(|_| Ok::<_, CorruptCells>(current.clone()));
+                let found = found.expect("they are complete");
+                assert_eq!(found.len(), usize::from(from < states.len() - 1));
+                for row in found {
+                    assert_eq!(row.old, states[from].map(cells).map(Row::from), "from {from}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_row_that_is_missing_is_an_error() {
+        let table = RequestIdRow::SPEC;
+        let row = [Value::from("local"), Value::from("r"), Value::Null, Value::Null];
+        let changed = Image::Changed { key: row[..2].to_vec(), columns: 8, cells: vec![0.into()] };
+        let mut undo = Undo::default();
+        undo.add(table, changed.clone());
+        assert!(undo.finish(|_| Ok::<_, CorruptCells>(None)).is_err());
+        let mut bytes = Vec::new();
+        let wide = Image::Changed { key: row[..2].to_vec(), columns: 16, cells: vec![0.into()] };
+        encode(&wide, &mut bytes);
+        assert!(decode(table, &bytes).is_err(), "the table has four columns");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use abide_schema::{Code, Refusal};
 use rusqlite::{ErrorCode, ffi};
 
+use crate::cell_bytes::CorruptCells;
 use crate::holder::Holder;
 
 /// Why a statement failed.
@@ -47,6 +48,13 @@ pub enum StoreError {
     /// The storage cannot be trusted any more.
     #[error("the storage failed")]
     Broken(#[source] rusqlite::Error),
+}
+
+impl From<CorruptCells> for StoreError {
+    fn from(error: CorruptCells) -> StoreError {
+        let (why, kind) = (Box::new(error), rusqlite::types::Type::Blob);
+        StoreError::from(rusqlite::Error::FromSqlConversionFailure(0, kind, why))
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -9,7 +9,7 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 
 use crate::cell;
-use crate::change_log::{self, Image};
+use crate::change_log::{self, ChangedRow, Undo};
 use crate::error::StoreError;
 use crate::functions;
 use crate::interrupt::{self, Interrupt, InterruptReason, QueryLimits, RunningStatement};
@@ -332,34 +332,33 @@ impl Snapshot<'_> {
         Ok(last.and_then(|text| text.parse().ok()).map(Seq))
     }
 
-    /// The undo images of a table for each commit after `from`, oldest first; `None` if there are
-    /// more than `limit`.
+    /// The rows of a table that commits after `from` have changed, each with its state at `from`, in the order of their
+    /// first change; `None` if there are more than `limit` changes.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn images(
+    pub fn changed_rows(
         &self,
         table: &TableSpec,
         from: Seq,
         limit: usize,
-    ) -> Result<Option<Vec<Image>>, StoreError> {
+    ) -> Result<Option<Vec<ChangedRow>>, StoreError> {
         let mut statement = self.reader.connection.prepare_cached(
             "SELECT images FROM main.change_log WHERE table_name = ?1 AND seq > ?2 ORDER BY seq",
         )?;
         let mut rows = statement.query((table.name, from.0))?;
-        let mut images = Vec::new();
+        let (mut undo, mut count) = (Undo::default(), 0);
         while let Some(row) = rows.next()? {
             let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
-            let decoded = change_log::decode(table, bytes).map_err(|damaged| {
-                let why = Box::new(damaged);
-                rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, why)
-            })?;
-            images.extend(decoded);
-            if images.len() > limit {
+            for image in change_log::decode(table, bytes)? {
+                undo.add(table, image);
+                count += 1;
+            }
+            if count > limit {
                 return Ok(None);
             }
         }
-        Ok(Some(images))
+        undo.finish(|key| self.get(table, key)).map(Some)
     }
 
     /// Runs any statement of the engine and calls `each` with every row.

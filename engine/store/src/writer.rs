@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
 
 use abide_schema::event::{Event, Hash};
 use abide_schema::seeded::{SeededBug, makes};
@@ -9,6 +10,7 @@ use abide_schema::{Micros, Module, Row, Seq, Table as _, TableSpec, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, StatementStatus};
 
 use crate::cell;
+use crate::cell_bytes::changed_columns;
 use crate::checkpoint::checkpoint;
 use crate::deferred;
 use crate::error::StoreError;
@@ -392,9 +394,7 @@ impl Writer {
         old: &[Value],
         new: &[Value],
     ) -> Result<(), StoreError> {
-        assert!(new.len() <= 64, "a table has at most 64 columns");
-        let differs = |at: &usize| old[*at] != new[*at];
-        let changed = (0..new.len()).filter(differs).fold(0, |set, at| set | 1_u64 << at);
+        let changed = changed_columns(old, new);
         if changed == 0 {
             return Ok(());
         }
@@ -420,11 +420,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends an event to the log.
+    /// Appends an event to the log. `repeated` are the places in its arguments, in order, that rows of its call may repeat:
+    /// the journal has such a text once.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn append_event(&self, event: &Event) -> Result<(), StoreError> {
+    pub fn append_event(
+        &self,
+        event: &Event,
+        repeated: impl Iterator<Item = Range<usize>>,
+    ) -> Result<(), StoreError> {
         let mut statement = self.connection.prepare_cached(&self.tables["events"].insert)?;
         // Bound one by one: an event is the largest row of a call, and is not copied.
         statement.raw_bind_parameter(1, event.seq.0)?;
@@ -440,7 +445,7 @@ impl Writer {
         statement.raw_bind_parameter(11, event.authority.as_deref())?;
         statement.raw_bind_parameter(12, event.salt.as_ref().map(<[u8; 16]>::as_slice))?;
         statement.raw_execute()?;
-        self.record(|group| group.insert_event("events", event));
+        self.record(|group| group.insert_event("events", event, repeated));
         Ok(())
     }
 

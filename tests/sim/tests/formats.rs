@@ -180,6 +180,17 @@ fn format_3_opens_verifies_and_replays() {
     );
 }
 
+/// With undo images of changed columns, and a journal that has long texts once.
+#[test]
+fn format_4_opens_verifies_and_replays() {
+    check(
+        4,
+        expect![[r#"
+        252 events by 75 reducers, the last 99dad31b4d321751
+    "#]],
+    );
+}
+
 /// A release with a new format archives a file of it: `abide-sim keep`.
 #[test]
 fn a_file_of_every_format_is_archived() {
@@ -207,8 +218,8 @@ fn check_newer(sql: &str, words: &str) {
 
 #[test]
 fn newer_files_are_refused() {
-    let format = "its format has version 4, this one supports 3";
-    check_newer("PRAGMA user_version = 4", format);
+    let format = "its format has version 5, this one supports 4";
+    check_newer("PRAGMA user_version = 5", format);
     check_newer(
         "UPDATE meta SET value = '99' WHERE name = 'module.session'",
         "module session has version 99, this one supports 1",

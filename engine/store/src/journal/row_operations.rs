@@ -5,15 +5,23 @@
 //! operation  = 0x01 table count cell{count}                      insert: all cells
 //!            | 0x02 table count cell{count} varint cell{bits}    update: key, set of changed columns, their cells
 //!            | 0x03 table count cell{count}                      delete: key
+//! cell       = as in undo images
+//!            | 0x05 varint{count} (varint bytes varint{position} varint{length}){count} varint bytes
+//!                                     TEXT: pieces of text and, between them, texts that the operations had before,
+//!                                     by position and length in bytes. Only the arguments of an event.
 //! table      = varint                 the nth table of these operations, from 0
 //!            | varint varint bytes    the same number as there were tables before: a new one, with its name
 //! count      = varint
 //! ```
 //!
+//! The arguments of an event repeat the long texts of the rows that its call has written: a message, the arguments of a tool
+//! call, its result. So a record has each of them once.
+//!
 //! Columns are numbered as in the file at that time, so that operations can be applied before a migration. No reducer
 //! runs again: a new version of a rule cannot change what was acknowledged.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use abide_schema::event::Event;
 use abide_schema::{TableSpec, Value};
@@ -21,8 +29,8 @@ use rusqlite::Connection;
 
 use crate::cell;
 use crate::cell_bytes::{
-    CorruptCells, push, push_blob, push_bytes, push_integer, push_text, push_varint, take,
-    take_cells, take_count, take_text, take_varint,
+    self, CorruptCells, columns_in, push, push_blob, push_bytes, push_integer, push_text,
+    push_varint, take, take_bytes, take_count, take_text, take_varint,
 };
 use crate::error::StoreError;
 
@@ -30,12 +38,20 @@ const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
 const DELETE: u8 = 3;
 
+/// The tag of a text with repeats.
+const REPEATS: u8 = 5;
+
+/// Shorter texts are written again: a reference takes up to ten bytes, and a search for it some time.
+const LONG: usize = 64;
+
 /// Collects the operations of a group.
 #[derive(Debug, Default)]
 pub(crate) struct RowOperations {
     bytes: Vec<u8>,
     tables: Vec<&'static str>,
-    /// The lengths of both at the savepoint.
+    /// Where the long texts of the rows since the last event are.
+    long_texts: Vec<Range<usize>>,
+    /// The lengths of the bytes and of the tables at the savepoint.
     savepoint: (usize, usize),
 }
 
@@ -46,9 +62,19 @@ impl RowOperations {
         self.push_all(row.len(), row);
     }
 
-    /// An insertion into the log, without a copy of the event.
-    pub(crate) fn insert_event(&mut self, table: &'static str, event: &Event) {
+    /// An insertion into the log, without a copy of the event. `repeated` are the places in its arguments, in order, that
+    /// the rows of its call may repeat.
+    pub(crate) fn insert_event(
+        &mut self,
+        table: &'static str,
+        event: &Event,
+        repeated: impl Iterator<Item = Range<usize>>,
+    ) {
         self.start(INSERT, table);
+        let repeats: Vec<_> = repeated
+            .filter_map(|place| Some((place.clone(), self.find(&event.arguments[place])?)))
+            .collect();
+        self.long_texts.clear();
         let out = &mut self.bytes;
         let optional = |text: Option<&str>, out: &mut Vec<u8>| match text {
             Some(text) => push_text(text, out),
@@ -61,7 +87,7 @@ impl RowOperations {
         push_text(&event.reducer, out);
         push_text(&event.caller, out);
         optional(event.request_id.as_deref(), out);
-        push_text(&event.arguments, out);
+        push_with_repeats(&event.arguments, &repeats, out);
         push_text(&event.outcome, out);
         push_blob(&event.prev_hash, out);
         push_blob(&event.hash, out);
@@ -78,7 +104,7 @@ impl RowOperations {
         self.push_all(table.key.len(), table.key.iter().map(|at| &row[*at]));
         push_varint(changed, &mut self.bytes);
         for at in columns_in(changed) {
-            push(&row[at], &mut self.bytes);
+            self.push(&row[at]);
         }
     }
 
@@ -97,6 +123,7 @@ impl RowOperations {
     pub(crate) fn rollback_to_savepoint(&mut self) {
         self.bytes.truncate(self.savepoint.0);
         self.tables.truncate(self.savepoint.1);
+        self.long_texts.retain(|text| text.end <= self.savepoint.0);
     }
 
     /// Whether there is no operation.
@@ -121,13 +148,65 @@ impl RowOperations {
 
     fn push_all<'a>(&mut self, count: usize, cells: impl IntoIterator<Item = &'a Value>) {
         push_varint(count as u64, &mut self.bytes);
-        cells.into_iter().for_each(|cell| push(cell, &mut self.bytes));
+        cells.into_iter().for_each(|cell| self.push(cell));
+    }
+
+    fn push(&mut self, cell: &Value) {
+        push(cell, &mut self.bytes);
+        if let Value::Text(text) = cell
+            && text.len() >= LONG
+        {
+            self.long_texts.push(self.bytes.len() - text.len()..self.bytes.len());
+        }
+    }
+
+    /// Where the rows since the last event have a long text.
+    fn find(&self, text: &str) -> Option<Range<usize>> {
+        if text.len() < LONG {
+            return None;
+        }
+        let mut known = self.long_texts.iter();
+        known.find(|place| self.bytes[place.start..place.end] == *text.as_bytes()).cloned()
     }
 }
 
-/// The columns of a set of bits.
-fn columns_in(set: u64) -> impl Iterator<Item = usize> {
-    (0..64).filter(move |at| set & (1 << at) != 0)
+/// Appends a text. `repeats` are places in it, in order, with where the same bytes are.
+fn push_with_repeats(text: &str, repeats: &[(Range<usize>, Range<usize>)], out: &mut Vec<u8>) {
+    if repeats.is_empty() {
+        return push_text(text, out);
+    }
+    out.push(REPEATS);
+    push_varint(repeats.len() as u64, out);
+    let mut done = 0;
+    for (place, same) in repeats {
+        push_bytes(&text.as_bytes()[done..place.start], out);
+        push_varint(same.start as u64, out);
+        push_varint(same.len() as u64, out);
+        done = place.end;
+    }
+    push_bytes(&text.as_bytes()[done..], out);
+}
+
+/// Takes a number of cells of an operation. `all` are the bytes of all operations.
+fn take_row(all: &[u8], count: usize, bytes: &mut &[u8]) -> Result<Vec<Value>, CorruptCells> {
+    (0..count).map(|_| take_cell(all, bytes)).collect()
+}
+
+fn take_cell(all: &[u8], bytes: &mut &[u8]) -> Result<Value, CorruptCells> {
+    if bytes.first() != Some(&REPEATS) {
+        return cell_bytes::take_cell(bytes);
+    }
+    let before = all.len() - bytes.len();
+    take(1, bytes)?;
+    let mut text = Vec::new();
+    for _ in 0..take_count(bytes)? {
+        text.extend_from_slice(take_bytes(bytes)?);
+        let (start, length) = (take_count(bytes)?, take_count(bytes)?);
+        let end = start.checked_add(length).filter(|end| *end <= before).ok_or(CorruptCells)?;
+        text.extend_from_slice(&all[start..end]);
+    }
+    text.extend_from_slice(take_bytes(bytes)?);
+    String::from_utf8(text).map(Value::Text).map_err(|_| CorruptCells)
 }
 
 /// The names of a table's columns as they are in the file.
@@ -149,13 +228,14 @@ impl Applier {
     pub(crate) fn apply(
         &mut self,
         connection: &Connection,
-        mut operations: &[u8],
+        operations: &[u8],
     ) -> Result<(), StoreError> {
-        let mut named = Vec::new();
-        while !operations.is_empty() {
-            let operation = Operation::take(&mut named, &mut operations).map_err(|damaged| {
-                StoreError::Io(format!("a record of the journal cannot be read: {damaged}"))
-            })?;
+        let (mut named, mut rest) = (Vec::new(), operations);
+        while !rest.is_empty() {
+            let operation =
+                Operation::take(operations, &mut named, &mut rest).map_err(|damaged| {
+                    StoreError::Io(format!("a record of the journal cannot be read: {damaged}"))
+                })?;
             self.apply_one(connection, &operation)?;
         }
         Ok(())
@@ -217,7 +297,12 @@ struct Operation {
 }
 
 impl Operation {
-    fn take(named: &mut Vec<String>, bytes: &mut &[u8]) -> Result<Operation, CorruptCells> {
+    /// Takes the next operation. `all` are the bytes of all operations, of which `bytes` is the rest.
+    fn take(
+        all: &[u8],
+        named: &mut Vec<String>,
+        bytes: &mut &[u8],
+    ) -> Result<Operation, CorruptCells> {
         let kind = take(1, bytes)?[0];
         let nth = take_count(bytes)?;
         if nth == named.len() {
@@ -225,12 +310,12 @@ impl Operation {
         }
         let table = named.get(nth).ok_or(CorruptCells)?.clone();
         let count = take_count(bytes)?;
-        let cells = take_cells(count, bytes)?;
+        let cells = take_row(all, count, bytes)?;
         let (changed, values) = match kind {
             INSERT | DELETE => (0, Vec::new()),
             UPDATE => {
                 let changed = take_varint(bytes)?;
-                (changed, take_cells(changed.count_ones() as usize, bytes)?)
+                (changed, take_row(all, changed.count_ones() as usize, bytes)?)
             }
             _ => return Err(CorruptCells),
         };
@@ -251,6 +336,8 @@ fn columns_of(connection: &Connection, table: &str) -> Result<Columns, StoreErro
 
 #[cfg(test)]
 mod tests {
+    use abide_schema::{Micros, Seq};
+
     use super::*;
 
     #[test]
@@ -266,7 +353,7 @@ mod tests {
         let (bytes, mut named, mut found) = (operations.into_bytes(), Vec::new(), Vec::new());
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            let it = Operation::take(&mut named, &mut rest).expect("the bytes are valid");
+            let it = Operation::take(&bytes, &mut named, &mut rest).expect("the bytes are valid");
             found.push((it.kind, it.table, it.cells));
         }
         let inserted = |table: &str, cell| (INSERT, table.to_owned(), vec![cell]);
@@ -286,10 +373,105 @@ mod tests {
         let bytes = operations.into_bytes();
         for length in 1..bytes.len() {
             let (mut named, mut rest, mut count) = (Vec::new(), &bytes[..length], 0);
-            while !rest.is_empty() && Operation::take(&mut named, &mut rest).is_ok() {
+            while !rest.is_empty()
+                && Operation::take(&bytes[..length], &mut named, &mut rest).is_ok()
+            {
                 count += 1;
             }
             assert!(count < 2, "{length} bytes");
+        }
+    }
+
+    fn event(arguments: &str) -> Event {
+        Event {
+            seq: Seq(1),
+            at: Micros(2),
+            session_id: None,
+            reducer: "append_message".to_owned(),
+            caller: "ann".to_owned(),
+            request_id: Some("r".to_owned()),
+            arguments: arguments.to_owned(),
+            outcome: "null".to_owned(),
+            prev_hash: [3; 32],
+            hash: [4; 32],
+            authority: None,
+            salt: Some([5; 16]),
+        }
+    }
+
+    /// Writes rows with texts and then an event with these texts in its arguments; checks which of them the operations have
+    /// once, and that they decode to the same.
+    fn check_repeats(rows: &[&str], in_arguments: &[&str], once: &[bool]) {
+        let (mut operations, mut arguments) = (RowOperations::default(), String::from("{"));
+        let cells: Vec<Value> = rows.iter().map(|text| Value::from(*text)).collect();
+        operations.insert("sessions", &cells);
+        let mut places = Vec::new();
+        for text in in_arguments {
+            arguments.push_str("\"é\":\"");
+            places.push(arguments.len()..arguments.len() + text.len());
+            arguments.push_str(text);
+            arguments.push('"');
+        }
+        operations.insert_event("events", &event(&arguments), places.into_iter());
+        let bytes = operations.into_bytes();
+        let (mut named, mut rest) = (Vec::new(), bytes.as_slice());
+        let mut next = || Operation::take(&bytes, &mut named, &mut rest).expect("they are valid");
+        assert_eq!(next().cells, cells);
+        assert_eq!(next().cells[6], Value::from(arguments.as_str()));
+        for (text, once) in in_arguments.iter().zip(once) {
+            let found = bytes.windows(text.len()).filter(|part| *part == text.as_bytes()).count();
+            assert_eq!(found == 1, *once, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_event_repeats_no_long_text_of_a_row() {
+        let [a, b, c] = ["a", "b", "é"].map(|text| text.repeat(100));
+        check_repeats(&[&a, &b], &[&b, &a], &[true, true]);
+        check_repeats(&[&a, &c], &[&c, &b, "short"], &[true, true, true]);
+        check_repeats(&[&a, "short"], &[&a[1..], "short"], &[false, false]);
+        check_repeats(&[], &[&a], &[true]);
+    }
+
+    /// What was rolled back is not in the record, so nothing may refer to it; and a text before the last event belongs to
+    /// another call.
+    #[test]
+    fn texts_that_were_rolled_back_are_not_referred_to() {
+        let [kept, gone] = ["k", "g"].map(|text| text.repeat(100));
+        let mut operations = RowOperations::default();
+        operations.insert("a", &[Value::from(kept.as_str())]);
+        operations.savepoint();
+        operations.insert("a", &[Value::from(gone.as_str())]);
+        operations.rollback_to_savepoint();
+        operations.insert("a", &[Value::from("x".repeat(120))]);
+        let arguments = kept.clone() + &gone;
+        let places = [0..100, 100..200];
+        operations.insert_event("events", &event(&arguments), places.into_iter());
+        let bytes = operations.into_bytes();
+        let (mut named, mut rest, mut last) = (Vec::new(), bytes.as_slice(), Vec::new());
+        while !rest.is_empty() {
+            let taken = Operation::take(&bytes, &mut named, &mut rest).expect("they are valid");
+            last = taken.cells;
+        }
+        assert_eq!(last[6], Value::from(arguments));
+    }
+
+    #[test]
+    fn a_reference_to_what_follows_is_an_error() {
+        let at = |start: u64, length: u64| {
+            let mut bytes = b"before".to_vec();
+            bytes.push(REPEATS);
+            push_varint(1, &mut bytes);
+            push_bytes(b"", &mut bytes);
+            push_varint(start, &mut bytes);
+            push_varint(length, &mut bytes);
+            push_bytes(b"!", &mut bytes);
+            let mut rest = &bytes[6..];
+            take_cell(&bytes, &mut rest).map_err(|_| ())
+        };
+        assert_eq!(at(0, 6), Ok(Value::from("before!")));
+        for (start, length) in [(0, 7), (6, 1), (7, 0), (u64::MAX, 2)] {
+            assert_eq!(at(start, length), Err(()), "{start} {length}");
         }
     }
 }
