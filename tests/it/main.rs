@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test reports the line")]
 
 mod broken;
+mod bytes;
 mod claims;
 mod cleanup;
 mod costs;
