@@ -27,7 +27,7 @@ pub(crate) mod tree;
 pub(crate) mod writes;
 
 /// The budget in a full test run.
-const BUDGET: TestBudget = TestBudget::Seconds(20);
+const BUDGET: TestBudget = TestBudget::Seconds(10);
 
 /// The maximum percentage of refused queries: beyond it the grammar proves too little. Checked only
 /// over many seeds: a single seed has ten queries, and three of them may be refused.

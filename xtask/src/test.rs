@@ -12,6 +12,7 @@ mod tally;
 mod tests;
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::thread;
@@ -50,10 +51,16 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     Ok(crate::command::verdict(tally.failed == 0))
 }
 
+/// Tests that run at the same time: twice the processors, because many tests wait for processes and the disk.
+fn threads() -> usize {
+    2 * thread::available_parallelism().map_or(1, NonZero::get)
+}
+
 fn run_cargo(root: &Path, command: &str) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let mut cargo = crate::command::cargo(root)
         .args(COMMAND)
+        .env("RUST_TEST_THREADS", threads().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

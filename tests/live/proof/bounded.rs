@@ -27,7 +27,7 @@ use crate::proof::schema::{Schema, leak};
 use crate::world::{Bound, Database, Random, cells, net, read_state};
 
 /// The budget in a full test run.
-const SHARE: TestBudget = TestBudget::Seconds(12);
+const SHARE: TestBudget = TestBudget::Seconds(6);
 
 /// Steps of SQLite's virtual machine after which a query is skipped.
 const STEPS: i32 = 60_000;
