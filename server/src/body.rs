@@ -91,6 +91,29 @@ impl FromRequest<AppState> for RequestBody {
     type Rejection = BodyError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<RequestBody, BodyError> {
+        let RequestBytes { bytes, _hold } = RequestBytes::from_request(request, app).await?;
+        let text = String::from_utf8(bytes).map_err(|why| {
+            let at = why.utf8_error().valid_up_to();
+            BodyError::Refused(
+                Refusal::new(Code::BadRequest, format!("the body is not UTF-8 from byte {at} on"))
+                    .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
+            )
+        })?;
+        Ok(RequestBody { text, _hold })
+    }
+}
+
+/// The bytes of a request's body, within the same limits.
+#[derive(Debug)]
+pub(crate) struct RequestBytes {
+    pub(crate) bytes: Vec<u8>,
+    _hold: Option<Reservation>,
+}
+
+impl FromRequest<AppState> for RequestBytes {
+    type Rejection = BodyError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<RequestBytes, BodyError> {
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>();
         let mut hold = caller.map(|caller| app.engine.buffers().reserve(caller));
@@ -101,14 +124,7 @@ impl FromRequest<AppState> for RequestBody {
         }
         let read = timeout(limits::BODY, read(body, hold.as_mut()));
         let bytes = read.await.map_err(|_| BodyError::Late)??;
-        let text = String::from_utf8(bytes).map_err(|why| {
-            let at = why.utf8_error().valid_up_to();
-            BodyError::Refused(
-                Refusal::new(Code::BadRequest, format!("the body is not UTF-8 from byte {at} on"))
-                    .hint("encode texts as UTF-8, and bytes as {\"$blob\": \"<base64>\"}"),
-            )
-        })?;
-        Ok(RequestBody { text, _hold: hold })
+        Ok(RequestBytes { bytes, _hold: hold })
     }
 }
 

@@ -14,6 +14,18 @@ pub(crate) const TURNED_AWAY: usize = 64;
 /// requests. A head is one packet; half a minute allows for the slowest links.
 pub(crate) const HEAD: Duration = Duration::from_secs(30);
 
+/// Concurrent requests of an HTTP/2 connection: a client with more waits, or opens another connection.
+pub(crate) const STREAMS: u32 = 64;
+
+/// Bytes that a request of an HTTP/2 connection, or its response, can have in transit.
+pub(crate) const STREAM_BYTES: u32 = 64 << 10;
+
+/// Bytes that all requests of an HTTP/2 connection can have in transit.
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+
+/// Bytes of the headers of a request in HTTP/2: a token and a few names.
+pub(crate) const HEADERS_BYTES: u32 = 64 << 10;
+
 /// Unauthenticated connections of one address. The address may be a proxy for all
 /// clients, whose heads arrive at once; beyond this the oldest are closed.
 pub(crate) const NEWCOMERS_PER_ADDRESS: usize = 1_000;

@@ -53,6 +53,7 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/a2a/{agent}", post(a2a::rpc_call))
         .route("/a2a/{agent}/", post(a2a::rpc_call))
         .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
+        .route("/lf.a2a.v1.A2AService/{method}", post(a2a::grpc_call))
         .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))

@@ -12,9 +12,9 @@ use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::UPGRADE;
-use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -229,6 +229,23 @@ struct ConnectionSlot {
     pending: Arc<PendingConnection>,
 }
 
+/// HTTP/1, and HTTP/2 for clients that begin with it, as those of gRPC do.
+fn protocols() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits::PING)
+        .keep_alive_timeout(limits::PING)
+        .max_concurrent_streams(limits::STREAMS)
+        .initial_stream_window_size(limits::STREAM_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(limits::HEADERS_BYTES)
+        .max_send_buf_size(limits::STREAM_BYTES as usize);
+    builder
+}
+
 /// Serves one connection to its end, or to the shutdown. Each request holds the connection's permit,
 /// so that an upgrade, which outlives the connection, keeps it.
 async fn connection(
@@ -251,11 +268,8 @@ async fn connection(
         }
         router.call(request)
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits::HEAD)
-        .serve_connection(io, service)
-        .with_upgrades();
+    let builder = protocols();
+    let connection = builder.serve_connection_with_upgrades(io, service);
     let mut connection = pin!(connection);
     let overdue = async {
         match &pending {

@@ -1,21 +1,24 @@
 //! A2A: agents with `a2a_exposed`, for agents elsewhere. A context is a session, a task is a run, and a message to a task
 //! that needs input decides on the calls that wait for an approval.
 //!
-//! [`operations`] are the same in all bindings; [`rpc`] and [`http`] are JSON-RPC and HTTP+JSON, and [`binding`] is what
+//! [`operations`] are the same in all bindings; [`rpc`], [`http`] and [`grpc`] are JSON-RPC, HTTP+JSON and gRPC, and [`binding`] is what
 //! they share. The messages of clients
 //! are stored in a collection of their scope ([`records`]), in the transaction that they cause.
 
 mod binding;
 mod card;
 mod error;
+mod grpc;
 mod http;
 mod message;
 mod operations;
 mod params;
+mod proto;
 mod records;
 mod rpc;
 mod task;
 
 pub(in crate::routes) use card::{card, list};
+pub(in crate::routes) use grpc::call as grpc_call;
 pub(in crate::routes) use http::call as http_call;
 pub(in crate::routes) use rpc::call as rpc_call;

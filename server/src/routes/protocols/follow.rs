@@ -9,7 +9,7 @@ use abide_schema::{Code, Refusal, Row, Value};
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Map, json};
 use tokio::time::timeout;
 
@@ -257,17 +257,26 @@ impl<E: Encoder> TurnStream<E> {
     }
 }
 
+/// The texts of a turn to its end.
+pub(super) fn texts_of_turn(
+    follower: Follower,
+    encoder: impl Encoder,
+    place: ConnectionPermit,
+) -> impl Stream<Item = String> + Send {
+    let events = TurnStream { follower, encoder, hold: None, ended: false, _place: place };
+    stream::unfold(events, |mut events| async move {
+        let text = events.next().await?;
+        Some((text, events))
+    })
+}
+
 /// The response that streams a turn to its end.
 pub(super) fn stream_turn(
     follower: Follower,
     encoder: impl Encoder,
     place: ConnectionPermit,
 ) -> Response {
-    let events = TurnStream { follower, encoder, hold: None, ended: false, _place: place };
-    let events = stream::unfold(events, |mut events| async move {
-        let text = events.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(text), events))
-    });
+    let events = texts_of_turn(follower, encoder, place).map(Ok::<_, std::convert::Infallible>);
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     (headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response()
 }

@@ -4,7 +4,10 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 
+use super::super::follow::{Follower, stream_turn};
 use super::error::{A2aError, A2aResult, Kind};
+use super::task::TaskEncoder;
+use crate::connections::lifecycle::ConnectionPermit;
 
 /// The version of the protocol.
 pub(super) const VERSION: &str = "1.0";
@@ -39,5 +42,19 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> A2aResult<()> {
 /// The value of an operation, or a stream.
 pub(super) enum Answer {
     Value(serde_json::Value),
-    Stream(Response),
+    Stream(Box<TaskStream>),
+}
+
+/// The stream of a task that has not begun.
+pub(super) struct TaskStream {
+    pub(super) follower: Follower,
+    pub(super) encoder: TaskEncoder,
+    pub(super) place: ConnectionPermit,
+}
+
+impl TaskStream {
+    /// The response with server-sent events.
+    pub(super) fn into_response(self) -> Response {
+        stream_turn(self.follower, self.encoder, self.place)
+    }
 }

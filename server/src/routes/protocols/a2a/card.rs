@@ -47,6 +47,21 @@ async fn find(app: &AppState, by: &Caller, agent: &str) -> Result<JsonValue, Ref
     Ok(row.ok_or_else(missing)?.iter().map(Value::to_json).collect())
 }
 
+/// The only exposed agent that the caller can see: a client of gRPC need not name it.
+pub(super) async fn only(app: &AppState, by: &Caller) -> Result<String, Refusal> {
+    let exposed = first_texts(&app.engine, &Caller::local(), EXPOSED, Map::new()).await?;
+    let visible = first_texts(&app.engine, by, VISIBLE, Map::new()).await?;
+    let mut names = visible.into_iter().filter(|name| exposed.contains(name));
+    match (names.next(), names.next()) {
+        (Some(name), None) => Ok(name),
+        (None, _) => Err(Refusal::new(Code::NotFound, "there is no agent for A2A")),
+        (Some(_), Some(_)) => {
+            let detail = "tenant does not name an agent";
+            Err(Refusal::new(Code::BadArguments, detail).hint("take it from the agent's card"))
+        }
+    }
+}
+
 /// `GET /a2a/{agent}/.well-known/agent-card.json`.
 pub(in crate::routes) async fn card(
     State(app): State<AppState>,
@@ -96,11 +111,15 @@ fn of_agent(row: &JsonValue, base: &str, is_secured: bool) -> JsonValue {
     let url = format!("{base}/a2a/{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
     let interface =
         |binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": VERSION});
+    // All agents have the same service, so the client names the agent in each request.
+    let authority = base.split_once("://").map_or(base, |(_, authority)| authority);
+    let grpc = json!({"url": authority, "protocolBinding": "GRPC",
+        "protocolVersion": VERSION, "tenant": name});
     let mut card = json!({
         "name": name,
         "description": description,
         "version": row[2].to_string(),
-        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON")],
+        "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON"), grpc],
         "capabilities": {"streaming": true, "pushNotifications": false,
             "extendedAgentCard": false},
         "defaultInputModes": ["text/plain", "application/json"],

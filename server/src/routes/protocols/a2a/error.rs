@@ -32,6 +32,14 @@ pub(super) struct A2aError {
     retry_after_ms: Option<u64>,
 }
 
+/// The status of a response in gRPC.
+pub(super) struct Status {
+    pub(super) code: u8,
+    pub(super) message: String,
+    pub(super) reason: String,
+    pub(super) domain: &'static str,
+}
+
 /// The result of an operation.
 pub(super) type A2aResult<T> = Result<T, A2aError>;
 
@@ -138,6 +146,34 @@ impl A2aError {
         let (reason, domain) = self.reason();
         json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason,
             "domain": domain}])
+    }
+
+    /// The code of its status in gRPC.
+    fn grpc_code(&self) -> u8 {
+        match (self.kind, self.status_name()) {
+            (Kind::MethodNotFound, _) => 12,
+            (_, "NOT_FOUND") => 5,
+            (_, "FAILED_PRECONDITION") => 9,
+            (_, "UNAUTHENTICATED") => 16,
+            (_, "PERMISSION_DENIED") => 7,
+            (_, "ABORTED") => 10,
+            (_, "RESOURCE_EXHAUSTED") => 8,
+            (_, "UNAVAILABLE") => 14,
+            (_, "INTERNAL") => 13,
+            _ => 3,
+        }
+    }
+
+    /// The status of a response in gRPC.
+    pub(super) fn to_status(&self) -> Status {
+        let (reason, domain) = self.reason();
+        Status { code: self.grpc_code(), message: self.message.clone(), reason, domain }
+    }
+
+    /// The line that ends a stream of lines.
+    pub(super) fn to_line(&self) -> JsonValue {
+        let Status { code, message, reason, domain } = self.to_status();
+        json!({"error": {"code": code, "message": message, "reason": reason, "domain": domain}})
     }
 
     /// The member `error` of a response in JSON-RPC.

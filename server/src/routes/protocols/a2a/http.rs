@@ -37,7 +37,7 @@ pub(in crate::routes) async fn call(
         Err(error) => Err(error),
     };
     match answer {
-        Ok(Answer::Stream(response)) => response,
+        Ok(Answer::Stream(stream)) => stream.into_response(),
         Ok(Answer::Value(value)) => json_response(value.to_string()),
         Err(error) => error.into_response(),
     }

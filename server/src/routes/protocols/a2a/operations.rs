@@ -7,10 +7,10 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value as JsonValue, json};
 use tokio::time::timeout;
 
-use super::super::follow::{Follower, stream_turn};
+use super::super::follow::Follower;
 use super::super::start::{self, NewRun, NewSession, RunRow, params};
 use super::super::turn::Turn;
-use super::binding::Answer;
+use super::binding::{Answer, TaskStream};
 use super::error::{A2aError, A2aResult, Kind};
 use super::message::Message;
 use super::params::{field, flag, number, required, text, time, timestamp};
@@ -125,7 +125,7 @@ impl Peer {
         encoder.first_turn = first_turn;
         let turns = Turn::span(1, run.turn);
         let follower = Follower::new(&self.app, self.session, &run, turns).await?;
-        Ok(Answer::Stream(stream_turn(follower, encoder, self.place)))
+        Ok(Answer::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
     }
 
     /// Accepts a message: it begins a task, or continues one. The same message is accepted once.
@@ -275,7 +275,7 @@ impl Peer {
         let encoder = TaskEncoder::new(ids, Vec::new(), framing);
         let turns = Turn::span(1, i64::MAX);
         let follower = Follower::new(&self.app, self.session, &run, turns).await?;
-        Ok(Answer::Stream(stream_turn(follower, encoder, self.place)))
+        Ok(Answer::Stream(Box::new(TaskStream { follower, encoder, place: self.place })))
     }
 
     async fn list(self, params: &JsonValue) -> A2aResult<JsonValue> {

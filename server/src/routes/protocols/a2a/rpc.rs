@@ -40,7 +40,7 @@ pub(in crate::routes) async fn call(
         Err(error) => Err(error),
     };
     Ok(match answer {
-        Ok(Answer::Stream(response)) => response,
+        Ok(Answer::Stream(stream)) => stream.into_response(),
         Ok(Answer::Value(result)) => {
             json_response(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string())
         }

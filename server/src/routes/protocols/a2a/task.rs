@@ -153,6 +153,8 @@ pub(super) enum Framing {
     Rpc(JsonValue),
     /// Server-sent events.
     Http,
+    /// One object per line, with an error as `error`, for gRPC.
+    Lines,
 }
 
 impl Framing {
@@ -160,6 +162,7 @@ impl Framing {
         let text = match self {
             Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "result": event}),
             Framing::Http => event,
+            Framing::Lines => return out.push_str(&format!("{event}\n")),
         };
         out.push_str(&format!("data: {text}\n\n"));
     }
@@ -168,6 +171,7 @@ impl Framing {
         let text = match self {
             Framing::Rpc(id) => json!({"jsonrpc": "2.0", "id": id, "error": error.to_rpc()}),
             Framing::Http => error.to_http(),
+            Framing::Lines => return out.push_str(&format!("{}\n", error.to_line())),
         };
         out.push_str(&format!("data: {text}\n\n"));
     }

@@ -1,0 +1,203 @@
+//! The binding gRPC: `POST /lf.a2a.v1.A2AService/{method}` over HTTP/2. The field `tenant` of a request names the agent, as
+//! its card says.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use futures_util::{Stream, StreamExt as _, stream};
+use hyper::body::{Body as HttpBody, Frame};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::Value as JsonValue;
+
+use super::super::follow::texts_of_turn;
+use super::binding::{Answer, TaskStream, check_version};
+use super::card;
+use super::error::{A2aError, A2aResult, Kind, Status};
+use super::operations::{Operation, Peer};
+use super::proto::{
+    GET_REQUEST, LIST_REQUEST, LIST_RESPONSE, MessageType, SEND_REQUEST, SEND_RESPONSE,
+    STREAM_RESPONSE, TASK, TASK_REQUEST, TENANT, bytes_of,
+};
+use super::task::Framing;
+use crate::app_state::{AppState, SessionExtension};
+use crate::body::RequestBytes;
+use crate::connections::lifecycle::ConnectionPermit;
+
+/// The types of the request and the response of an operation.
+fn types(operation: Operation) -> (MessageType, MessageType) {
+    match operation {
+        Operation::SendMessage => (SEND_REQUEST, SEND_RESPONSE),
+        Operation::SendStreamingMessage => (SEND_REQUEST, STREAM_RESPONSE),
+        Operation::GetTask => (GET_REQUEST, TASK),
+        Operation::ListTasks => (LIST_REQUEST, LIST_RESPONSE),
+        Operation::CancelTask => (TASK_REQUEST, TASK),
+        Operation::SubscribeToTask => (TASK_REQUEST, STREAM_RESPONSE),
+        Operation::PushNotification | Operation::GetExtendedAgentCard => (TENANT, TENANT),
+    }
+}
+
+/// Performs a request.
+pub(in crate::routes) async fn call(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    Path(method): Path<String>,
+    headers: HeaderMap,
+    content: RequestBytes,
+) -> Response {
+    let answer = async {
+        let unknown = || A2aError::new(Kind::MethodNotFound, format!("there is no {method}"));
+        let operation = Operation::named(&method).ok_or_else(unknown)?;
+        check_version(&headers, None)?;
+        let (request, response) = types(operation);
+        let message = one_message(&content.bytes)?;
+        let bad = || A2aError::invalid("the message is not one of this method");
+        let params = request.decode(message).ok_or_else(bad)?;
+        let agent = match params["tenant"].as_str().filter(|tenant| !tenant.is_empty()) {
+            Some(tenant) => tenant.to_owned(),
+            None => card::only(&app, &session.caller).await?,
+        };
+        let peer = Peer { app, session, place, agent, bytes: content.bytes.len() };
+        drop(content);
+        peer.perform(operation, &params, Framing::Lines).await.map(|answer| (answer, response))
+    };
+    match answer.await {
+        Ok((Answer::Value(value), kind)) => {
+            let message = frame(&kind.encode(&value));
+            respond(stream::iter([Ok(message), Err(OK)]))
+        }
+        Ok((Answer::Stream(task), _)) => respond(messages(*task)),
+        Err(error) => respond(stream::iter([Err(error.to_status())])),
+    }
+}
+
+/// The message in the body of a request.
+fn one_message(body: &[u8]) -> A2aResult<&[u8]> {
+    let bad = |message: &str| A2aError::invalid(message);
+    let (head, message) =
+        body.split_at_checked(5).ok_or_else(|| bad("the body is not a message of gRPC"))?;
+    if head[0] != 0 {
+        return Err(bad("compressed messages are not supported"));
+    }
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+    match message.len() == length as usize {
+        true => Ok(message),
+        false => Err(bad("the body is not one message")),
+    }
+}
+
+/// A message with its length.
+fn frame(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut framed = vec![0];
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(message);
+    framed.into()
+}
+
+/// The status of a call that was performed.
+const OK: Status = Status { code: 0, message: String::new(), reason: String::new(), domain: "" };
+
+/// The messages of a stream, and its status.
+fn messages(task: TaskStream) -> impl Stream<Item = Result<Bytes, Status>> + Send {
+    let TaskStream { follower, encoder, place } = task;
+    let texts = texts_of_turn(follower, encoder, place);
+    // Without an error among the texts, the end of the texts is the end of the task.
+    let ended = stream::iter([Err(OK)]);
+    texts.flat_map(|text| stream::iter(items(&text))).chain(ended)
+}
+
+/// The messages of lines. Text between the lines keeps the connection of other bindings alive.
+fn items(text: &str) -> Vec<Result<Bytes, Status>> {
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<JsonValue>(line).ok());
+    let items = lines.map(|line| match line.get("error") {
+        Some(error) => {
+            let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+            let code = error["code"].as_u64().and_then(|code| u8::try_from(code).ok());
+            let is_ours = error["domain"] == "abide";
+            Err(Status {
+                code: code.unwrap_or(2),
+                message: text("message"),
+                reason: text("reason"),
+                domain: if is_ours { "abide" } else { "a2a-protocol.org" },
+            })
+        }
+        None => Ok(frame(&STREAM_RESPONSE.encode(&line))),
+    });
+    items.collect()
+}
+
+/// The response with these messages until the first status, which is its end.
+fn respond(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {
+    let body = GrpcBody { messages: Some(Box::pin(messages)) };
+    ([(CONTENT_TYPE, "application/grpc+proto")], Body::new(body)).into_response()
+}
+
+/// The messages of a response.
+type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
+
+/// The body of a response: messages, and the status as trailers.
+struct GrpcBody {
+    /// `None` after the status.
+    messages: Option<Messages>,
+}
+
+impl HttpBody for GrpcBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(messages) = &mut self.messages else { return Poll::Ready(None) };
+        match messages.as_mut().poll_next(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(message))) => Poll::Ready(Some(Ok(Frame::data(message)))),
+            Poll::Ready(Some(Err(status))) => {
+                self.messages = None;
+                Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+        }
+    }
+}
+
+/// What the message of a status percent-encodes.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    let mut add = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            trailers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    add("grpc-status", status.code.to_string());
+    if status.code != 0 {
+        add("grpc-message", utf8_percent_encode(&status.message, ESCAPED).to_string());
+        add("grpc-status-details-bin", BASE64_STANDARD_NO_PAD.encode(details(status)));
+    }
+    trailers
+}
+
+/// A `google.rpc.Status` with a `google.rpc.ErrorInfo`.
+fn details(status: &Status) -> Vec<u8> {
+    let (mut info, mut any) = (Vec::new(), Vec::new());
+    bytes_of(1, status.reason.as_bytes(), &mut info);
+    bytes_of(2, status.domain.as_bytes(), &mut info);
+    bytes_of(1, b"type.googleapis.com/google.rpc.ErrorInfo", &mut any);
+    bytes_of(2, &info, &mut any);
+    let mut out = vec![1 << 3, status.code];
+    bytes_of(2, status.message.as_bytes(), &mut out);
+    bytes_of(3, &any, &mut out);
+    out
+}

@@ -1,0 +1,58 @@
+//! Messages are the same after encoding and decoding, and no bytes make the decoder fail.
+
+use super::*;
+
+fn request() -> JsonValue {
+    json!({"tenant": "clerk", "message": {"messageId": "m1", "contextId": "c", "role": "ROLE_USER",
+        "parts": [{"text": "Hé."}, {"raw": "YQ==", "filename": "a", "mediaType": "text/plain"},
+            {"url": "https://example.com/"},
+            {"data": {"a": [1, -2.5, true, null, "x", {}], "b": 9_007_199_254_740_991_i64}}],
+        "extensions": ["e1", "e2"], "metadata": {"n": 1}},
+        "configuration": {"historyLength": 0, "returnImmediately": true}})
+}
+
+#[test]
+fn a_message_is_the_same_after_encoding() {
+    let bytes = SEND_REQUEST.encode(&request());
+    assert_eq!(SEND_REQUEST.decode(&bytes), Some(request()));
+    let task = json!({"task": {"id": "t", "contextId": "c", "status": {"state":
+        "TASK_STATE_WORKING", "timestamp": "2026-11-21T14:02:11.500Z"},
+        "artifacts": [{"artifactId": "a", "parts": [{"text": ""}]}]}});
+    assert_eq!(STREAM_RESPONSE.decode(&STREAM_RESPONSE.encode(&task)), Some(task));
+}
+
+/// The bytes that the generated code of another implementation writes.
+#[test]
+fn the_encoding_is_that_of_protocol_buffers() {
+    let list = json!({"tenant": "a", "pageSize": 300, "status": "TASK_STATE_FAILED",
+        "statusTimestampAfter": "1970-01-01T00:00:01.5Z", "includeArtifacts": true});
+    let bytes = LIST_REQUEST.encode(&list);
+    assert_eq!(
+        hex::encode(bytes),
+        "0a01611804".to_owned() + "20ac02" + "3a0808011080cab5ee01" + "4001"
+    );
+}
+
+#[test]
+fn damaged_bytes_are_refused_or_read() {
+    let bytes = SEND_REQUEST.encode(&request());
+    for at in 0..bytes.len() {
+        let _ = SEND_REQUEST.decode(&bytes[..at]);
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            if let Some(message) = SEND_REQUEST.decode(&damaged) {
+                SEND_REQUEST.encode(&message);
+            }
+        }
+    }
+    let mut deep = Vec::new();
+    for _ in 0..1_000 {
+        let mut outer = Vec::new();
+        nested(6, &mut outer, |out| bytes_of(1, &deep, out));
+        deep = outer;
+    }
+    let mut part = Vec::new();
+    bytes_of(4, &deep, &mut part);
+    assert!(decode(PART, &part, DEPTH).is_none(), "it is nested too deeply");
+}
