@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc.aio
 import pytest
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientError
@@ -23,7 +24,7 @@ from server import Server  # noqa: E402
 
 AGENTS = str(Path(__file__).with_name("agents"))
 SLOW_TEXT = " ".join(f"word{n}" for n in range(60))
-BINDINGS = ["JSONRPC", "HTTP+JSON"]
+BINDINGS = ["JSONRPC", "HTTP+JSON", "GRPC"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,8 @@ def server() -> Iterator[Server]:
 
 
 async def client_of(server: Server, agent: str, binding: str) -> Client:
-    factory = ClientFactory(ClientConfig(supported_protocol_bindings=[binding]))
+    config = ClientConfig(supported_protocol_bindings=[binding], grpc_channel_factory=grpc.aio.insecure_channel)
+    factory = ClientFactory(config)
     return await factory.create_from_url(f"{server.url}/a2a/{agent}")
 
 
