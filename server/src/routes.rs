@@ -17,7 +17,8 @@ use axum::routing::{any, get, post};
 
 use crate::app_state::AppState;
 use crate::auth::access;
-use crate::routes::protocols::{a2a, ag_ui, chat, responses};
+pub(crate) use crate::routes::protocols::mcp::McpState;
+use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
 use crate::{metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -54,6 +55,7 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/a2a/{agent}/", post(a2a::rpc_call))
         .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
         .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
+        .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))
