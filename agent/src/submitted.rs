@@ -98,9 +98,10 @@ mod tests {
             expect!["unknown_tool: unknown tool refnd; available: none"],
         );
         check(
-            &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
+            &json!({"name": "clerk", "middleware": [{"name": "pi", "at": "request"}]}),
             expect!["malformed_definition: unknown middleware `pii`; available: `guardrail`"],
         );
+        check(&json!({"name": "clerk", "middleware": ["gardrail"]}), expect![""]);
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![

@@ -149,6 +149,11 @@ fn a_check_reports_everything_that_cannot_work() {
         ("agents/prompt.yaml", "\nsystem_prompt: { file: gone }\n"),
         ("agents/field.yaml", "description: x\ntool: []\n"),
         ("agents/middleware.yaml", "middleware: [guardrail]\n"),
+        ("agents/named.yaml", "config: { provider: script }\nmiddleware:\n  - pi\n"),
+        (
+            "agents/fallback2.yaml",
+            "config: { provider: script }\nmiddleware:\n  - { name: model_fallback, models: [{ provider: scrip }] }\n",
+        ),
         ("agents/pii.yaml", "middleware:\n  - { name: gardrail, at: request }\n"),
         ("agents/generic.yaml", "cli:\n  command: [sh]\n"),
         ("agents/well.yaml", "cli: { command: [sh], terminal: exit_zero }\n"),
