@@ -99,9 +99,16 @@ mod tests {
         );
         check(
             &json!({"name": "clerk", "middleware": [{"name": "pi", "at": "request"}]}),
-            expect!["malformed_definition: unknown middleware `pii`; available: `guardrail`"],
+            expect![
+                "malformed_definition: unknown middleware `pi`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`"
+            ],
         );
-        check(&json!({"name": "clerk", "middleware": ["gardrail"]}), expect![""]);
+        check(
+            &json!({"name": "clerk", "middleware": ["gardrail"]}),
+            expect![
+                "unknown_middleware: unknown middleware gardrail; available: guardrail, tool_security, tool_retry, model_fallback, pii"
+            ],
+        );
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![
