@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use abide_client::{Abide, Error};
 use abide_tools::{BackendName, Tools};
 
+use crate::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
 use crate::cycles::Delegations;
 use crate::definition::{AgentDefinition, PromptStore};
 use crate::definition_error::DefinitionError;
@@ -22,6 +23,7 @@ pub struct Catalog {
     tools: Tools,
     store: Option<Box<dyn PromptStore>>,
     guardrails: GuardrailFunctions,
+    middleware: RegisteredMiddleware,
     sandbox: Option<BackendName>,
 }
 
@@ -72,6 +74,7 @@ impl Catalog {
             tools,
             store: None,
             guardrails: GuardrailFunctions::default(),
+            middleware: RegisteredMiddleware::default(),
             sandbox: None,
         }
     }
@@ -107,15 +110,33 @@ impl Catalog {
         self
     }
 
-    /// The same with the guardrails of another catalog.
+    /// Adds middleware in Rust, which definitions name in `middleware`. The names of built-in middleware are taken:
+    /// under one of them, it is never called.
+    #[must_use]
+    pub fn middleware(
+        mut self,
+        name: impl Into<String>,
+        middleware: impl AgentMiddleware + 'static,
+    ) -> Catalog {
+        self.middleware.add(name.into(), Arc::new(middleware));
+        self
+    }
+
+    /// The same with the guardrails and the middleware of another catalog.
     pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
         self.guardrails = other.guardrails.clone();
+        self.middleware = other.middleware.clone();
         self
     }
 
     /// The guardrails in Rust.
     pub(crate) fn guardrails(&self) -> &GuardrailFunctions {
         &self.guardrails
+    }
+
+    /// The middleware in Rust.
+    pub(crate) fn registered_middleware(&self) -> &RegisteredMiddleware {
+        &self.middleware
     }
 
     /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
@@ -206,6 +227,7 @@ impl Catalog {
         let definition = definition.resolved(&self.folder, self.store.as_deref())?;
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
+        self.middleware.check(&definition)?;
         definition.check_sandbox(self.sandbox)?;
         Ok(definition)
     }

@@ -30,7 +30,7 @@ use crate::step::{Step, StepError, overtime};
 use crate::summarized_context::SummarizedContext;
 use crate::summary::{self, Fact, Repairs, Summary};
 use crate::transcript::{self, AssistantEntry, MEMORY, PARTIAL, REPAIR, ToolEntry, WARNING, data};
-use crate::{budget, memory, model_choice};
+use crate::{budget, memory, model_choice, redaction};
 
 /// Consecutive messages that stay together.
 #[derive(Clone, Copy, Debug)]
@@ -338,6 +338,8 @@ async fn summarise(
     lines: &[String],
     settings: &ContextSettings,
 ) -> Step<MadeSummary> {
+    let lines: Vec<String> = lines.iter().map(|it| redaction::for_model(driver, it)).collect();
+    let lines = &lines[..];
     let candidates = model_choice::of_agent(driver)?;
     let estimate = TokenEstimate::of_model(&candidates.model);
     let request = request(&context.summary, lines, settings);

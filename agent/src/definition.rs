@@ -16,9 +16,12 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+pub use crate::chosen_model::ModelChoice;
+
 use crate::agent_tool::{AgentTool, AsHandoff, AsTool, MEMORY_TOOLS, RESPONSE, TASK};
 use crate::definition_error::{DefinitionError, NAME_CHARS};
-use crate::guardrail::{Guardrail, GuardrailFunctions};
+use crate::guardrail::GuardrailFunctions;
+use crate::middleware::Middleware;
 use crate::pause_rule::PauseRule;
 use crate::profile::{Profile, ProfileSettings};
 use crate::{folder_texts, plan};
@@ -60,9 +63,9 @@ pub struct AgentDefinition {
     /// Lets the agent take over the turn of the agents that have it in `subagents`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_handoff: Option<AsHandoff>,
-    /// Guardrails for requests and answers.
+    /// What happens around the requests to the model and around the calls of tools, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub middleware: Vec<Guardrail>,
+    pub middleware: Vec<Middleware>,
     /// Rules that pause its runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pause: Vec<PauseRule>,
@@ -222,18 +225,6 @@ pub struct AgentConfig {
     /// The models to try, in order, when the first one fails.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fallbacks: Vec<ModelChoice>,
-}
-
-/// A model of a provider.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, expecting = "a model: a map with provider, model or both")]
-pub struct ModelChoice {
-    /// The provider's id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provider: Option<String>,
-    /// The model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
 }
 
 /// Limits of one run. A missing field means no limit, unless stated otherwise.
@@ -454,7 +445,8 @@ impl AgentDefinition {
         &self,
         functions: &GuardrailFunctions,
     ) -> Result<(), DefinitionError> {
-        let named = self.middleware.iter().filter_map(|rule| rule.check.as_deref());
+        let rules = self.middleware.iter().filter_map(Middleware::guardrail);
+        let named = rules.filter_map(|rule| rule.check.as_deref());
         if let Some(name) = named.into_iter().find(|name| !functions.knows(name)) {
             let why = format!("there is no guardrail function {name}: Catalog::guardrail adds it");
             return Err(DefinitionError::Contradiction(why));
@@ -590,9 +582,13 @@ impl AgentDefinition {
     /// The tools that the agent may use.
     #[must_use]
     pub fn selection(&self) -> Selection {
+        let denied = self.middleware.iter().filter_map(|it| match it {
+            Middleware::ToolSecurity(security) => Some(&security.blocked_tools),
+            _ => None,
+        });
         Selection {
             tools: Some(self.tools.clone()),
-            blocked: self.blocked_tools.clone(),
+            blocked: denied.flatten().chain(&self.blocked_tools).cloned().collect(),
             excluded: self.excluded_tools.clone(),
         }
     }

@@ -49,6 +49,14 @@ pub enum DefinitionError {
     /// Two parts of it contradict each other.
     #[error("{0}")]
     Contradiction(String),
+    /// It names middleware that does not exist.
+    #[error("unknown middleware {name}; available: {}", listed(.known))]
+    Middleware {
+        /// The name.
+        name: String,
+        /// The names that it can use.
+        known: Vec<String>,
+    },
     /// It delegates to an agent that does not exist.
     #[error("unknown subagent {name}; available: {}", listed(.known))]
     Subagent {
@@ -106,6 +114,7 @@ impl DefinitionError {
             DefinitionError::Contradiction(_) => "contradiction",
             DefinitionError::Sandbox { .. } => "sandbox_unavailable",
             DefinitionError::Subagent { .. } => "unknown_subagent",
+            DefinitionError::Middleware { .. } => "unknown_middleware",
             DefinitionError::Mode(_) => "wrong_mode",
             DefinitionError::Model { code, .. } | DefinitionError::Program { code, .. } => code,
         }
@@ -123,7 +132,8 @@ impl DefinitionError {
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 return mean(names.first()?, known);
             }
-            DefinitionError::Subagent { name, known } => return mean(name, known),
+            DefinitionError::Subagent { name, known }
+            | DefinitionError::Middleware { name, known } => return mean(name, known),
             DefinitionError::Model { code: "key_missing", .. } => {
                 "set the environment variable before you start the program"
             }
@@ -176,6 +186,7 @@ impl DefinitionError {
         match self {
             DefinitionError::Name(name)
             | DefinitionError::Subagent { name, .. }
+            | DefinitionError::Middleware { name, .. }
             | DefinitionError::Mode(name) => Some(name),
             DefinitionError::Missing { what, .. } => {
                 let file = what.rsplit(['/', ' ']).next().unwrap_or(what);

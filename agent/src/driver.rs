@@ -21,6 +21,7 @@ use crate::definition::AgentDefinition;
 use crate::guardrail::Guardrail;
 use crate::health_state::HealthState;
 use crate::memory_space::MemorySpace;
+use crate::middleware::Middleware;
 use crate::run_lease::{RunLease, run_event};
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
@@ -51,6 +52,8 @@ pub(crate) struct Driver {
     pub(crate) unlimited: AtomicBool,
     /// The run as it was last read.
     pub(crate) run: Run,
+    /// The session as it was last read; `None` before that.
+    pub(crate) session: Option<Session>,
     /// The session's messages that the model sees. Messages are append-only, so only new ones are read; those that a
     /// summary stands for are left out.
     pub(crate) entries: Vec<AgentState>,
@@ -97,6 +100,7 @@ impl Driver {
             .fetch()
             .await?;
         let session = sessions.into_iter().next().ok_or_else(|| gone("session"))?;
+        self.session = Some(session.clone());
         self.look_at_new_messages().await?;
         let abide = &self.abide;
         let calls = match next_step::last_answer(&self.run, &self.entries) {
@@ -172,6 +176,10 @@ impl Driver {
             }
             _ => Arc::clone(&self.own),
         };
+        if let Err(refused) = self.shared.middleware.check(&definition) {
+            let why = Failure::new(refused.code(), refused.to_string());
+            return Err(StepError::Failed(why));
+        }
         self.composition =
             Composition::load(abide, &definition).await?.map_err(StepError::Failed)?;
         self.definition = definition;
@@ -186,6 +194,11 @@ impl Driver {
 
     /// The guardrails that apply to the run now: those of its own agent, and those of the active agent.
     pub(crate) fn guardrails(&self) -> impl Iterator<Item = &Guardrail> {
+        self.middleware().filter_map(Middleware::guardrail)
+    }
+
+    /// The middleware of the run now, in order: that of its own agent, and that of the active agent.
+    pub(crate) fn middleware(&self) -> impl Iterator<Item = &Middleware> {
         let active = match self.handoff() {
             Some(_) => &self.definition.middleware[..],
             None => &[],
@@ -302,6 +315,11 @@ impl Driver {
             handoff,
         };
         (run_event(RunEventKind::ToolResult, data), self.message("tool", text, &result).into())
+    }
+
+    /// The same with the session as it was last read.
+    pub(crate) fn tool_context(&self) -> ToolContext {
+        self.session.as_ref().map(|session| self.context(session)).unwrap_or_default()
     }
 
     /// The context that tools are called with.

@@ -204,7 +204,8 @@ async fn drive(
         return end(&shared.abide, failed).await;
     }
     // The definition may have been registered by a runtime with another configuration.
-    if let Err(refused) = definition.check_sandbox(shared.sandbox) {
+    let checked = definition.check_sandbox(shared.sandbox);
+    if let Err(refused) = checked.and_then(|()| shared.middleware.check(&definition)) {
         let failed = run_lease.failed(refused.code(), refused.to_string());
         return end(&shared.abide, failed).await;
     }
@@ -227,6 +228,7 @@ async fn drive(
         has_cut_results: false,
         unlimited: AtomicBool::new(false),
         run,
+        session: None,
         entries: Vec::new(),
         stop,
         has_asked: false,

@@ -11,6 +11,7 @@ use abide_tools::Environment;
 use crate::catalog::{Catalog, CatalogSnapshot, Problem};
 use crate::definition::{AgentDefinition, ModelChoice, Subagent};
 use crate::definition_error::DefinitionError;
+use crate::middleware::Middleware;
 
 impl Catalog {
     /// Everything in the folder that cannot work with these models and the environment of the programs: invalid
@@ -62,11 +63,16 @@ fn model(
 ) -> Vec<DefinitionError> {
     let config = &definition.config;
     let own = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    let judges = definition.middleware.iter().filter_map(|rule| rule.verdict.as_ref());
+    let rules = definition.middleware.iter().filter_map(Middleware::guardrail);
+    let judges = rules.filter_map(|rule| rule.verdict.as_ref());
+    let fallbacks = definition.middleware.iter().filter_map(|it| match it {
+        Middleware::ModelFallback(fallback) => Some(&fallback.models),
+        _ => None,
+    });
     let judges: Vec<ModelChoice> = judges
         .map(|rule| ModelChoice { provider: rule.provider.clone(), model: rule.model.clone() })
         .collect();
-    let all = [&own].into_iter().chain(&config.fallbacks).chain(&judges);
+    let all = [&own].into_iter().chain(&config.fallbacks).chain(fallbacks.flatten()).chain(&judges);
     let errors = all.filter_map(|choice| {
         let wanted =
             ModelSelection { provider: choice.provider.clone(), model: choice.model.clone() };

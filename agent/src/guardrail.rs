@@ -17,7 +17,7 @@ use serde_json::Value;
     expecting = "a middleware, such as {name: guardrail, at: request, deny: REGEX, message: TEXT}"
 )]
 pub struct Guardrail {
-    /// The kind of middleware; only `guardrail` exists.
+    /// The kind of middleware: `guardrail`.
     pub name: GuardrailName,
     /// The text that it checks.
     pub at: GuardrailAt,
@@ -37,7 +37,7 @@ pub struct Guardrail {
     pub message: String,
 }
 
-/// The kinds of middleware. A definition that names another kind is refused.
+/// The name of a guardrail among other middleware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "String")]
 pub enum GuardrailName {
@@ -51,7 +51,7 @@ impl TryFrom<String> for GuardrailName {
     fn try_from(name: String) -> Result<GuardrailName, String> {
         match name.as_str() {
             "guardrail" => Ok(GuardrailName::Guardrail),
-            _ => Err(format!("unknown middleware `{name}`; available: `guardrail`")),
+            _ => Err(format!("`{name}` is no guardrail")),
         }
     }
 }
@@ -111,6 +111,11 @@ impl Pattern {
     /// Where the first match begins, at this byte or after it. The text before it is context for `^` and `\b`.
     pub(crate) fn find_from(&self, text: &str, start: usize) -> Option<usize> {
         self.0.find_at(text, start).map(|found| found.start())
+    }
+
+    /// The compiled expression.
+    pub(crate) fn regex(&self) -> &Regex {
+        &self.0
     }
 
     /// The pattern as it was written.

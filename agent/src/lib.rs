@@ -15,9 +15,10 @@
 //!
 //! In reading order: `definition` an agent, `profile` and `profile_settings` its numbers · `catalog` all agents, from files and built in · `transcript` the
 //! messages for the model · `next_step` the next step, computed from rows · `driver` one run and how its steps read and
-//! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `guardrail` rules for
-//! texts, `held` answers that a rule may still deny, `verdict` their decision · `request_size` tokens of a request, `compaction`
-//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `plan` the planning tool,
+//! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `chosen_model` a choice in a definition, `guardrail` rules for
+//! texts, `held` answers that a rule may still deny, `pattern_reach` how far a match extends, `verdict` their decision, `middleware` what else surrounds requests and calls, `redactor` and `redaction` personal data, `agent_middleware` and `hooks`
+//! middleware in Rust · `request_size` tokens of a request, `compaction`
+//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `call_arguments` their arguments, `plan` the planning tool,
 //! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `recorded_run` recordings, `recorded_run_repeat` their repetition, `recorded_run_diff` its
@@ -30,9 +31,12 @@
 //! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
 //! `driver` → `definition`. No step uses the loop.
 
+mod agent_middleware;
 mod agent_tool;
 mod budget;
+mod call_arguments;
 mod catalog;
+mod chosen_model;
 mod compaction;
 mod composition;
 mod contract;
@@ -50,14 +54,17 @@ mod handoff;
 mod health_state;
 mod heartbeat;
 mod held;
+mod hooks;
 mod memory;
 mod memory_block;
 mod memory_space;
 mod memory_tools;
+mod middleware;
 mod model_call;
 mod model_choice;
 mod native;
 mod next_step;
+mod pattern_reach;
 mod pause;
 mod pause_rule;
 mod plan;
@@ -71,6 +78,8 @@ mod project;
 mod recorded_run;
 mod recorded_run_diff;
 mod recorded_run_repeat;
+mod redaction;
+mod redactor;
 mod request_size;
 mod restart;
 mod revision;
@@ -100,6 +109,7 @@ pub use abide_tools::{
     BackendName, Environment, Launcher, McpServer, McpStatus, Tools, available_backends,
     sandbox_exec,
 };
+pub use agent_middleware::{AgentMiddleware, MiddlewareContext};
 pub use agent_tool::{AsHandoff, AsTool};
 pub use catalog::{Catalog, Problem};
 pub use contract::{
@@ -112,6 +122,9 @@ pub use definition::{
 };
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
+pub use middleware::{
+    CustomMiddleware, Middleware, ModelFallback, Pii, PiiAt, PiiKind, ToolRetry, ToolSecurity,
+};
 pub use pause_rule::{PausePoint, PauseRule};
 pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{

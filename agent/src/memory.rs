@@ -19,6 +19,7 @@ use crate::driver::Driver;
 use crate::memory_block::{Fact, acceptable, block_of};
 use crate::memory_space::MemorySpace;
 use crate::profile_settings::{MemoryRead, MemorySettings};
+use crate::redaction;
 use crate::run_lease::run_event;
 use crate::step::{Step, StepError};
 use crate::trace_names::EMBEDDINGS;
@@ -104,7 +105,7 @@ fn entry_of_turn(driver: &Driver) -> Option<&AgentState> {
 fn last_request(driver: &Driver) -> String {
     let asked = |entry: &&AgentState| entry.role == "user" && entry.kind == "message";
     let last = driver.entries.iter().rfind(asked).and_then(|entry| entry.content.as_deref());
-    let text = last.unwrap_or_default();
+    let text = redaction::for_model(driver, last.unwrap_or_default());
     text[..text.floor_char_boundary(QUERY_BYTES)].to_owned()
 }
 

@@ -4,6 +4,7 @@
 //! therefore publishes each chunk immediately, and a thousand concurrent runs do not need a thousand writes per
 //! token. Text that a response guardrail may still deny is held back.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use abide_client::{Call, ModelUsage, NewRunEvent, RunEventKind};
@@ -15,6 +16,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use crate::agent_tool::{AgentTool, RESPONSE};
+use crate::call_arguments::arguments_or_text;
 use crate::driver::Driver;
 use crate::held::HeldAnswer;
 use crate::model_choice::{self, spent};
@@ -24,8 +26,8 @@ use crate::step::{Failure, Step, StepError, overtime};
 use crate::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, WARNING};
 use crate::watchdog::MeasuredRequest;
 use crate::{
-    budget, compaction, delegate, handoff, memory, memory_tools, next_step, plan, stopped,
-    structured, tool_calls, tool_response, verdict, watchdog,
+    budget, compaction, delegate, handoff, hooks, memory, memory_tools, next_step, plan, redaction,
+    stopped, structured, tool_calls, tool_response, verdict, watchdog,
 };
 
 /// The instruction that the model receives when it must not call more tools.
@@ -42,12 +44,18 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
         let plan = plan::current(&driver.abide, &driver.run.session_id).await?;
         add_block(&mut request, plan.block());
     }
+    redaction::request(driver, &mut request);
+    let ruling = hooks::before_model(driver, &mut request);
     let size = RequestSize::of(driver, &candidates.model);
     let estimated = size.estimate.request(&request);
     if compaction::advance(driver, &request, size, size.tokens(estimated)).await? {
         return Ok(());
     }
-    if let Some(message) = refused_request(driver).await? {
+    let denied = match ruling {
+        Ok(()) => refused_request(driver).await?,
+        Err(message) => Some(message),
+    };
+    if let Some(message) = denied {
         let entry = AssistantEntry { run_id: driver.run.id.clone(), ..AssistantEntry::default() };
         let call = driver.message("assistant", message.as_str(), &entry).into();
         return driver.record(&[token(&message)], None, vec![call]).await;
@@ -168,7 +176,8 @@ type Writing<'a> = Pin<Box<dyn Future<Output = Step> + Send + 'a>>;
 /// Records the chunks of an answer as they arrive and as guardrails clear them, until the answer is complete.
 async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<UnsavedResponse> {
     let mut gathered: Vec<NewRunEvent> = Vec::new();
-    let mut held = HeldAnswer::new(driver.guardrails());
+    let redactor = redaction::of_answers(driver);
+    let mut held = HeldAnswer::new(driver.guardrails(), redactor, is_held_whole(driver));
     let mut writing: Option<Writing<'_>> = None;
     let since = driver.run.events + 1;
     let answer = loop {
@@ -206,6 +215,40 @@ async fn listen(driver: &Driver, mut stream: abide_models::ModelStream) -> Step<
     }
     let (held, held_reasoning) = held.rest();
     Ok(UnsavedResponse { answer, rest: gathered, held, held_reasoning })
+}
+
+/// Whether no part of an answer leaves before middleware has changed it: middleware in Rust can change all of it, and the
+/// values of JSON can only be redacted when it is complete.
+fn is_held_whole(driver: &Driver) -> bool {
+    let is_json = driver.definition.response_format.is_some();
+    hooks::hold_answers(driver) || is_json && redaction::of_answers(driver).is_some()
+}
+
+/// Lets the middleware change an answer. Returns the calls that it denies, with the reasons.
+///
+/// # Errors
+/// The text that replaces the answer.
+fn filter(
+    driver: &Driver,
+    answer: &mut ModelResponse,
+    (held, held_reasoning): (&mut String, &mut String),
+) -> Result<BTreeMap<usize, String>, String> {
+    redaction::answer(driver, answer);
+    hooks::after_model(driver, answer)?;
+    let mut refused = BTreeMap::new();
+    let calls = answer.calls.iter_mut().enumerate().filter(|(_, call)| call.name != RESPONSE);
+    for (at, call) in calls {
+        match hooks::before_tool(driver, &call.name, &mut call.arguments) {
+            Ok(false) => {}
+            Ok(true) => answer.carry = None,
+            Err(why) => drop(refused.insert(at, why)),
+        }
+    }
+    if is_held_whole(driver) {
+        held.clone_from(&answer.text);
+        *held_reasoning = answer.reasoning.clone().unwrap_or_default();
+    }
+    Ok(refused)
 }
 
 /// Adds an event of the model to the buffer, as far as guardrails have cleared it. The answer's first event has the
@@ -279,7 +322,9 @@ async fn keep_partial(driver: &Driver, gathered: Vec<NewRunEvent>, entry: &str) 
 /// Records an answer in one batch: the message, its usage and its tool calls.
 async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let AnsweredRequest { answered, allowed, output, estimated, measured } = request;
-    let UnsavedResponse { mut answer, rest: mut events, mut held, held_reasoning } = answered;
+    let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
+    // The error of a structured answer can contain its values.
+    redaction::answer(driver, &mut answer);
     let schema = structured::by_tool(driver, output);
     let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
@@ -287,6 +332,10 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
         (answer.text, held) = (json.clone(), json.clone());
         (answer.calls, answer.carry) = (Vec::new(), None);
     }
+    let refused = match filter(driver, &mut answer, (&mut held, &mut held_reasoning)) {
+        Ok(refused) => refused,
+        Err(message) => return withhold(driver, answer, events, &message).await,
+    };
     let ruling = verdict::rule_response(driver, &answer.text, !answer.calls.is_empty()).await?;
     if let Some(message) = ruling.denied {
         return withhold(driver, answer, events, &message).await;
@@ -312,7 +361,9 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let calls = asked(driver, iteration, &answer.calls);
     let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
-    let mut requests = requests(driver, &calls, allowed, wrong.as_deref(), &mut events);
+    let skipped = (allowed, &refused);
+    let mut requests = requests(driver, &calls, skipped, wrong.as_deref(), &mut events);
+    let refused = refuse(driver, &calls, &refused, &mut events);
     requests.extend(withheld);
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
     let spent = spent(&answer, calls.iter().filter(is_counted).count());
@@ -333,7 +384,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     };
     let message = Call::of(driver.message("assistant", answer.text, &entry));
     let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
-    let answered: Vec<Call> = std::iter::once(message).chain(measured).collect();
+    let answered = [message].into_iter().chain(measured).chain(refused).collect();
     record_answer(driver, (&events, &spent), answered, requests).await?;
     if let Some(health) = health {
         driver.health.note(health);
@@ -365,7 +416,7 @@ async fn record_answer(
 fn requests(
     driver: &Driver,
     calls: &[RequestedCall],
-    allowed: usize,
+    (allowed, refused): (usize, &BTreeMap<usize, String>),
     wrong: Option<&str>,
     events: &mut Vec<NewRunEvent>,
 ) -> Vec<Call> {
@@ -380,9 +431,12 @@ fn requests(
             requests.push(result);
             continue;
         }
-        let arguments = tool_calls::arguments_or_text(&asked.arguments);
+        let arguments = arguments_or_text(&asked.arguments);
         let data = json!({"name": asked.name, "args": arguments, "id": asked.call_id});
         events.push(run_event(RunEventKind::ToolCall, data));
+        if refused.contains_key(&at) {
+            continue;
+        }
         let request = match at < allowed {
             true => tool_calls::to_request(driver, asked),
             false => {
@@ -399,6 +453,22 @@ fn requests(
         }
     }
     requests
+}
+
+/// The results of calls that middleware denies, and their events. They are recorded with the answer, so a call is never
+/// requested without its middleware.
+fn refuse(
+    driver: &Driver,
+    calls: &[RequestedCall],
+    refused: &BTreeMap<usize, String>,
+    events: &mut Vec<NewRunEvent>,
+) -> Vec<Call> {
+    let results = refused.iter().filter_map(|(at, why)| {
+        let (event, result) = driver.result(calls.get(*at)?, why, true, 1);
+        events.push(event);
+        Some(result)
+    });
+    results.collect()
 }
 
 /// Records an answer that a guardrail denies: the guardrail's message in place of its text. Nothing else of it

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::definition::ModelChoice;
 use crate::driver::Driver;
+use crate::middleware::Middleware;
 use crate::run_lease::run_event;
 use crate::step::{Failure, Step, StepError};
 
@@ -55,7 +56,12 @@ pub(crate) fn candidates<'a>(
 pub(crate) fn of_agent(driver: &Driver) -> Step<Candidates> {
     let config = &driver.definition.config;
     let first = ModelChoice { provider: config.provider.clone(), model: config.model.clone() };
-    candidates(driver, std::iter::once(&first).chain(&config.fallbacks))
+    let fallbacks = driver.definition.middleware.iter().filter_map(|it| match it {
+        Middleware::ModelFallback(fallback) => Some(&fallback.models),
+        _ => None,
+    });
+    let others = config.fallbacks.iter().chain(fallbacks.flatten());
+    candidates(driver, std::iter::once(&first).chain(others))
 }
 
 /// The event that reports the usage of an answer.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_tool::{RESERVED, RESPONSE};
 use crate::catalog::Catalog;
 use crate::definition::{AgentConfig, AgentDefinition, Subagent};
+use crate::middleware::Middleware;
 use crate::recorded_run::{
     RecordedApproval, RecordedConversation, RecordedMessage, RecordedRun, RecordingError,
 };
@@ -256,9 +257,14 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
             ..definition.config.clone()
         };
         let mut middleware = definition.middleware.clone();
-        for verdict in middleware.iter_mut().filter_map(|rule| rule.verdict.as_mut()) {
-            verdict.provider = Some(RECORDING.to_owned());
-            verdict.model = Some(VERDICT.to_owned());
+        // The recording has the answers of the models that were asked in the end.
+        middleware.retain(|it| !matches!(it, Middleware::ModelFallback(_)));
+        for entry in &mut middleware {
+            let Middleware::Guardrail(rule) = entry else { continue };
+            if let Some(verdict) = &mut rule.verdict {
+                verdict.provider = Some(RECORDING.to_owned());
+                verdict.model = Some(VERDICT.to_owned());
+            }
         }
         let subagents = definition.subagents.iter().map(|subagent| match subagent {
             Subagent::Inline(inline) => Subagent::Inline(Box::new(offline(inline))),

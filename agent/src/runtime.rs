@@ -65,6 +65,7 @@ impl Runtime {
             trusted_programs: TrustedPrograms::default(),
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
+            middleware: catalog.registered_middleware().clone(),
             pause_callback: PauseCallback::default(),
             sandbox: catalog.sandbox_name(),
         });

@@ -8,6 +8,7 @@ use abide_models::Models;
 use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
+use crate::agent_middleware::RegisteredMiddleware;
 use crate::guardrail::GuardrailFunctions;
 use crate::pause_rule::PauseCallback;
 use crate::run_lease::RunLease;
@@ -27,6 +28,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) environment: Environment,
     /// The guardrails in Rust.
     pub(crate) guardrails: GuardrailFunctions,
+    /// The middleware in Rust.
+    pub(crate) middleware: RegisteredMiddleware,
     /// The callback that can pause a run.
     pub(crate) pause_callback: PauseCallback,
     /// The sandbox of the tools.

@@ -98,8 +98,16 @@ mod tests {
             expect!["unknown_tool: unknown tool refnd; available: none"],
         );
         check(
-            &json!({"name": "clerk", "middleware": [{"name": "pii", "at": "request"}]}),
-            expect!["malformed_definition: unknown middleware `pii`; available: `guardrail`"],
+            &json!({"name": "clerk", "middleware": [{"name": "pi", "at": "request"}]}),
+            expect![
+                "malformed_definition: unknown middleware `pi`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii`"
+            ],
+        );
+        check(
+            &json!({"name": "clerk", "middleware": ["gardrail"]}),
+            expect![
+                "unknown_middleware: unknown middleware gardrail; available: guardrail, tool_security, tool_retry, model_fallback, pii"
+            ],
         );
         check(
             &json!({"name": "clerk", "tool": []}),

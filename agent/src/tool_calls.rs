@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
 use crate::driver::Driver;
+use crate::middleware::{Middleware, ToolRetry};
 use crate::plan::{self, PlanUpdate};
 use crate::run_lease::{fencing_token, millis};
 use crate::step::{Step, StepError, overtime};
 use crate::transcript::RequestedCall;
-use crate::{delegate, handoff, memory_tools, tool_response};
+use crate::{delegate, handoff, hooks, memory_tools, redaction, tool_response};
 
 /// The tools of the run's agent.
 pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
@@ -29,13 +30,6 @@ pub(crate) fn view(driver: &Driver) -> Option<ToolView> {
 /// Errors that the model can react to. They are returned to the model instead of ending the run.
 pub(crate) fn is_for_the_model(code: Code) -> bool {
     matches!(code, Code::BadArguments | Code::NotFound | Code::LimitExceeded | Code::CallIdConflict)
-}
-
-/// Parses a text as JSON arguments. Returns the text itself if it is not JSON or has integers that would lose
-/// digits.
-pub(crate) fn arguments_or_text(text: &str) -> Value {
-    let exact = integers::check(text).ok().and_then(|()| serde_json::from_str(text).ok());
-    exact.unwrap_or_else(|| json!(text))
 }
 
 /// The reducer call that requests a tool call, or the error text for the model.
@@ -255,7 +249,9 @@ async fn keep(
     }
 }
 
-async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> Step {
+async fn report(driver: &Driver, claimed: &ToolCall, mut outcome: ToolOutcome) -> Step {
+    hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
+    redaction::outcome(driver, &mut outcome);
     let abide = &driver.abide;
     let (call_id, token) = (claimed.call_id.as_str(), fencing_token(claimed));
     let (failure, effect) = (outcome.failure, effect(driver, claimed));
@@ -275,6 +271,7 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
             let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
             let failed = match failure {
                 Some(Failure::Unavailable) => failed.retryable(true),
+                failure if retries(driver, claimed, effect, failure) => failed.retryable(true),
                 _ => failed,
             };
             abide.call(failed).await.map(drop)
@@ -285,6 +282,29 @@ async fn report(driver: &Driver, claimed: &ToolCall, outcome: ToolOutcome) -> St
         Err(error) if error.code().is_some() => Ok(()),
         sent => sent.map_err(StepError::Refused),
     }
+}
+
+/// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call
+/// that must not run twice never does; nor do the tools of the runtime. The attempts are counted in the row of the call.
+fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<Failure>) -> bool {
+    let may_help = matches!(
+        failure,
+        None | Some(Failure::Tool | Failure::TimedOut | Failure::Lost | Failure::Panicked)
+    );
+    let selects = |name: &String| match name.strip_suffix('*') {
+        Some(prefix) => claimed.tool_name.starts_with(prefix),
+        None => *name == claimed.tool_name,
+    };
+    let mut rules = driver.middleware().filter_map(|entry| match entry {
+        Middleware::ToolRetry(retry) => Some(retry),
+        _ => None,
+    });
+    let applies = |retry: &ToolRetry| {
+        (retry.tools.is_empty() || retry.tools.iter().any(selects))
+            && retry.attempts.is_none_or(|most| claimed.attempt < most)
+    };
+    let is_own = driver.shared.tools.get(&claimed.tool_name).is_none();
+    may_help && !is_own && effect != Effect::AtMostOnce && rules.any(applies)
 }
 
 /// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
@@ -366,6 +386,7 @@ pub(crate) fn outcome(driver: &Driver, call: &ToolCall) -> (String, bool, i32) {
         ToolCallStatus::Cancelled => ("The call was cancelled.".to_owned(), true, 1),
         _ => (call.error.clone().unwrap_or_else(|| "The call failed.".to_owned()), true, 1),
     };
+    let text = redaction::result(driver, text);
     let cut = match driver.definition.config.tool_token_limit_before_evict {
         Some(most) => Truncation { max_chars: usize::MAX, max_tokens: Some(most) },
         None => Truncation::default(),

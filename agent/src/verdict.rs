@@ -5,12 +5,12 @@ use abide_models::{ModelError, ModelProvider as _};
 use abide_models::{ModelMessage, ModelRequest, answer_of};
 use serde_json::{Value, json};
 
-use crate::budget;
 use crate::definition::ModelChoice;
 use crate::driver::Driver;
 use crate::guardrail::{Guardrail, GuardrailAt, VerdictRule};
 use crate::model_choice::{self, candidates};
 use crate::step::{Failure, Step, StepError, overtime};
+use crate::{budget, redaction};
 
 /// What the guardrails decided. The verdicts of models have been recorded.
 pub(crate) struct Ruling {
@@ -64,7 +64,7 @@ pub(crate) fn denies_reasoning(driver: &Driver, reasoning: &str) -> bool {
 async fn allows(driver: &Driver, rule: &VerdictRule, text: &str) -> Step<bool> {
     let choice = ModelChoice { provider: rule.provider.clone(), model: rule.model.clone() };
     let candidates = candidates(driver, [&choice])?;
-    let request = request(rule, text);
+    let request = request(rule, &redaction::for_model(driver, text));
     budget::reserve(driver, &request, candidates.price).await?;
     let answer = tokio::select! {
         biased;

@@ -220,9 +220,9 @@ fn repeats(run_id: &str, entries: &[AgentState], calls: &[RequestedCall]) -> i64
         return 0;
     }
     let wanted = |calls: &[RequestedCall]| -> Vec<(String, Value)> {
-        let calls = calls
-            .iter()
-            .map(|call| (call.name.clone(), crate::tool_calls::arguments_or_text(&call.arguments)));
+        let calls = calls.iter().map(|call| {
+            (call.name.clone(), crate::call_arguments::arguments_or_text(&call.arguments))
+        });
         calls.collect()
     };
     let now = wanted(calls);

@@ -533,7 +533,7 @@ fn lists_and_checks_definitions() {
     let checked = agent_folder.run(&["agent", "check"]).good();
     assert_eq!(checked, "4 agents, no errors\n");
     fs::write(agent_folder.path("project/agents/broken.yaml"), "tools: [refnd]\n").unwrap();
-    fs::write(agent_folder.path("project/agents/odd.yaml"), "middleware: [{ name: pii }]\n")
+    fs::write(agent_folder.path("project/agents/odd.yaml"), "middleware: [{ name: pi }]\n")
         .unwrap();
     fs::write(agent_folder.path("project/agents/typo.yaml"), "tool: [look]\n").unwrap();
     let checked = agent_folder.run(&["agent", "check", "--json"]);
@@ -584,7 +584,7 @@ fn a_posted_definition_is_checked_and_run() {
     let detail =
         "agent new is not valid: unknown_tool: unknown tool refnd; available: look, refund";
     assert_eq!(refused.1["detail"], detail);
-    let middleware = json!({"name": "new", "middleware": [{"name": "pii", "at": "request"}]});
+    let middleware = json!({"name": "new", "middleware": [{"name": "pii", "kind": "email"}]});
     assert_eq!(http(&server, "POST", "/agents", &middleware).0, 422);
     let program = json!({"name": "new", "cli": {"command": ["sh", "-c", "id"]}});
     assert_eq!(http(&server, "POST", "/agents", &program).0, 422);

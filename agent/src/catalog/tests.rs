@@ -149,6 +149,11 @@ fn a_check_reports_everything_that_cannot_work() {
         ("agents/prompt.yaml", "\nsystem_prompt: { file: gone }\n"),
         ("agents/field.yaml", "description: x\ntool: []\n"),
         ("agents/middleware.yaml", "middleware: [guardrail]\n"),
+        ("agents/named.yaml", "config: { provider: script }\nmiddleware:\n  - pi\n"),
+        (
+            "agents/fallback2.yaml",
+            "config: { provider: script }\nmiddleware:\n  - { name: model_fallback, models: [{ provider: scrip }] }\n",
+        ),
         ("agents/pii.yaml", "middleware:\n  - { name: gardrail, at: request }\n"),
         ("agents/generic.yaml", "cli:\n  command: [sh]\n"),
         ("agents/well.yaml", "cli: { command: [sh], terminal: exit_zero }\n"),
@@ -179,13 +184,16 @@ fn a_check_reports_everything_that_cannot_work() {
         /abide.yaml:2: models.default: unknown provider `opnai`; available: `script`, `keyless` [unknown_provider]
         /agents/fallback.yaml:3: no enabled provider has the model `big`; available: `script/small` [unknown_model]
         /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, mcp_exposed, response_format, profile, planning, limits, sandbox, cli, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
+        /agents/fallback2.yaml:3: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
+        /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, response_format, profile, planning, limits, sandbox, cli, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
         /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, or program to the program's format)
         /agents/inline.yaml:6: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
         warning /agents/key.yaml:1: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
-        /agents/middleware.yaml:1: expected a map of fields at line 1, column 14 [malformed_definition]
+        /agents/middleware.yaml:1: a guardrail has no `at` at line 1, column 14 [malformed_definition]
         /agents/missing.yaml:2: there is no program "nothing-like-it" [program_not_found] (install it, or name it with its path)
         /agents/model.yaml:2: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
-        /agents/pii.yaml:2: unknown middleware `gardrail`; available: `guardrail` at line 2, column 13 [malformed_definition] (did you mean guardrail?)
+        /agents/named.yaml:3: unknown middleware pi; available: guardrail, tool_security, tool_retry, model_fallback, pii [unknown_middleware] (did you mean pii?)
+        /agents/pii.yaml:2: unknown middleware `gardrail`; available: `guardrail`, `tool_security`, `tool_retry`, `model_fallback`, `pii` at line 2, column 5 [malformed_definition] (did you mean guardrail?)
         /agents/place.yaml:4: there is no folder /no/such/folder for the program [missing_folder] (create the folder)
         /agents/prompt.yaml:2: /prompts/gone.md cannot be read: No such file or directory (os error 2) [missing_text] (create the file in the agent folder, or correct its name)
         /agents/sub.yaml:3: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)

@@ -103,9 +103,12 @@ fn invalid_definitions_are_refused() {
             "contradiction: an agent with cli uses the program's tools: remove tools and subagents"
         ],
     );
-    for unknown in
-        ["tool: [x]", "mode: sometimes", "middleware: [{ name: pii }]", "config: { modell: x }"]
-    {
+    for unknown in [
+        "tool: [x]",
+        "mode: sometimes",
+        "middleware: [{ name: pii, kind: x }]",
+        "config: { modell: x }",
+    ] {
         let yaml = format!("name: a\n{unknown}\n");
         let error = AgentDefinition::from_yaml(&yaml).expect_err(unknown);
         assert_eq!(error.code(), "malformed_definition", "{unknown}: {error}");

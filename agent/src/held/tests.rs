@@ -2,8 +2,9 @@
 
 use expect_test::{Expect, expect};
 
-use super::{HeldAnswer, PatternReach, last_sentence_end};
+use super::{HeldAnswer, last_sentence_end};
 use crate::guardrail::Guardrail;
+use crate::pattern_reach::PatternReach;
 
 fn rules(yaml: &str) -> Vec<Guardrail> {
     serde_saphyr::from_str(yaml).expect("the rules are valid")
@@ -13,7 +14,7 @@ fn rules(yaml: &str) -> Vec<Guardrail> {
 fn check(deny: &str, text: &str, expected: Expect) {
     let rules =
         rules(&format!("[{{ name: guardrail, at: response, deny: {deny:?}, message: no }}]"));
-    let (mut held, mut left) = (HeldAnswer::new(&rules), Vec::new());
+    let (mut held, mut left) = (HeldAnswer::new(&rules, None, false), Vec::new());
     let mut one = [0; 4];
     for c in text.chars() {
         left.extend(held.add(c.encode_utf8(&mut one)));
@@ -57,7 +58,7 @@ fn other_rules_hold_the_whole_answer() {
         "[{ name: guardrail, at: response, deny: secret, message: no }, \
           { name: guardrail, at: response, schema: {}, message: no }]",
     );
-    let mut held = HeldAnswer::new(&rules);
+    let mut held = HeldAnswer::new(&rules, None, false);
     assert_eq!(held.add("One. Two. "), None);
     assert_eq!(held.reason("hm".to_owned()), None);
     assert_eq!(held.rest(), ("One. Two. ".to_owned(), "hm".to_owned()));
@@ -66,7 +67,7 @@ fn other_rules_hold_the_whole_answer() {
 #[test]
 fn rules_for_requests_hold_nothing() {
     let rules = rules("[{ name: guardrail, at: request, deny: secret, message: no }]");
-    let mut held = HeldAnswer::new(&rules);
+    let mut held = HeldAnswer::new(&rules, None, false);
     assert_eq!(held.add("On"), Some("On".to_owned()));
     assert_eq!(held.reason("hm".to_owned()), Some("hm".to_owned()));
 }

@@ -182,7 +182,7 @@ fn numbers_that_contradict_each_other_are_refused() {
     );
     check(
         "profile: { context: { last_answers: 0 } }",
-        expect!["profile.context.last_answers is 0: the last turn always stays"],
+        expect!["profile.context.last_answers is 0: the last answer always stays"],
     );
     check(
         "profile: { watchdog: { context_rot: 0 } }",

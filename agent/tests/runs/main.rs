@@ -13,6 +13,7 @@ mod killed;
 mod limits;
 mod lives;
 mod memory;
+mod middleware;
 mod moved;
 mod panics;
 mod pauses;

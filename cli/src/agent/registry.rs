@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use abide_agent::{
-    BackendName, Catalog, DefinitionError, Environment, Launcher, Tools, available_backends,
+    BackendName, Catalog, DefinitionError, Environment, Launcher, Middleware, Tools,
+    available_backends,
 };
 use abide_schema::{Code, Refusal};
 use abide_server::AgentRegistry;
@@ -61,7 +62,7 @@ impl AgentRegistry for CatalogRegistry {
     fn capabilities(&self) -> Value {
         json!({
             "tools": self.tools.names(),
-            "middleware": ["guardrail", "tool_security"],
+            "middleware": Middleware::names(),
             "sandbox": self.sandbox.map(BackendName::as_str),
             "sandbox_backends": self.backends.wait(),
         })

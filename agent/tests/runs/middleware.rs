@@ -1,0 +1,326 @@
+//! Middleware of a definition: redaction, retries, other models, and middleware in Rust.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use abide_agent::{AgentMiddleware, Catalog, MiddlewareContext};
+use abide_client::Abide;
+use abide_client::arguments::{CreateSession, StartRun};
+use abide_models::{
+    ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig, Script,
+    Surroundings,
+};
+use abide_tools::{Effect, Function, ToolContext, ToolOutcome};
+use serde_json::{Map, Value, json};
+
+use crate::fixture::{FixtureOptions, Order, RuntimeFixture, answering, providers};
+
+/// A scripted model that keeps its requests.
+struct Recorder {
+    script: Script,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl ModelProvider for Recorder {
+    fn id(&self) -> &str {
+        "script"
+    }
+
+    fn stream(&self, request: ModelRequest) -> ModelStream {
+        let text = serde_json::to_string(&request).expect("it is JSON");
+        self.requests.lock().expect("no test panics meanwhile").push(text);
+        self.script.stream(request)
+    }
+}
+
+fn recording(script: &str) -> (Models, Arc<Mutex<Vec<String>>>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let script = Script::from_text(script).expect("the script is valid").named("script");
+    (answering(Recorder { script, requests: Arc::clone(&requests) }), requests)
+}
+
+/// Everything that a client of the session could read.
+async fn rows(abide: &Abide) -> String {
+    let mut text = String::new();
+    for sql in [
+        "SELECT data FROM run_events",
+        "SELECT content FROM agent_state WHERE role <> 'user'",
+        "SELECT data FROM agent_state",
+        "SELECT output FROM runs",
+        "SELECT arguments FROM tool_calls",
+        "SELECT result FROM tool_calls",
+        "SELECT error FROM tool_calls",
+        "SELECT original FROM withheld_answers",
+        "SELECT arguments FROM events WHERE reducer NOT IN ('start_run', 'append_message')",
+        "SELECT outcome FROM events WHERE reducer NOT IN ('start_run', 'append_message')",
+    ] {
+        let rows: Vec<(Option<String>,)> = abide.sql(sql).fetch().await.expect("it can be read");
+        text.extend(rows.into_iter().flat_map(|(cell,)| cell));
+    }
+    text
+}
+
+/// The tool `look` of the fixture returns its argument; `mail` returns an address.
+fn with_mail(plan: &FixtureOptions) {
+    let mail = |_: Order, _: ToolContext| async { Ok::<_, String>("Ask eve@example.com.") };
+    let mail = Function::new("mail", "Finds an address.", mail).effect(Effect::ReadOnly);
+    plan.tools.add(mail).expect("the tool is valid");
+}
+
+/// Neither a token, row, event, result nor request of a model has the original. The message of the user is the user's
+/// own row.
+#[tokio::test]
+async fn pii_leaves_neither_as_token_row_or_event_nor_to_the_model() {
+    let script = "
+answers:
+  - text: I ask bob@example.com. Wait for it.
+    reasoning: The user is bob@example.com.
+    calls:
+      - { name: look, arguments: { order: bob@example.com } }
+      - { name: mail, arguments: { order: A } }
+  - text: It is +49 30 1234567 or eve@example.com. Bye.
+";
+    let definition =
+        "tools: [look, mail]\nsystem_prompt: Write to help@shop.test.\nmiddleware: [pii]\n";
+    let (models, requests) = recording(script);
+    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    with_mail(&plan);
+    let fixture = plan.open().await;
+    let run = fixture.begin("I am ann@example.com.").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert!(rendered.contains("says \"I ask [email]. Wait for it.\"\n"), "{rendered}");
+    let content = &last.data["assistant_data"]["content"];
+    assert_eq!(content, "It is [phone] or [email]. Bye.", "{rendered}");
+    assert_eq!(fixture.ledger(), ["look [email]"], "the tool gets the redacted arguments");
+    let requests = requests.lock().expect("no test panics meanwhile").concat();
+    assert!(requests.contains("help@shop.test"), "the instructions are the author's own");
+    assert!(requests.contains("I am [email].") && requests.contains("Ask [email]."), "{requests}");
+    for text in [rows(&fixture.abide).await, requests] {
+        for name in ["ann@", "bob@", "eve@", "1234567"] {
+            assert!(!text.contains(name), "{name} in {text}");
+        }
+    }
+    fixture.close().await;
+}
+
+/// The schema of an answer is checked after the redaction, and an escape hides nothing.
+#[tokio::test]
+async fn pii_in_structured_answers_is_redacted_by_value() {
+    let definition = "response_format: { type: object, required: [to] }\nmiddleware: [pii]\n";
+    let script = r#"answers: [{ text: '{"to": "bob\u0040example.com"}' }]"#;
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Who?").await;
+    let (rendered, _) = fixture.output(&run.id, 0).await;
+    let sql = "SELECT output ->> '$.structured.to' FROM runs";
+    let to: Vec<(String,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(to[0].0, "[email]", "{rendered}");
+    let text = rows(&fixture.abide).await;
+    assert!(!text.contains("bob"), "{text}");
+    fixture.close().await;
+}
+
+/// A tool that fails so many times, and counts its attempts.
+fn failing(plan: &FixtureOptions, name: &str, effect: Effect, times: usize) -> Arc<AtomicUsize> {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&attempts);
+    let run = move |_: Order, _: ToolContext| {
+        let attempt = counter.fetch_add(1, Ordering::SeqCst);
+        async move { if attempt < times { Err("it is busy".to_owned()) } else { Ok("done") } }
+    };
+    let function = Function::new(name, "Fails.", run).effect(effect);
+    plan.tools.add(function).expect("the tool is valid");
+    attempts
+}
+
+#[tokio::test]
+async fn tool_retry_runs_failed_calls_again_but_never_those_that_must_not_run_twice() {
+    for (effect, settings, attempts, status) in [
+        (Effect::ReadOnly, "tool_retry", 2, "succeeded"),
+        (Effect::Idempotent, "{ name: tool_retry, tools: [fl*] }", 2, "succeeded"),
+        (Effect::Idempotent, "{ name: tool_retry, tools: [other] }", 1, "failed"),
+        (Effect::Idempotent, "{ name: tool_retry, attempts: 1 }", 1, "failed"),
+        (Effect::AtMostOnce, "tool_retry", 1, "failed"),
+    ] {
+        let script =
+            "answers: [{ calls: [{ name: flaky, arguments: { order: A } }] }, { text: Done. }]";
+        let plan =
+            FixtureOptions::of(&format!("tools: [flaky]\nmiddleware: [{settings}]\n"), script);
+        let counted = failing(&plan, "flaky", effect, 1);
+        let fixture = plan.open().await;
+        let run = fixture.begin("Do it.").await;
+        let (rendered, _) = fixture.output(&run.id, 0).await;
+        assert_eq!(counted.load(Ordering::SeqCst), attempts, "{settings} {effect:?} {rendered}");
+        let sql = "SELECT status, attempt FROM tool_calls";
+        let row: Vec<(String, i64)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+        let expected = i64::try_from(attempts).expect("it is small");
+        assert_eq!(row, [(status.to_owned(), expected)], "{settings} {effect:?}");
+        fixture.close().await;
+    }
+}
+
+#[tokio::test]
+async fn model_fallback_asks_the_next_model() {
+    let definition = "config: { provider: first }\n\
+                      middleware: [{ name: model_fallback, models: [{ provider: second }] }]\n";
+    let models = providers(&[
+        ("first", "answers: [{ error: { kind: authentication, message: no key } }]"),
+        ("second", "answers: [{ text: Hello. }]"),
+    ]);
+    let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
+    let fixture = plan.open().await;
+    let run = fixture.begin("Hello?").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "Hello.", "{rendered}");
+    fixture.close().await;
+}
+
+#[tokio::test]
+async fn tool_security_denies_a_tool_that_the_model_sees() {
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, { text: OK. }]";
+    let definition = "tools: [pay]\nmiddleware: [{ name: tool_security, blocked_tools: ['p*'] }]\n";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Pay.").await;
+    let (rendered, _) = fixture.output(&run.id, 0).await;
+    assert_eq!(fixture.ledger(), [""; 0], "{rendered}");
+    fixture.close().await;
+}
+
+/// Changes what it gets, and denies what contains the word in its settings.
+struct Audit;
+
+fn word<'a>(context: &'a MiddlewareContext<'_>) -> &'a str {
+    context.settings.get("deny").and_then(Value::as_str).unwrap_or("-")
+}
+
+fn allowed(context: &MiddlewareContext<'_>, text: &str) -> Result<(), String> {
+    let tenant = context.context.scope["tenant"].as_str().unwrap_or_default();
+    match text.contains(word(context)) {
+        true => Err(format!("denied for {tenant}")),
+        false => Ok(()),
+    }
+}
+
+impl AgentMiddleware for Audit {
+    fn check(&self, settings: &Map<String, Value>) -> Result<(), String> {
+        match settings.keys().find(|name| *name != "deny") {
+            Some(name) => Err(format!("unknown setting `{name}`, expected `deny`")),
+            None => Ok(()),
+        }
+    }
+
+    fn before_model(
+        &self,
+        context: &MiddlewareContext<'_>,
+        request: &mut ModelRequest,
+    ) -> Result<(), String> {
+        request.system = Some("Be audited.".to_owned());
+        allowed(context, &serde_json::to_string(&request.messages).unwrap_or_default())
+    }
+
+    fn after_model(
+        &self,
+        context: &MiddlewareContext<'_>,
+        answer: &mut ModelResponse,
+    ) -> Result<(), String> {
+        answer.text = answer.text.to_uppercase();
+        allowed(context, &answer.text)
+    }
+
+    fn before_tool(
+        &self,
+        context: &MiddlewareContext<'_>,
+        tool: &str,
+        arguments: &mut Value,
+    ) -> Result<(), String> {
+        arguments["order"] = json!(format!("{tool}-{}", arguments["order"].as_str().unwrap_or("")));
+        allowed(context, &arguments.to_string())
+    }
+
+    fn after_tool(
+        &self,
+        context: &MiddlewareContext<'_>,
+        _: &str,
+        outcome: &mut ToolOutcome,
+    ) -> Result<(), String> {
+        outcome.text.push('!');
+        allowed(context, &outcome.text)
+    }
+}
+
+async fn audited(deny: &str) -> (String, RuntimeFixture, String) {
+    let script = "answers: [{ text: I look. So., calls: [{ name: look, arguments: { order: A } }] }, \
+                  { text: It is fine. Bye. }]";
+    let definition =
+        format!("tools: [look]\nmiddleware: [{{ name: audit, settings: {{ deny: {deny} }} }}]\n");
+    let (models, requests) = recording(script);
+    let plan = FixtureOptions { models, ..FixtureOptions::of(&definition, "answers: []") };
+    let catalog = Catalog::new(plan.folder.path(), plan.tools.clone()).middleware("audit", Audit);
+    let fixture = plan.open_with(catalog).await;
+    let scope = json!({"tenant": "acme"});
+    let session = CreateSession::new("clerk").id("s1");
+    let session = CreateSession { scope: scope.as_object().cloned(), ..session };
+    fixture.abide.call(session).await.expect("it is created");
+    fixture.abide.call(StartRun::new("s1").id("r1").input("Look.")).await.expect("it starts");
+    fixture.output("r1", 0).await;
+    let requests = requests.lock().expect("no test panics meanwhile").concat();
+    (fixture.transcript().await, fixture, requests)
+}
+
+/// Each function of middleware in Rust changes what it gets, or denies it.
+#[tokio::test]
+async fn middleware_in_rust_changes_and_denies_at_each_place() {
+    for (deny, transcript, ledger) in [
+        (
+            "nothing",
+            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+             tool [r1~1.1]: look look-A is done! \nassistant: IT IS FINE. BYE. \n",
+            vec!["look look-A"],
+        ),
+        ("Look", "user: Look. \nassistant: denied for acme \n", vec![]),
+        ("SO", "user: Look. \nassistant: denied for acme \n", vec![]),
+        (
+            "look-A",
+            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+             tool [r1~1.1]: denied for acme \nassistant: IT IS FINE. BYE. \n",
+            vec![],
+        ),
+        (
+            "done!",
+            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+             tool [r1~1.1]: denied for acme \nassistant: IT IS FINE. BYE. \n",
+            vec!["look look-A"],
+        ),
+    ] {
+        let (found, fixture, requests) = audited(deny).await;
+        assert_eq!(found, transcript, "{deny}");
+        assert_eq!(fixture.ledger(), ledger, "{deny}");
+        assert!(deny == "Look" || requests.contains("Be audited."), "{requests}");
+        let events = rows(&fixture.abide).await;
+        assert!(deny == "SO" || !events.contains("So."), "an original left: {events}");
+        fixture.close().await;
+    }
+}
+
+/// Middleware that is not registered fails a run whose definition was registered by another process.
+#[tokio::test]
+async fn middleware_that_is_not_registered_is_refused() {
+    let plan =
+        FixtureOptions::of("middleware: [{ name: audit, settings: { x: 1 } }]", "answers: []");
+    let here = || Catalog::new(plan.folder.path(), plan.tools.clone());
+    let why = |catalog: Catalog| catalog.read().1[0].error.to_string();
+    let known = "guardrail, tool_security, tool_retry, model_fallback, pii";
+    assert_eq!(why(here()), format!("unknown middleware audit; available: {known}"));
+    let refused = why(here().middleware("audit", Audit));
+    assert_eq!(refused, "middleware audit: unknown setting `x`, expected `deny`");
+    let fixture = plan.open().await;
+    let session = CreateSession::new("other").id("s1");
+    let definition = json!({"name": "other", "middleware": ["audit"]});
+    let definition = definition.as_object().cloned().expect("it is an object");
+    let registered = abide_client::arguments::RegisterAgent::new("other", definition);
+    fixture.abide.call(registered).await.expect("it is registered");
+    fixture.abide.call(session).await.expect("it is created");
+    fixture.abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("it starts");
+    let (_, last) = fixture.output("r1", 0).await;
+    assert_eq!(last.data["code"], "unknown_middleware", "{}", last.data);
+    fixture.close().await;
+}
