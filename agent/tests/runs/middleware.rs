@@ -6,10 +6,7 @@ use std::sync::{Arc, Mutex};
 use abide_agent::{AgentMiddleware, Catalog, MiddlewareContext};
 use abide_client::Abide;
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_models::{
-    ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, ModelsConfig, Script,
-    Surroundings,
-};
+use abide_models::{ModelProvider, ModelRequest, ModelResponse, ModelStream, Models, Script};
 use abide_tools::{Effect, Function, ToolContext, ToolOutcome};
 use serde_json::{Map, Value, json};
 
