@@ -325,8 +325,8 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let UnsavedResponse { mut answer, rest: mut events, mut held, mut held_reasoning } = answered;
     // The error of a structured answer can contain its values.
     redaction::answer(driver, &mut answer);
-    let schema = structured::by_tool(driver, output);
-    let response = schema.and_then(|schema| structured::of_calls(schema, &answer.calls));
+    let response = structured::by_tool(driver, output)
+        .and_then(|schema| structured::of_calls(schema, &answer.calls));
     if let Some(Ok(json)) = &response {
         // The answer is the JSON alone: the text and the calls beside it have no effect.
         (answer.text, held) = (json.clone(), json.clone());
@@ -361,8 +361,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let calls = asked(driver, iteration, &answer.calls);
     let health = watchdog::observe(driver, measured, answer.usage.input_tokens, &calls);
     let wrong = response.and_then(Result::err);
-    let skipped = (allowed, &refused);
-    let mut requests = requests(driver, &calls, skipped, wrong.as_deref(), &mut events);
+    let mut requests = requests(driver, &calls, (allowed, &refused), wrong.as_deref(), &mut events);
     let refused = refuse(driver, &calls, &refused, &mut events);
     requests.extend(withheld);
     let is_counted = |call: &&RequestedCall| wrong.is_none() || call.name != RESPONSE;
@@ -386,9 +385,7 @@ async fn put_on_record(driver: &mut Driver, request: AnsweredRequest) -> Step {
     let measured = health.as_ref().map(|health| Call::of(watchdog::record(driver, health)));
     let answered = [message].into_iter().chain(measured).chain(refused).collect();
     record_answer(driver, (&events, &spent), answered, requests).await?;
-    if let Some(health) = health {
-        driver.health.note(health);
-    }
+    health.into_iter().for_each(|health| driver.health.note(health));
     Ok(())
 }
 

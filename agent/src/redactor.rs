@@ -140,7 +140,8 @@ impl<'a> Redactor<'a> {
                 is_changed
             }
             Value::Array(values) => {
-                values.iter_mut().fold(false, |changed, value| self.value(value) || changed)
+                let changes = values.iter_mut().map(|value| self.value(value));
+                changes.filter(|changed| *changed).count() > 0
             }
             Value::Object(members) => {
                 let mut changed = false;
@@ -193,7 +194,7 @@ fn is_card(text: &str) -> bool {
             let doubled = if at % 2 == 1 { digit * 2 } else { *digit };
             sum + if doubled > 9 { doubled - 9 } else { doubled }
         });
-        sum % 10 == 0
+        sum.is_multiple_of(10)
     };
     is_valid(&digits) || [15, 16].iter().any(|length| digits.windows(*length).any(is_valid))
 }

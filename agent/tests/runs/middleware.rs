@@ -160,7 +160,7 @@ async fn model_fallback_asks_the_next_model() {
     let definition = "config: { provider: first }\n\
                       middleware: [{ name: model_fallback, models: [{ provider: second }] }]\n";
     let models = providers(&[
-        ("first", "answers: [{ error: { kind: authentication, message: no key } }]"),
+        ("first", "answers: [{ error: { kind: unauthorized, message: no key } }]"),
         ("second", "answers: [{ text: Hello. }]"),
     ]);
     let plan = FixtureOptions { models, ..FixtureOptions::of(definition, "answers: []") };
@@ -245,8 +245,8 @@ impl AgentMiddleware for Audit {
 }
 
 async fn audited(deny: &str) -> (String, RuntimeFixture, String) {
-    let script = "answers: [{ text: I look. So., calls: [{ name: look, arguments: { order: A } }] }, \
-                  { text: It is fine. Bye. }]";
+    let script = "answers: [{ text: I look. So., calls: [{ name: look, \
+                  arguments: { order: A } }] }, { text: It is fine. Bye. }]";
     let definition =
         format!("tools: [look]\nmiddleware: [{{ name: audit, settings: {{ deny: {deny} }} }}]\n");
     let (models, requests) = recording(script);
@@ -269,7 +269,7 @@ async fn middleware_in_rust_changes_and_denies_at_each_place() {
     for (deny, transcript, ledger) in [
         (
             "nothing",
-            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+            "user: Look. \nassistant: I LOOK. SO. \"r1~1.1\" \"look\"\n\
              tool [r1~1.1]: look look-A is done! \nassistant: IT IS FINE. BYE. \n",
             vec!["look look-A"],
         ),
@@ -277,13 +277,13 @@ async fn middleware_in_rust_changes_and_denies_at_each_place() {
         ("SO", "user: Look. \nassistant: denied for acme \n", vec![]),
         (
             "look-A",
-            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+            "user: Look. \nassistant: I LOOK. SO. \"r1~1.1\" \"look\"\n\
              tool [r1~1.1]: denied for acme \nassistant: IT IS FINE. BYE. \n",
             vec![],
         ),
         (
             "done!",
-            "user: Look. \nassistant: I LOOK. SO. r1~1.1 look\n\
+            "user: Look. \nassistant: I LOOK. SO. \"r1~1.1\" \"look\"\n\
              tool [r1~1.1]: denied for acme \nassistant: IT IS FINE. BYE. \n",
             vec!["look look-A"],
         ),
