@@ -79,6 +79,8 @@ pub struct AgentDefinition {
     pub native: bool,
     /// Whether other agents may reach it by A2A.
     pub a2a_exposed: bool,
+    /// Whether clients of the MCP server may use it as a tool.
+    pub mcp_exposed: bool,
     /// JSON Schema of the agent's final answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<Value>,

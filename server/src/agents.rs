@@ -6,6 +6,8 @@ use std::sync::Arc;
 use abide_schema::Refusal;
 use serde_json::Value as JsonValue;
 
+use crate::mcp_host::McpHost;
+
 /// An agent host, as the server uses it.
 pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
     /// Converts a definition, a JSON object, to arguments of `register_agent`: first those of its inline agents,
@@ -18,6 +20,11 @@ pub trait AgentRegistry: std::fmt::Debug + Send + Sync {
 
     /// The available building blocks of definitions, by name: `tools`, `middleware` and others.
     fn capabilities(&self) -> JsonValue;
+
+    /// What it adds to the MCP server.
+    fn mcp(&self) -> Option<Arc<dyn McpHost>> {
+        None
+    }
 }
 
 /// The agent host of a server, if it has one.

@@ -1,5 +1,7 @@
 //! What all routes share, and what the authentication of a request leaves for them.
 
+use std::sync::Arc;
+
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
 use axum::extract::Extension;
@@ -8,6 +10,7 @@ use crate::agents::AgentRegistryHandle;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::connections::lifecycle::Lifecycle;
 use crate::connections::read_limiter::ReadLimiter;
+use crate::routes::McpState;
 
 /// State shared by all routes.
 #[derive(Clone, Debug)]
@@ -17,6 +20,7 @@ pub(crate) struct AppState {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) read_limiter: ReadLimiter,
     pub(crate) agents: AgentRegistryHandle,
+    pub(crate) mcp: Arc<McpState>,
 }
 
 /// The credential with which a request was admitted.

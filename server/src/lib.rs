@@ -21,6 +21,7 @@ mod connections;
 mod frames;
 mod limits;
 mod listener;
+mod mcp_host;
 mod metrics;
 mod openapi;
 mod page;
@@ -42,4 +43,7 @@ pub use agents::AgentRegistry;
 pub use auth::access_config::AccessConfig;
 pub use auth::jwt::Jwt;
 pub use listener::SharedListener;
+pub use mcp_host::{
+    McpFailure, McpFuture, McpHost, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+};
 pub use serve::{check_listens, serve, serve_shared, serve_with};

@@ -63,6 +63,24 @@ pub(crate) const TURN_UNCOUNTED_BYTES: usize = 64 << 10;
 /// How long the cancellation of a response waits for the end of the run: a runtime gives tools five seconds to stop.
 pub(crate) const ABORT: Duration = Duration::from_secs(8);
 
+/// Messages that wait for a client of MCP. More would only move a queue from the work into memory.
+pub(crate) const MCP_OUTBOX: usize = 16;
+
+/// Sessions of MCP of all callers. Each has some kilobytes.
+pub(crate) const MCP_SESSIONS: usize = 10_000;
+
+/// Sessions of MCP of one caller, or of the callers of one scope: clients of a tenant keep one each.
+pub(crate) const MCP_SESSIONS_PER_CALLER: usize = 1_000;
+
+/// Resources that one client of MCP subscribes to. Each is up to two live queries.
+pub(crate) const MCP_SUBSCRIPTIONS: usize = 100;
+
+/// Bytes of a client's capabilities, which its session keeps: real ones have some hundred.
+pub(crate) const MCP_CAPABILITIES_BYTES: usize = 16 << 10;
+
+/// Bytes of rows in one result of MCP. A model reads it, and none reads a megabyte.
+pub(crate) const MCP_RESULT_BYTES: usize = 1 << 20;
+
 /// Time limit for a request's body: 16 MB at two megabits per second.
 pub(crate) const BODY: Duration = Duration::from_secs(64);
 

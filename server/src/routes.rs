@@ -17,7 +17,8 @@ use axum::routing::{any, get, post};
 
 use crate::app_state::AppState;
 use crate::auth::access;
-use crate::routes::protocols::{a2a, ag_ui, chat, responses};
+pub(crate) use crate::routes::protocols::mcp::McpState;
+use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
 use crate::{metrics, page, problem, sse, websocket};
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -55,6 +56,7 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/a2a/{agent}/.well-known/agent-card.json", get(a2a::card))
         .route("/lf.a2a.v1.A2AService/{method}", post(a2a::grpc_call))
         .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
+        .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))

@@ -111,6 +111,7 @@ async fn run(
         lifecycle: lifecycle.clone(),
         read_limiter,
         agents,
+        mcp: Arc::default(),
     });
     tokio::select! {
         () = accept(&listener, &router, lifecycle, shutdown) => {}

@@ -10,6 +10,7 @@ mod ci;
 mod command;
 mod fuzz;
 mod live;
+mod mcp_conformance;
 mod node;
 mod picture;
 mod proofs;
@@ -52,6 +53,12 @@ const VERBS: &[Subcommand] = &[
         about: "compare live SQL with SQLite on random cases",
         takes: live::TAKES,
         run: live::run,
+    },
+    Subcommand {
+        name: "mcp-conformance",
+        about: "run the conformance suite of MCP against the MCP server",
+        takes: "",
+        run: |root, _| mcp_conformance::run(root),
     },
     Subcommand {
         name: "crash",

@@ -178,7 +178,7 @@ fn a_check_reports_everything_that_cannot_work() {
     expect![[r#"
         /abide.yaml:2: models.default: unknown provider `opnai`; available: `script`, `keyless` [unknown_provider]
         /agents/fallback.yaml:3: no enabled provider has the model `big`; available: `script/small` [unknown_model]
-        /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, response_format, profile, planning, limits, sandbox, cli, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
+        /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, mcp_exposed, response_format, profile, planning, limits, sandbox, cli, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
         /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, or program to the program's format)
         /agents/inline.yaml:6: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
         warning /agents/key.yaml:1: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)

@@ -217,7 +217,7 @@ fn refuse_other_origins(method: &Method, uri: &Uri, headers: &HeaderMap) -> Resu
 }
 
 /// Whether `host` or `host:port` names this machine and cannot be made to name another.
-fn is_loopback_host(host: &str) -> bool {
+pub(crate) fn is_loopback_host(host: &str) -> bool {
     let has_port = |rest: &str| rest.is_empty() || rest.starts_with(':');
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, rest)) if has_port(rest) => name,

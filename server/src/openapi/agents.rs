@@ -205,6 +205,7 @@ fn agent() -> JsonValue {
             "name": {"type": "string"}, "revision": {"type": "integer"},
             "mode": {"type": "string", "enum": ["primary", "subagent", "all"]},
             "description": text(), "hidden": flag(), "native": flag(), "a2a_exposed": flag(),
+            "mcp_exposed": flag(),
             "retired_at": {"type": ["integer", "null"]},
             "provider": text(), "model": text(), "temperature": {"type": ["number", "null"]},
             "response_format": {"type": ["object", "null"]}, "interrupt_on": {"type": "object"},

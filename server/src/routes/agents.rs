@@ -267,6 +267,7 @@ fn shown(row: &[Value]) -> JsonValue {
         "name": cell(0), "revision": cell(1), "mode": cell(2), "description": cell(3),
         "hidden": cell(4) == 1, "native": cell(5) == 1, "retired_at": cell(6),
         "a2a_exposed": definition["a2a_exposed"].as_bool().unwrap_or(false),
+        "mcp_exposed": definition["mcp_exposed"].as_bool().unwrap_or(false),
         "provider": config["provider"], "model": config["model"],
         "temperature": config["temperature"], "response_format": definition["response_format"],
         "interrupt_on": interrupt_on, "tools": list("tools"), "skills": list("skills"),

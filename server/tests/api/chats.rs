@@ -195,7 +195,7 @@ async fn chats_of_tenants_are_separate() {
 }
 
 /// Calls `visit` with each variant of a JSON value that has one odd part.
-fn variants(value: &JsonValue, visit: &mut dyn FnMut(JsonValue)) {
+pub(crate) fn variants(value: &JsonValue, visit: &mut dyn FnMut(JsonValue)) {
     for odd in [json!(null), json!(-7), json!("~"), json!([]), json!({})] {
         visit(odd);
     }

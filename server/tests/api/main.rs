@@ -15,6 +15,7 @@ mod credentials;
 mod events;
 mod golden;
 mod jwts;
+mod mcp;
 mod probes;
 mod responses;
 mod runs;

@@ -114,6 +114,23 @@ impl Follower {
         Ok(())
     }
 
+    /// Waits for changes of the turn. Empty if nothing has happened for a while, `None` if the server stops.
+    pub(super) async fn changes(&mut self) -> Result<Option<Vec<Change>>, Refusal> {
+        let mut changes = Vec::new();
+        match self.next().await {
+            Next::Events(events) => {
+                for event in &events {
+                    changes.extend(self.turn.add(event));
+                }
+                self.count()?;
+            }
+            Next::Silence => {}
+            Next::Refused(refusal) => return Err(refusal),
+            Next::Stops => return Ok(None),
+        }
+        Ok(Some(changes))
+    }
+
     async fn next(&mut self) -> Next {
         let lifecycle = self.lifecycle.clone();
         let mut draining = pin!(lifecycle.until(Phase::Draining));

@@ -93,23 +93,36 @@ pub(super) async fn session(
     Ok(found.pop())
 }
 
-/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+/// The ids of [`undecided_calls`].
 pub(super) async fn undecided(
     engine: &Engine,
     by: &Caller,
     run: &RunRow,
 ) -> Result<Vec<String>, Refusal> {
+    let calls = undecided_calls(engine, by, run).await?;
+    let ids = calls.iter().filter_map(|call| call["tool_call_id"].as_str());
+    Ok(ids.map(str::to_owned).collect())
+}
+
+/// The calls for which the last interrupt of a run asks, also of delegated runs, and that are not decided.
+pub(super) async fn undecided_calls(
+    engine: &Engine,
+    by: &Caller,
+    run: &RunRow,
+) -> Result<Vec<JsonValue>, Refusal> {
     let sql = "SELECT data FROM run_events WHERE run_id = :run AND turn = :turn \
                AND kind = 'interrupt'";
     let params_of_run = params([("run", json!(run.id)), ("turn", json!(run.turn))]);
     let found = first_texts(engine, by, sql, params_of_run).await?;
     let interrupt: JsonValue =
         found.first().and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
-    let requests = interrupt["action_requests"].as_array().into_iter().flatten();
     let mut pending = Vec::new();
-    for id in requests.filter_map(|request| request["tool_call_id"].as_str()) {
+    for request in interrupt["action_requests"].as_array().into_iter().flatten() {
         let sql = "SELECT call_id FROM approvals WHERE call_id = :id AND status = 'pending'";
-        pending.extend(first_texts(engine, by, sql, params([("id", json!(id))])).await?);
+        let id = params([("id", request["tool_call_id"].clone())]);
+        if !first_texts(engine, by, sql, id).await?.is_empty() {
+            pending.push(request.clone());
+        }
     }
     Ok(pending)
 }
@@ -226,6 +239,17 @@ pub(super) async fn decide(
         let hint = "send the decisions on all calls that wait for one in one request";
         return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
     }
+    decide_some(app, by, run, decisions, record).await
+}
+
+/// The same for some of the calls.
+pub(super) async fn decide_some(
+    app: &AppState,
+    by: &Caller,
+    run: &RunRow,
+    decisions: Vec<Decision>,
+    record: Option<BatchCall>,
+) -> Result<RunRow, Refusal> {
     let calls = decisions.into_iter().map(|Decision { call_id, approve, comment }| {
         let decision = if approve { "approve" } else { "reject" };
         let args = json!({"call_id": call_id, "decision": decision, "comment": comment});

@@ -1,0 +1,157 @@
+//! `/mcp`: the Model Context Protocol over streamable HTTP, in two generations. In 2026-07-28 each request is complete
+//! in itself. In 2025-11-25 and before, a client starts a [session](sessions) with `initialize`.
+//!
+//! A [tool](tools) is an agent, a query, a reducer or a tool of the host; a [resource](resources) is a session, a run
+//! or a table. A [task](tasks) is a run, so it is stored before its id is sent, and survives restarts. What a request
+//! asks of its client is an [input request](input): an approval that waits, in most cases.
+
+mod agent_run;
+mod agent_tools;
+mod exchange;
+mod headers;
+mod host;
+mod input;
+mod message;
+mod methods;
+mod prompts;
+mod reply;
+mod resources;
+mod sessions;
+mod shared;
+mod state_seal;
+mod subscriptions;
+mod tasks;
+mod tools;
+mod versions;
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::Value as JsonValue;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::app_state::{AppState, SessionExtension};
+use crate::auth::authenticator::AuthSession;
+use crate::body::RequestBody;
+use crate::connections::lifecycle::ConnectionPermit;
+use crate::limits;
+use crate::mcp_host::{McpFailure, McpNotifier};
+use exchange::{Era, Exchange};
+use message::{HttpFailure, Message};
+use sessions::McpSession;
+pub(crate) use shared::McpState;
+use versions::SESSION_ID;
+
+/// One message of a client.
+pub(in crate::routes) async fn post(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Response {
+    match receive(app, session, place, &headers, content).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    }
+}
+
+async fn receive(
+    app: AppState,
+    auth: AuthSession,
+    place: ConnectionPermit,
+    headers: &HeaderMap,
+    content: RequestBody,
+) -> Result<Response, HttpFailure> {
+    headers::check_origin(headers)?;
+    let permit = app.read_limiter.permit(auth.caller.quota_key(), content.bytes()).await;
+    let message = Message::parse(&content)?;
+    drop(permit);
+    let session = session_of(&app, &auth, headers)?;
+    match message {
+        Message::Request(request) => {
+            let era = headers::era(&request, headers, session)?;
+            let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
+            let notifier = McpNotifier::new(out, request.progress_token(), era.log_level(&request));
+            let cancelled = CancellationToken::new();
+            let key = request.idempotency_key(headers);
+            let accepts_events = headers::accepts_events(headers);
+            let account = app.engine.buffers().account(&auth.caller);
+            let exchange =
+                Exchange { app, auth, era, notifier, cancelled, key, accepts_events, content };
+            Ok(reply::respond(exchange, request, outgoing, account, place).await)
+        }
+        Message::Notification { method, params } => {
+            if let (Some(session), "notifications/cancelled") = (session, method.as_str()) {
+                session.cancel(&params["requestId"]);
+            }
+            Ok(StatusCode::ACCEPTED.into_response())
+        }
+        Message::Response { id, outcome } => {
+            if let Some(session) = session {
+                session.respond(&id, outcome);
+            }
+            Ok(StatusCode::ACCEPTED.into_response())
+        }
+    }
+}
+
+/// The session that a request names, if it belongs to the caller.
+fn session_of(
+    app: &AppState,
+    auth: &AuthSession,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<McpSession>>, HttpFailure> {
+    let Some(id) = headers.get(SESSION_ID) else { return Ok(None) };
+    let found = id.to_str().ok().and_then(|id| app.mcp.sessions.find(id, &auth.caller));
+    found.map(Some).ok_or_else(|| {
+        let message = "Session not found: start a new one with initialize".to_owned();
+        let failure = McpFailure { code: -32001, message, data: None };
+        HttpFailure { status: StatusCode::NOT_FOUND, id: JsonValue::Null, failure }
+    })
+}
+
+/// The notifications of a session, as server-sent events.
+pub(in crate::routes) async fn get(
+    State(app): State<AppState>,
+    Extension(auth): SessionExtension,
+    Extension(place): Extension<ConnectionPermit>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Response {
+    let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));
+    let session = match checked {
+        Ok(Some(session)) if headers::accepts_events(&headers) => session,
+        Ok(_) => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
+        Err(failure) => return failure.into_response(),
+    };
+    let Some(stream) = session.stream() else { return StatusCode::CONFLICT.into_response() };
+    let (out, outgoing) = mpsc::channel(limits::MCP_OUTBOX);
+    let notifier = McpNotifier::new(out, None, None);
+    let account = app.engine.buffers().account(&auth.caller);
+    let era = Era::Legacy(Some(session));
+    let cancelled = CancellationToken::new();
+    let exchange =
+        Exchange { app, auth, era, notifier, cancelled, key: None, accepts_events: true, content };
+    reply::stream_of_session(exchange, stream, outgoing, account, place)
+}
+
+/// Ends a session.
+pub(in crate::routes) async fn delete(
+    State(app): State<AppState>,
+    Extension(auth): SessionExtension,
+    headers: HeaderMap,
+) -> Response {
+    let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));
+    match checked {
+        Ok(Some(session)) => {
+            app.mcp.sessions.end(&session);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Ok(None) => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+        Err(failure) => failure.into_response(),
+    }
+}

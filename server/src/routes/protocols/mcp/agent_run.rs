@@ -1,0 +1,168 @@
+//! Follows the run of a call to its end. While the run waits for approvals, the client is asked for them.
+
+use abide_schema::Refusal;
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::Exchange;
+use super::input;
+use super::message::refused;
+use crate::mcp_host::McpFailure;
+use crate::routes::protocols::follow::Follower;
+use crate::routes::protocols::start::{self, RunRow};
+use crate::routes::protocols::turn::{Change, Content, Turn};
+use crate::routes::runs;
+
+/// Decides on calls that wait, as far as the responses say. Returns the run, and whether a form was closed.
+pub(super) async fn decide(
+    exchange: &Exchange,
+    run: RunRow,
+    responses: &Map<String, JsonValue>,
+) -> Result<(RunRow, bool), McpFailure> {
+    let (app, by) = (&exchange.app, exchange.by());
+    let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
+    let decided = input::decided(&pending, responses);
+    if decided.decisions.is_empty() {
+        return Ok((run, decided.dismissed));
+    }
+    let run = start::decide_some(app, by, &run, decided.decisions, None).await.map_err(refused)?;
+    Ok((run, decided.dismissed))
+}
+
+/// Follows a run to its end. Asks the client for approvals.
+pub(super) async fn finish(
+    exchange: &Exchange,
+    mut run: RunRow,
+    mut dismissed: bool,
+) -> Result<JsonValue, McpFailure> {
+    let (app, by) = (&exchange.app, exchange.by());
+    loop {
+        let turn = run.turn;
+        tokio::select! {
+            followed = until_end(exchange, &run) => followed?,
+            () = exchange.cancelled.cancelled() => return Err(cancel(exchange, &run).await),
+        }
+        run = start::find(&app.engine, by, &run.id).await.map_err(refused)?;
+        if run.has_ended {
+            return result(exchange, &run.id).await;
+        }
+        let pending = start::undecided_calls(&app.engine, by, &run).await.map_err(refused)?;
+        if run.turn > turn {
+            // It was continued elsewhere.
+            continue;
+        }
+        if pending.is_empty() || dismissed || !input::has_forms(exchange) {
+            return waiting(exchange, &run, &pending).await;
+        }
+        let requests = input::approvals(&pending);
+        if exchange.is_modern() {
+            return Ok(input::required(requests, Some(run.id)));
+        }
+        let responses = input::ask(exchange, requests).await?;
+        (run, dismissed) = decide(exchange, run, &responses).await?;
+    }
+}
+
+/// Reads the turn of a run to its end, and reports progress.
+async fn until_end(exchange: &Exchange, run: &RunRow) -> Result<(), McpFailure> {
+    let (auth, turn) = (exchange.auth.clone(), Turn::new(run.turn));
+    let follower = Follower::new(&exchange.app, auth, run, turn).await;
+    let mut follower = follower.map_err(refused)?;
+    while follower.turn.end.is_none() {
+        let Some(changes) = follower.changes().await.map_err(refused)? else {
+            let id = &run.id;
+            let message = format!("the server stops; the run {id} continues after its start");
+            let data = Some(json!({"run_id": id, "session_id": run.session_id}));
+            return Err(McpFailure { code: -32603, message, data });
+        };
+        for change in &changes {
+            let Change::Opened(at) = change else { continue };
+            let message = match &follower.turn.items[*at].content {
+                Content::Call(call) => format!("calls {}", call.name),
+                Content::Message(_) => "writes".to_owned(),
+                Content::Reasoning(_) => "thinks".to_owned(),
+                Content::Approval(call) => format!("asks for an approval of {}", call.name),
+            };
+            let opened_by = follower.turn.items[*at].opened_by;
+            #[expect(clippy::cast_precision_loss, reason = "a run has far less than 2^52 events")]
+            let progress = opened_by as f64;
+            exchange.notifier.progress(progress, None, Some(&message)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Aborts the run of a call that the client has cancelled.
+async fn cancel(exchange: &Exchange, run: &RunRow) -> McpFailure {
+    let args = json!({"id": run.id, "reason": "the MCP client has cancelled the call"});
+    let aborted = exchange.app.engine.call(exchange.by(), "abort_run", &args, None).await;
+    if let Err(refusal) = aborted {
+        return refused(refusal);
+    }
+    McpFailure { code: -32800, message: "the call was cancelled".to_owned(), data: None }
+}
+
+/// The result of a run that has ended.
+pub(super) async fn result(exchange: &Exchange, id: &str) -> Result<JsonValue, McpFailure> {
+    let found = runs::find(&exchange.app.engine, exchange.by(), id).await;
+    let (_, run) = found.map_err(refused)?;
+    let mut structured = json!({"run_id": run["id"], "session_id": run["session_id"],
+        "status": run["status"]});
+    let (text, is_error) = match run["status"].as_str() {
+        Some("done") => {
+            structured["output"] = run["output"].clone();
+            (run["output"]["content"].as_str().unwrap_or_default().to_owned(), false)
+        }
+        Some("aborted") => {
+            let reason = run["reason"].as_str().unwrap_or("no reason");
+            (format!("the run was aborted: {reason}"), true)
+        }
+        _ => {
+            let [code, message] = ["error_code", "error_message"].map(|name| run[name].as_str());
+            structured["error"] = json!({"code": code, "message": message});
+            (format!("{}: {}", code.unwrap_or("failed"), message.unwrap_or_default()), true)
+        }
+    };
+    Ok(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
+        "isError": is_error}))
+}
+
+/// The result of a call whose run waits for something that the client does not decide.
+async fn waiting(
+    exchange: &Exchange,
+    run: &RunRow,
+    pending: &[JsonValue],
+) -> Result<JsonValue, McpFailure> {
+    let found = runs::find(&exchange.app.engine, exchange.by(), &run.id).await;
+    let (_, row) = found.map_err(refused)?;
+    let text = match pending {
+        [] => {
+            let reason = row["reason"].as_str().unwrap_or("something else");
+            format!("The run {} waits for: {reason}.", run.id)
+        }
+        calls => {
+            let calls: Vec<String> = calls
+                .iter()
+                .map(|call| {
+                    let name = call["tool_name"].as_str().unwrap_or_default();
+                    format!("{name} {} (call {})", call["args"], call["tool_call_id"])
+                })
+                .collect();
+            format!("The run {} waits for a decision on: {}.", run.id, calls.join(", "))
+        }
+    };
+    let structured = json!({"run_id": run.id, "session_id": run.session_id, "status": "waiting",
+        "reason": row["reason"], "approvals": pending});
+    Ok(json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
+        "isError": false}))
+}
+
+/// A refusal as the result of a tool: the model reads it.
+pub(super) fn refusal_result(refusal: Refusal) -> JsonValue {
+    crate::problem::note(&refusal);
+    failed(&refusal.to_string())
+}
+
+/// The result of a call that failed.
+pub(super) fn failed(text: &str) -> JsonValue {
+    json!({"content": [{"type": "text", "text": text}], "isError": true})
+}

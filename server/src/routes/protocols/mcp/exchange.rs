@@ -1,0 +1,117 @@
+//! A request that is being answered: its caller, the generation of the protocol, and the way to its client.
+
+use std::sync::Arc;
+
+use abide_engine::QueryResult;
+use abide_schema::Refusal;
+use abide_schema::reducer::Caller;
+use serde_json::{Map, Value as JsonValue};
+use tokio_util::sync::CancellationToken;
+
+use super::message::{Request, refused};
+use super::sessions::McpSession;
+use crate::app_state::AppState;
+use crate::auth::authenticator::AuthSession;
+use crate::body::RequestBody;
+use crate::mcp_host::{McpFailure, McpHost, McpNotifier};
+use crate::routes::exchange::hidden;
+
+/// What a request of 2026-07-28 says about its client.
+#[derive(Debug)]
+pub(super) struct Modern {
+    pub(super) capabilities: JsonValue,
+    pub(super) log_level: Option<String>,
+}
+
+/// The generation of the protocol.
+#[derive(Debug)]
+pub(super) enum Era {
+    Modern(Modern),
+    /// With the session, if the request names one.
+    Legacy(Option<Arc<McpSession>>),
+}
+
+impl Era {
+    pub(super) fn log_level(&self, request: &Request) -> Option<&str> {
+        match self {
+            Era::Modern(modern) => modern.log_level.as_deref(),
+            // Without a wish of the client, the server may choose.
+            Era::Legacy(Some(session)) if request.method == "tools/call" => {
+                Some(session.log_level())
+            }
+            Era::Legacy(_) => None,
+        }
+    }
+}
+
+/// A request that is being answered.
+pub(super) struct Exchange {
+    pub(super) app: AppState,
+    pub(super) auth: AuthSession,
+    pub(super) era: Era,
+    pub(super) notifier: McpNotifier,
+    /// Cancelled by the client, explicitly.
+    pub(super) cancelled: CancellationToken,
+    /// The idempotency key.
+    pub(super) key: Option<String>,
+    pub(super) accepts_events: bool,
+    pub(super) content: RequestBody,
+}
+
+impl Exchange {
+    pub(super) fn by(&self) -> &Caller {
+        &self.auth.caller
+    }
+
+    pub(super) fn is_modern(&self) -> bool {
+        matches!(self.era, Era::Modern(_))
+    }
+
+    pub(super) fn session(&self) -> Option<&Arc<McpSession>> {
+        match &self.era {
+            Era::Legacy(session) => session.as_ref(),
+            Era::Modern(_) => None,
+        }
+    }
+
+    /// The capabilities of the client.
+    pub(super) fn capabilities(&self) -> &JsonValue {
+        match &self.era {
+            Era::Modern(modern) => &modern.capabilities,
+            Era::Legacy(Some(session)) => session.capabilities(),
+            Era::Legacy(None) => &JsonValue::Null,
+        }
+    }
+
+    pub(super) fn host(&self) -> Option<Arc<dyn McpHost>> {
+        self.app.agents.as_ref().and_then(|agents| agents.mcp())
+    }
+
+    /// A query of the protocol itself.
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<QueryResult, Refusal> {
+        self.app.engine.query(self.by(), sql, params, None).await.map_err(hidden)
+    }
+
+    /// The rows of such a query as objects.
+    pub(super) async fn rows(
+        &self,
+        sql: &str,
+        params: &Map<String, JsonValue>,
+    ) -> Result<Vec<Map<String, JsonValue>>, McpFailure> {
+        let found = self.query(sql, params).await.map_err(refused)?;
+        Ok(objects(&found))
+    }
+}
+
+/// The rows of a result as objects.
+pub(super) fn objects(found: &QueryResult) -> Vec<Map<String, JsonValue>> {
+    let object = |row: &abide_schema::Row| {
+        let cells = row.iter().map(abide_schema::Value::to_json);
+        found.columns.iter().cloned().zip(cells).collect()
+    };
+    found.rows.iter().map(object).collect()
+}

@@ -1,0 +1,164 @@
+//! The methods of the protocol.
+
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::{Era, Exchange};
+use super::message::Request;
+use super::versions::{LEGACY, MODERN, legacy_version, server_info};
+use super::{host, prompts, resources, subscriptions, tasks, tools};
+use crate::mcp_host::{McpFailure, McpItems};
+
+/// Entries of one page of a list.
+const PAGE: usize = 500;
+
+/// Answers a request.
+pub(super) async fn answer(
+    exchange: &Exchange,
+    request: &Request,
+) -> Result<JsonValue, McpFailure> {
+    let result = match &exchange.era {
+        Era::Modern(_) => modern(exchange, request).await?,
+        Era::Legacy(_) => return legacy(exchange, request).await,
+    };
+    let mut result = match result {
+        JsonValue::Object(result) => result,
+        other => Map::from_iter([("value".to_owned(), other)]),
+    };
+    result.entry("resultType").or_insert_with(|| json!("complete"));
+    if is_cacheable(&request.method) {
+        // A list may change at any time, and depends on the caller.
+        result.entry("ttlMs").or_insert_with(|| json!(0));
+        result.entry("cacheScope").or_insert_with(|| json!("private"));
+    }
+    let meta = result.entry("_meta").or_insert_with(|| json!({}));
+    meta["io.modelcontextprotocol/serverInfo"] = server_info();
+    Ok(result.into())
+}
+
+fn is_cacheable(method: &str) -> bool {
+    matches!(
+        method,
+        "server/discover"
+            | "tools/list"
+            | "prompts/list"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+    )
+}
+
+async fn modern(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    match request.method.as_str() {
+        "server/discover" => {
+            let mut capabilities = capabilities(exchange);
+            capabilities["extensions"] = json!({tasks::EXTENSION: {}});
+            let versions: Vec<&str> = [MODERN].into_iter().chain(LEGACY).collect();
+            Ok(json!({"supportedVersions": versions, "capabilities": capabilities,
+                "instructions": INSTRUCTIONS}))
+        }
+        "subscriptions/listen" => subscriptions::listen(exchange, request).await,
+        "tasks/update" => tasks::update(exchange, request).await,
+        _ => common(exchange, request).await,
+    }
+}
+
+async fn legacy(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    match request.method.as_str() {
+        "initialize" => {
+            let mut capabilities = capabilities(exchange);
+            capabilities["logging"] = json!({});
+            capabilities["tasks"] =
+                json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+            Ok(json!({"protocolVersion": legacy_version(request), "capabilities": capabilities,
+                "serverInfo": server_info(), "instructions": INSTRUCTIONS}))
+        }
+        "ping" => Ok(json!({})),
+        "logging/setLevel" => {
+            let is_known = match exchange.session() {
+                Some(session) => session.set_log_level(request.text("level")?),
+                None => crate::mcp_host::level_of(request.text("level")?).is_some(),
+            };
+            match is_known {
+                true => Ok(json!({})),
+                false => Err(McpFailure::invalid("unknown level")),
+            }
+        }
+        "resources/subscribe" | "resources/unsubscribe" => {
+            subscriptions::subscribe(exchange, request)
+        }
+        "tasks/result" => tasks::result(exchange, request).await,
+        "tasks/list" => tasks::list(exchange, request).await,
+        _ => common(exchange, request).await,
+    }
+}
+
+/// What a model should know about the server.
+const INSTRUCTIONS: &str = "Abide stores sessions of agents as rows. A tool agent_NAME asks an \
+    agent; give it the session_id of its result to continue. sql_query reads the rows that you \
+    may see.";
+
+fn capabilities(exchange: &Exchange) -> JsonValue {
+    let changes = exchange.host().is_some_and(|host| host.revisions().is_some());
+    json!({
+        "tools": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": false},
+        "prompts": {"listChanged": changes},
+        "completions": {},
+    })
+}
+
+/// The methods of both generations.
+async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    let page = |member, items| page(member, items, &request.params);
+    match request.method.as_str() {
+        "tools/list" => page("tools", tools::list(exchange).await?),
+        "tools/call" => tools::call(exchange, request).await,
+        "resources/list" => page("resources", resources::list(exchange).await?),
+        "resources/templates/list" => page("resourceTemplates", resources::templates(exchange)),
+        "resources/read" => resources::read(exchange, request).await,
+        "prompts/list" => page("prompts", prompts::list(exchange)),
+        "prompts/get" => prompts::get(exchange, request).await,
+        "completion/complete" => complete(exchange, request).await,
+        "tasks/get" => tasks::get(exchange, request).await,
+        "tasks/cancel" => tasks::cancel(exchange, request).await,
+        method => Err(McpFailure {
+            code: -32601,
+            message: format!("method not found: {method}"),
+            data: None,
+        }),
+    }
+}
+
+/// A page of a list. The cursor is the number of entries before it.
+fn page(
+    member: &str,
+    items: Vec<JsonValue>,
+    params: &Map<String, JsonValue>,
+) -> Result<JsonValue, McpFailure> {
+    let from: usize = match params.get("cursor").map(|cursor| cursor.as_str()) {
+        None => 0,
+        Some(cursor) => cursor
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| McpFailure::invalid("the cursor is not one of this list"))?,
+    };
+    let next = from.saturating_add(PAGE);
+    let has_more = items.len() > next;
+    let part: Vec<JsonValue> = items.into_iter().skip(from).take(PAGE).collect();
+    let mut result = json!({member: part});
+    if has_more {
+        result["nextCursor"] = json!(next.to_string());
+    }
+    Ok(result)
+}
+
+/// Only a host has completions.
+async fn complete(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    let reference = &request.params.get("ref").cloned().unwrap_or_default();
+    let name = reference["name"].as_str().unwrap_or_default();
+    match exchange.host() {
+        Some(provider) if tools::has(&provider.items(McpItems::Prompts), "name", name) => {
+            host::ask_host(exchange, &*provider, request).await
+        }
+        _ => Ok(json!({"completion": {"values": [], "total": 0, "hasMore": false}})),
+    }
+}

@@ -1,0 +1,186 @@
+//! Resources: sessions, runs and tables as JSON, and resources of the host. What is read is what a subscription
+//! watches, so a resource has changed if and only if its text has.
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::Exchange;
+use super::host::ask_host;
+use super::message::Request;
+use super::tools::has;
+use crate::limits;
+use crate::mcp_host::{McpFailure, McpItems};
+
+const SESSIONS: &str = "abide://sessions/";
+const RUNS: &str = "abide://runs/";
+const TABLES: &str = "abide://tables/";
+
+/// A query of a resource: the member of the text that has its rows, its SQL and its parameters.
+#[derive(Debug)]
+pub(super) struct Part {
+    member: &'static str,
+    pub(super) sql: String,
+    pub(super) params: Map<String, JsonValue>,
+    /// It has one row.
+    is_single: bool,
+}
+
+/// The address of a session, a run or a table.
+fn uri(prefix: &str, id: &str) -> String {
+    format!("{prefix}{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
+}
+
+fn id_of(uri: &str, prefix: &str) -> Option<String> {
+    let id = percent_decode_str(uri.strip_prefix(prefix)?).decode_utf8().ok()?;
+    (!id.is_empty()).then(|| id.into_owned())
+}
+
+/// The queries of a resource. `None` for an address that is not one of the server's.
+pub(super) fn parts(exchange: &Exchange, uri: &str) -> Option<Vec<Part>> {
+    let part = |member, sql: &str, id: &str, is_single| Part {
+        member,
+        sql: sql.to_owned(),
+        params: Map::from_iter([("id".to_owned(), json!(id))]),
+        is_single,
+    };
+    if let Some(id) = id_of(uri, SESSIONS) {
+        let messages = "SELECT * FROM messages WHERE session_id = :id ORDER BY seq DESC LIMIT 200";
+        return Some(vec![
+            part("session", "SELECT * FROM sessions WHERE id = :id", &id, true),
+            part("messages", messages, &id, false),
+        ]);
+    }
+    if let Some(id) = id_of(uri, RUNS) {
+        let events = "SELECT number, turn, kind, data, created_at FROM run_events \
+            WHERE run_id = :id ORDER BY number DESC LIMIT 200";
+        return Some(vec![
+            part("run", "SELECT * FROM runs WHERE id = :id", &id, true),
+            part("events", events, &id, false),
+        ]);
+    }
+    let name = id_of(uri, TABLES)?;
+    let tables = tables(exchange);
+    let table = tables.iter().find(|table| table["name"] == name)?;
+    let key: Vec<String> =
+        table["key"].as_array()?.iter().filter_map(|column| column.as_str()).map(quoted).collect();
+    let order = if key.is_empty() { "1".to_owned() } else { key.join(" DESC, ") };
+    let sql = format!("SELECT * FROM {} ORDER BY {order} DESC LIMIT 200", quoted(&name));
+    Some(vec![Part { member: "rows", sql, params: Map::new(), is_single: false }])
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The tables that the caller may see.
+fn tables(exchange: &Exchange) -> Vec<JsonValue> {
+    let described = exchange.app.engine.describe_for(exchange.by());
+    described["tables"].as_array().cloned().unwrap_or_default()
+}
+
+/// All tables, and the newest sessions and runs. Templates reach the others.
+pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+    let mut all = Vec::new();
+    for table in tables(exchange) {
+        let name = table["name"].as_str().unwrap_or_default();
+        all.push(json!({"uri": uri(TABLES, name), "name": format!("table {name}"),
+            "description": table["description"], "mimeType": "application/json"}));
+    }
+    let newest = [
+        (SESSIONS, "session", "SELECT id, agent FROM sessions ORDER BY created_at DESC LIMIT 100"),
+        (RUNS, "run", "SELECT id, agent FROM runs ORDER BY created_at DESC LIMIT 100"),
+    ];
+    for (prefix, kind, sql) in newest {
+        // A policy may hide the columns.
+        let Ok(rows) = exchange.rows(sql, &Map::new()).await else { continue };
+        for row in rows {
+            let (id, agent) = (row["id"].as_str().unwrap_or_default(), &row["agent"]);
+            let agent = agent.as_str().unwrap_or_default();
+            all.push(json!({"uri": uri(prefix, id), "name": format!("{kind} {id}"),
+                "description": format!("A {kind} of the agent {agent}."),
+                "mimeType": "application/json"}));
+        }
+    }
+    if let Some(host) = exchange.host() {
+        all.extend(host.items(McpItems::Resources));
+    }
+    Ok(all)
+}
+
+/// The templates.
+pub(super) fn templates(exchange: &Exchange) -> Vec<JsonValue> {
+    let template = |prefix: &str, variable: &str, name: &str, description: &str| {
+        json!({"uriTemplate": format!("{prefix}{{{variable}}}"), "name": name,
+            "description": description, "mimeType": "application/json"})
+    };
+    let mut all = vec![
+        template(SESSIONS, "id", "session", "A session and its last 200 messages."),
+        template(RUNS, "id", "run", "A run and its last 200 events."),
+        template(TABLES, "name", "table", "The last 200 rows of a table, by key."),
+    ];
+    if let Some(host) = exchange.host() {
+        all.extend(host.items(McpItems::ResourceTemplates));
+    }
+    all
+}
+
+/// `resources/read`.
+pub(super) async fn read(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    let uri = request.text("uri")?;
+    let missing = || McpFailure {
+        code: if exchange.is_modern() { -32602 } else { -32002 },
+        message: "Resource not found".to_owned(),
+        data: Some(json!({"uri": uri})),
+    };
+    let Some(parts) = parts(exchange, uri) else {
+        return match exchange.host() {
+            Some(host) if host_has(&host.items(McpItems::Resources), uri) => {
+                ask_host(exchange, &*host, request).await
+            }
+            Some(host) if matches_template(&host.items(McpItems::ResourceTemplates), uri) => {
+                ask_host(exchange, &*host, request).await
+            }
+            _ => Err(missing()),
+        };
+    };
+    let mut text = Map::new();
+    let mut bytes = 0;
+    for Part { member, sql, params, is_single } in parts {
+        let mut rows = exchange.rows(&sql, &params).await?;
+        let mut fitting = Vec::new();
+        if is_single {
+            let row = rows.pop().ok_or_else(missing)?;
+            text.insert(member.to_owned(), row.into());
+            continue;
+        }
+        for row in rows {
+            let row = JsonValue::Object(row);
+            bytes += row.to_string().len();
+            if bytes > limits::MCP_RESULT_BYTES {
+                text.insert("truncated".to_owned(), json!(true));
+                break;
+            }
+            fitting.push(row);
+        }
+        text.insert(member.to_owned(), fitting.into());
+    }
+    // The credential may have been revoked while the query waited for a reader.
+    let mut session = exchange.auth.clone();
+    let checked = exchange.app.authenticator.check(&mut session).await;
+    checked.map_err(super::message::refused)?;
+    let text = JsonValue::Object(text).to_string();
+    Ok(json!({"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]}))
+}
+
+pub(super) fn host_has(items: &[JsonValue], uri: &str) -> bool {
+    has(items, "uri", uri)
+}
+
+/// Whether an address begins and ends as one of the templates.
+fn matches_template(templates: &[JsonValue], uri: &str) -> bool {
+    templates.iter().filter_map(|item| item["uriTemplate"].as_str()).any(|template| {
+        let begin = template.split('{').next().unwrap_or_default();
+        let end = template.rsplit('}').next().unwrap_or_default();
+        uri.len() > begin.len() + end.len() && uri.starts_with(begin) && uri.ends_with(end)
+    })
+}

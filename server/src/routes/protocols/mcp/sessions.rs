@@ -1,0 +1,219 @@
+//! Sessions of clients of 2025-11-25 and before: subscriptions, and requests of the server that wait for a response.
+//! They are in memory. After a restart, a client gets `404` and starts a new one, as the protocol says.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_schema::reducer::Caller;
+use serde_json::Value as JsonValue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits;
+use crate::mcp_host::level_of;
+
+/// The sessions of all clients.
+#[derive(Debug, Default)]
+pub(super) struct McpSessions {
+    by_id: Mutex<HashMap<String, Arc<McpSession>>>,
+    uses: AtomicU64,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct McpSession {
+    id: String,
+    /// The caller that has started it.
+    owner: Caller,
+    capabilities: JsonValue,
+    /// Counts uses, so that the one that was not used for the longest time makes room.
+    used: AtomicU64,
+    level: AtomicUsize,
+    subscriptions: watch::Sender<BTreeSet<String>>,
+    /// Requests of the server, by id.
+    asked: Mutex<HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>>,
+    next_id: AtomicI64,
+    /// Requests of the client that are being answered, by id.
+    in_progress: Mutex<HashMap<String, CancellationToken>>,
+    stream: Arc<Semaphore>,
+    ended: CancellationToken,
+}
+
+impl McpSessions {
+    /// Starts a session. The session of the same caller that was not used for the longest time ends if there are too
+    /// many.
+    pub(super) fn start(&self, owner: &Caller, capabilities: JsonValue) -> Arc<McpSession> {
+        let session = Arc::new(McpSession {
+            id: uuid::Uuid::new_v4().simple().to_string(),
+            owner: owner.clone(),
+            capabilities,
+            used: AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed)),
+            level: AtomicUsize::new(0),
+            subscriptions: watch::Sender::default(),
+            asked: Mutex::default(),
+            next_id: AtomicI64::new(1),
+            in_progress: Mutex::default(),
+            stream: Arc::new(Semaphore::new(1)),
+            ended: CancellationToken::new(),
+        });
+        let mut all = self.lock();
+        let key = owner.quota_key();
+        let own = all.values().filter(|other| other.owner.quota_key() == key).count();
+        let of_caller = own >= limits::MCP_SESSIONS_PER_CALLER;
+        if of_caller || all.len() >= limits::MCP_SESSIONS {
+            let candidates =
+                all.values().filter(|other| !of_caller || other.owner.quota_key() == key);
+            let oldest = candidates.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
+            if let Some(oldest) = oldest {
+                all.remove(&oldest.id);
+                oldest.ended.cancel();
+            }
+        }
+        all.insert(session.id.clone(), Arc::clone(&session));
+        session
+    }
+
+    /// The session with this id, if it belongs to the caller.
+    pub(super) fn find(&self, id: &str, by: &Caller) -> Option<Arc<McpSession>> {
+        let session = self.lock().get(id).cloned()?;
+        if session.owner != *by {
+            return None;
+        }
+        session.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(session)
+    }
+
+    pub(super) fn end(&self, session: &McpSession) {
+        self.lock().remove(&session.id);
+        session.ended.cancel();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<McpSession>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl McpSession {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn capabilities(&self) -> &JsonValue {
+        &self.capabilities
+    }
+
+    /// The least severe level of log messages for the client.
+    pub(super) fn log_level(&self) -> &'static str {
+        crate::mcp_host::LEVELS[self.level.load(Ordering::Relaxed)]
+    }
+
+    /// Whether there is such a level.
+    pub(super) fn set_log_level(&self, name: &str) -> bool {
+        let Some(level) = level_of(name) else { return false };
+        self.level.store(level, Ordering::Relaxed);
+        true
+    }
+
+    /// Adds or removes a subscription. False if there are too many.
+    pub(super) fn subscribe(&self, uri: &str, subscribe: bool) -> bool {
+        let mut fits = true;
+        self.subscriptions.send_if_modified(|uris| {
+            if !subscribe {
+                return uris.remove(uri);
+            }
+            fits = uris.len() < limits::MCP_SUBSCRIPTIONS || uris.contains(uri);
+            fits && uris.insert(uri.to_owned())
+        });
+        fits
+    }
+
+    pub(super) fn subscriptions(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.subscriptions.subscribe()
+    }
+
+    /// The right to be the stream of the session, of which there is one.
+    pub(super) fn stream(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.stream).try_acquire_owned().ok()
+    }
+
+    pub(super) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Registers a request of the server.
+    pub(super) fn ask(self: &Arc<Self>) -> AskedRequest {
+        let id = format!("abide-{}", self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (answer, response) = oneshot::channel();
+        self.asked().insert(id.clone(), answer);
+        AskedRequest { id, response, session: Arc::clone(self) }
+    }
+
+    /// The response to a request of the server. An unknown one is ignored: nothing waits for it any more.
+    pub(super) fn respond(&self, id: &JsonValue, outcome: Result<JsonValue, JsonValue>) {
+        let answer = id.as_str().and_then(|id| self.asked().remove(id));
+        if let Some(answer) = answer {
+            let _ = answer.send(outcome);
+        }
+    }
+
+    fn asked(
+        &self,
+    ) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Result<JsonValue, JsonValue>>>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a request of the client, so that it can be cancelled.
+    pub(super) fn begin(self: &Arc<Self>, id: &JsonValue, token: CancellationToken) -> InProgress {
+        let id = id.to_string();
+        self.in_progress().insert(id.clone(), token);
+        InProgress { id, session: Arc::clone(self) }
+    }
+
+    pub(super) fn cancel(&self, id: &JsonValue) {
+        if let Some(token) = self.in_progress().get(&id.to_string()) {
+            token.cancel();
+        }
+    }
+
+    fn in_progress(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request of the server that waits for its response.
+#[derive(Debug)]
+pub(super) struct AskedRequest {
+    pub(super) id: String,
+    response: oneshot::Receiver<Result<JsonValue, JsonValue>>,
+    session: Arc<McpSession>,
+}
+
+impl AskedRequest {
+    /// Waits for the response. `None` if the session ends first.
+    pub(super) async fn response(&mut self) -> Option<Result<JsonValue, JsonValue>> {
+        tokio::select! {
+            response = &mut self.response => response.ok(),
+            () = self.session.ended.cancelled() => None,
+        }
+    }
+}
+
+impl Drop for AskedRequest {
+    fn drop(&mut self) {
+        self.session.asked().remove(&self.id);
+    }
+}
+
+/// A request of the client, until it is answered.
+#[derive(Debug)]
+pub(super) struct InProgress {
+    id: String,
+    session: Arc<McpSession>,
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.session.in_progress().remove(&self.id);
+    }
+}

@@ -1,0 +1,136 @@
+//! Tools: exposed agents, a query, the reducers that the host has chosen, and tools of the host.
+
+use std::collections::HashMap;
+
+use abide_engine::buffers::size_of_rows;
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::agent_run::{failed, refusal_result};
+use super::agent_tools;
+use super::exchange::Exchange;
+use super::host::ask_host;
+use super::message::{Request, refused};
+use crate::limits;
+use crate::mcp_host::{McpFailure, McpItems};
+
+/// The tool for queries.
+const QUERY: &str = "sql_query";
+
+/// All tools of the caller, in an order that stays the same.
+pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+    let mut tools = agent_tools::list(exchange).await?;
+    tools.push(json!({
+        "name": QUERY,
+        "title": "SQL query",
+        "description": "Runs one read-only SELECT of SQLite on the rows that you may see. The resources \
+            abide://tables/{name} are the tables.",
+        "inputSchema": {"type": "object", "required": ["sql"], "additionalProperties": false,
+            "properties": {
+                "sql": {"type": "string", "description": "One SELECT; use LIMIT."},
+                "params": {"type": "object", "description": "Values of parameters such as :id."}}},
+        "annotations": {"readOnlyHint": true, "openWorldHint": false},
+    }));
+    if let Some(host) = exchange.host() {
+        tools.extend(reducers(exchange, &host.reducers()));
+        tools.extend(host.items(McpItems::Tools));
+    }
+    Ok(tools)
+}
+
+/// The tools of chosen reducers, in the order of the choice.
+fn reducers(exchange: &Exchange, chosen: &[String]) -> Vec<JsonValue> {
+    if chosen.is_empty() {
+        return Vec::new();
+    }
+    let described = exchange.app.engine.describe_for(exchange.by());
+    let all = described["reducers"].as_array().into_iter().flatten();
+    let by_name: HashMap<&str, &JsonValue> =
+        all.filter_map(|reducer| Some((reducer["name"].as_str()?, reducer))).collect();
+    let tool = |name: &String| {
+        let reducer = by_name.get(name.as_str())?;
+        Some(json!({"name": name, "description": reducer["description"],
+            "inputSchema": reducer["arguments"], "annotations": {"openWorldHint": false}}))
+    };
+    chosen.iter().filter_map(tool).collect()
+}
+
+/// Calls a tool.
+pub(super) async fn call(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    let name = request.text("name")?;
+    let arguments = match request.params.get("arguments") {
+        None => Map::new(),
+        Some(JsonValue::Object(arguments)) => arguments.clone(),
+        Some(_) => return Err(McpFailure::invalid("arguments is not an object")),
+    };
+    if let Some(agent) = agent_tools::named(exchange, name).await? {
+        return agent_tools::call(exchange, agent, &request.params).await;
+    }
+    if name == QUERY {
+        return query(exchange, &arguments).await;
+    }
+    if let Some(host) = exchange.host() {
+        if host.reducers().iter().any(|reducer| reducer == name) {
+            return reduce(exchange, name, arguments).await;
+        }
+        if has(&host.items(McpItems::Tools), "name", name) {
+            return ask_host(exchange, &*host, request).await;
+        }
+    }
+    Err(McpFailure::invalid(format!("unknown tool {name:?}; tools/list has the tools")))
+}
+
+/// Whether a list has an entry.
+pub(super) fn has(items: &[JsonValue], member: &str, value: &str) -> bool {
+    items.iter().any(|item| item[member] == value)
+}
+
+async fn query(
+    exchange: &Exchange,
+    arguments: &Map<String, JsonValue>,
+) -> Result<JsonValue, McpFailure> {
+    let empty = Map::new();
+    let params = match arguments.get("params") {
+        None => &empty,
+        Some(JsonValue::Object(params)) => params,
+        Some(_) => return Ok(failed("bad_arguments: params is not an object")),
+    };
+    let Some(sql) = arguments.get("sql").and_then(JsonValue::as_str) else {
+        return Ok(failed("bad_arguments: sql is not a text"));
+    };
+    let answer = match exchange.app.engine.query(exchange.by(), sql, params, None).await {
+        Ok(answer) => answer,
+        Err(refusal) => return Ok(refusal_result(refusal)),
+    };
+    // The credential may have been revoked while the query waited for a reader.
+    let mut session = exchange.auth.clone();
+    exchange.app.authenticator.check(&mut session).await.map_err(refused)?;
+    if size_of_rows(&answer.rows) > limits::MCP_RESULT_BYTES {
+        let most = limits::MCP_RESULT_BYTES >> 10;
+        return Ok(failed(&format!("limit_exceeded: the result has over {most} KiB; use LIMIT")));
+    }
+    let rows: Vec<Vec<JsonValue>> = answer
+        .rows
+        .iter()
+        .map(|row| row.iter().map(abide_schema::Value::to_json).collect())
+        .collect();
+    let structured = json!({"columns": answer.columns, "rows": rows, "seq": answer.seq});
+    Ok(json!({"content": [{"type": "text", "text": structured.to_string()}],
+        "structuredContent": structured, "isError": false}))
+}
+
+async fn reduce(
+    exchange: &Exchange,
+    name: &str,
+    arguments: Map<String, JsonValue>,
+) -> Result<JsonValue, McpFailure> {
+    let args = JsonValue::Object(arguments);
+    let key = exchange.key.as_deref();
+    let done = match exchange.app.engine.call(exchange.by(), name, &args, key).await {
+        Ok(done) => done,
+        Err(refusal) => return Ok(refusal_result(refusal)),
+    };
+    let result: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+    let structured = json!({"seq": done.seq, "result": result, "duplicate": done.duplicate});
+    Ok(json!({"content": [{"type": "text", "text": structured.to_string()}],
+        "structuredContent": structured, "isError": false}))
+}

@@ -1,0 +1,470 @@
+//! The MCP server: both generations of the protocol, tenants, and malformed messages. The tests with real clients are in
+//! `tests/clients/`, those of the protocol itself are `cargo xtask mcp-conformance`.
+
+use expect_test::expect;
+use serde_json::{Value as JsonValue, json};
+
+use crate::agents::server;
+use crate::chats::variants;
+use crate::events::Stream;
+use crate::http::{Request, Response};
+use crate::runs::{claim, finish, say};
+use crate::test_server::TestServer;
+use crate::tokens::{TokenServer, token};
+
+const MODERN: &str = "2026-07-28";
+
+/// A server with the exposed agent `clerk` and the agent `other`.
+async fn with_clerk() -> TestServer {
+    let server = server().await;
+    for agent in [r#"{"name": "clerk", "mcp_exposed": true}"#, r#"{"name": "other"}"#] {
+        assert_eq!(server.post("/agents", agent).await.status, 201);
+    }
+    server
+}
+
+/// A request of 2026-07-28 with all headers.
+fn modern<'a>(
+    server: &'a TestServer,
+    bearer: Option<&str>,
+    method: &str,
+    mut params: JsonValue,
+) -> Request<'a> {
+    let capabilities = params["_meta"]["io.modelcontextprotocol/clientCapabilities"].take();
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(MODERN);
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
+        if capabilities.is_null() { json!({}) } else { capabilities };
+    let name = ["name", "uri", "taskId"].iter().find_map(|member| params[member].as_str());
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let mut request = server
+        .request("POST", "/mcp")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", MODERN)
+        .header("mcp-method", method);
+    if let Some(name) = name {
+        request = request.header("mcp-name", name);
+    }
+    if let Some(bearer) = bearer {
+        request = request.header("authorization", &format!("Bearer {bearer}"));
+    }
+    request.body(body.to_string())
+}
+
+async fn result(server: &TestServer, method: &str, params: JsonValue) -> JsonValue {
+    let response = modern(server, None, method, params).send().await;
+    assert_eq!(response.status, 200, "{response:?}");
+    let body = response.json();
+    assert!(body["error"].is_null(), "{body}");
+    body["result"].clone()
+}
+
+/// A request of 2025-11-25 in a session.
+fn legacy<'a>(
+    server: &'a TestServer,
+    bearer: Option<&str>,
+    session: Option<&str>,
+    body: &JsonValue,
+) -> Request<'a> {
+    let mut request = server
+        .request("POST", "/mcp")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", "2025-11-25");
+    if let Some(session) = session {
+        request = request.header("mcp-session-id", session);
+    }
+    if let Some(bearer) = bearer {
+        request = request.header("authorization", &format!("Bearer {bearer}"));
+    }
+    request.body(body.to_string())
+}
+
+fn call(method: &str, params: JsonValue) -> JsonValue {
+    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+}
+
+/// Starts a session; returns its id.
+async fn initialize(server: &TestServer, bearer: Option<&str>) -> String {
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}});
+    let response = legacy(server, bearer, None, &call("initialize", params)).send().await;
+    assert_eq!(response.json()["result"]["protocolVersion"], "2025-11-25", "{response:?}");
+    response.header("mcp-session-id").expect("a session").to_owned()
+}
+
+fn names(list: &JsonValue, member: &str) -> Vec<String> {
+    let items = list[member].as_array().expect("a list");
+    items.iter().map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn both_generations_have_the_same_tools() {
+    let server = with_clerk().await;
+    let found = result(&server, "server/discover", json!({})).await;
+    assert_eq!(found["supportedVersions"][0], MODERN);
+    assert!(found["capabilities"]["extensions"]["io.modelcontextprotocol/tasks"].is_object());
+    let tools = result(&server, "tools/list", json!({})).await;
+    assert_eq!(names(&tools, "tools"), ["agent_clerk", "sql_query"], "other is not exposed");
+    let session = initialize(&server, None).await;
+    let listed = legacy(&server, None, Some(&session), &call("tools/list", json!({}))).send().await;
+    assert_eq!(listed.json()["result"]["tools"], tools["tools"]);
+    let query = json!({"name": "sql_query", "arguments": {
+        "sql": "SELECT name FROM agents WHERE name > :n ORDER BY name", "params": {"n": "a"}}});
+    let rows = result(&server, "tools/call", query).await;
+    assert_eq!(rows["structuredContent"]["rows"], json!([["clerk"], ["other"]]));
+    assert_eq!(rows["resultType"], "complete");
+    let write = json!({"name": "sql_query", "arguments": {"sql": "DELETE FROM agents"}});
+    let refused = result(&server, "tools/call", write).await;
+    assert_eq!(refused["isError"], true, "{refused}");
+    let ended = server.request("DELETE", "/mcp").header("mcp-session-id", &session).send().await;
+    assert_eq!(ended.status, 204);
+    let gone = legacy(&server, None, Some(&session), &call("ping", json!({}))).send().await;
+    assert_eq!(gone.status, 404, "{gone:?}");
+}
+
+async fn only_run(server: &TestServer) -> String {
+    let query = json!({"name": "sql_query", "arguments": {"sql": "SELECT id FROM runs"}});
+    let rows = result(server, "tools/call", query).await;
+    rows["structuredContent"]["rows"][0][0].as_str().expect("a run").to_owned()
+}
+
+#[tokio::test]
+async fn a_call_of_an_agent_is_a_run() {
+    let server = with_clerk().await;
+    let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."},
+        "_meta": {"progressToken": "p"}});
+    let mut socket = modern(&server, None, "tools/call", ask).begin().await;
+    // The run exists when the first notification arrives; before, the response has not begun.
+    let run = loop {
+        let query = json!({"name": "sql_query", "arguments": {"sql": "SELECT id FROM runs"}});
+        let rows = result(&server, "tools/call", query).await;
+        if let Some(id) = rows["structuredContent"]["rows"][0][0].as_str() {
+            break id.to_owned();
+        }
+    };
+    let fencing = claim(&server, &run).await;
+    say(&server, &run, &fencing, &["x"]).await;
+    let head = crate::http::head(&mut socket).await;
+    assert_eq!(head.header("content-type"), Some("text/event-stream"));
+    finish(&server, &run, &fencing).await;
+    let mut text = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut socket, &mut text).await.expect("text");
+    assert!(text.contains("notifications/progress"), "{text}");
+    let last = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back();
+    let last: JsonValue = serde_json::from_str(last.expect("a result")).expect("JSON");
+    assert_eq!(last["result"]["content"], json!([{"type": "text", "text": "x"}]));
+    assert_eq!(last["result"]["structuredContent"]["run_id"], run.as_str());
+}
+
+fn with_tasks() -> JsonValue {
+    json!({"io.modelcontextprotocol/clientCapabilities":
+        {"extensions": {"io.modelcontextprotocol/tasks": {}}}})
+}
+
+#[tokio::test]
+async fn a_task_is_a_run_in_both_generations() {
+    let server = with_clerk().await;
+    let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."},
+        "_meta": with_tasks()});
+    let created = result(&server, "tools/call", ask).await;
+    let run = only_run(&server).await;
+    assert_eq!(
+        (&created["resultType"], &created["taskId"], &created["status"]),
+        (&json!("task"), &json!(run), &json!("working"))
+    );
+    let get = json!({"taskId": run, "_meta": with_tasks()});
+    let undeclared = modern(&server, None, "tasks/get", json!({"taskId": run})).send().await;
+    assert_eq!((undeclared.status, &undeclared.json()["error"]["code"]), (400, &json!(-32021)));
+    let fencing = claim(&server, &run).await;
+    finish(&server, &run, &fencing).await;
+    let done = result(&server, "tasks/get", get).await;
+    assert_eq!(
+        (&done["status"], &done["result"]["content"][0]["text"]),
+        (&json!("completed"), &json!("x"))
+    );
+
+    let session = initialize(&server, None).await;
+    let ask = json!({"name": "agent_clerk", "task": {}, "arguments": {"message": "Again."}});
+    let said = legacy(&server, None, Some(&session), &call("tools/call", ask)).send().await.json();
+    let id = said["result"]["task"]["taskId"].clone();
+    let cancel = call("tasks/cancel", json!({"taskId": id}));
+    let said = legacy(&server, None, Some(&session), &cancel).send().await.json();
+    assert_eq!(said["result"]["status"], "cancelled", "{said}");
+    let list = call("tasks/list", json!({}));
+    let said = legacy(&server, None, Some(&session), &list).send().await.json();
+    let listed: Vec<&JsonValue> =
+        said["result"]["tasks"].as_array().expect("tasks").iter().map(|it| &it["taskId"]).collect();
+    assert!(listed.contains(&&id) && listed.contains(&&json!(run)), "{said}");
+    let wait = call("tasks/result", json!({"taskId": run}));
+    let said = legacy(&server, None, Some(&session), &wait).send().await.json();
+    assert_eq!(
+        said["result"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"],
+        run.as_str()
+    );
+}
+
+/// A repeated call with the same key is the same run.
+#[tokio::test]
+async fn a_repeated_call_starts_no_second_run() {
+    let server = with_clerk().await;
+    let mut meta = with_tasks();
+    meta["abide/request_id"] = json!("k1");
+    let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."}, "_meta": meta});
+    let first = result(&server, "tools/call", ask.clone()).await;
+    let second = result(&server, "tools/call", ask).await;
+    assert_eq!(first["taskId"], second["taskId"]);
+}
+
+async fn said(response: Response) -> JsonValue {
+    let body = response.json();
+    match &body["error"] {
+        JsonValue::Null => body["result"].clone(),
+        error => json!({"status": response.status, "code": error["code"]}),
+    }
+}
+
+#[tokio::test]
+async fn the_headers_say_what_the_body_says() {
+    let server = server().await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {}});
+    let body = |method: &str| call(method, json!({"_meta": meta, "name": "é", "uri": "x"}));
+    let with = async |method: &str, headers: &[(&str, &str)], body: JsonValue| {
+        let mut request = server.request("POST", "/mcp").body(body.to_string());
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let said = said(request.send().await).await;
+        format!("{method} {headers:?}: {said}\n")
+    };
+    let version = ("mcp-protocol-version", MODERN);
+    let mut all = String::new();
+    for (method, headers) in [
+        ("tools/list", &[][..]),
+        ("tools/list", &[version]),
+        ("tools/list", &[version, ("mcp-method", "tools/call")]),
+        ("tools/list", &[("mcp-protocol-version", "2025-11-25"), ("mcp-method", "tools/list")]),
+        ("tools/list", &[version, version, ("mcp-method", "tools/list")]),
+        ("tools/call", &[version, ("mcp-method", "tools/call")]),
+        ("tools/call", &[version, ("mcp-method", "tools/call"), ("mcp-name", "e")]),
+        ("tools/call", &[version, ("mcp-method", "tools/call"), ("mcp-name", "=?base64?w6k=?=")]),
+        ("ping", &[version, ("mcp-method", "ping")]),
+        ("initialize", &[version, ("mcp-method", "initialize")]),
+    ] {
+        all.push_str(&with(method, headers, body(method)).await);
+    }
+    expect![[r#"
+        tools/list []: {"code":-32020,"status":400}
+        tools/list [("mcp-protocol-version", "2026-07-28")]: {"code":-32020,"status":400}
+        tools/list [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call")]: {"code":-32020,"status":400}
+        tools/list [("mcp-protocol-version", "2025-11-25"), ("mcp-method", "tools/list")]: {"code":-32020,"status":400}
+        tools/list [("mcp-protocol-version", "2026-07-28"), ("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")]: {"code":-32020,"status":400}
+        tools/call [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call")]: {"code":-32020,"status":400}
+        tools/call [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "e")]: {"code":-32020,"status":400}
+        tools/call [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/call"), ("mcp-name", "=?base64?w6k=?=")]: {"code":-32602,"status":200}
+        ping [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "ping")]: {"code":-32601,"status":404}
+        initialize [("mcp-protocol-version", "2026-07-28"), ("mcp-method", "initialize")]: {"code":-32601,"status":404}
+    "#]]
+    .assert_eq(&all);
+}
+
+/// A page in a browser reaches the server only from the server's own origin or from this machine, also with a token.
+#[tokio::test]
+async fn pages_of_other_origins_are_refused() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({})).await;
+    let bearer = format!("Bearer {}", token("acmeacmea"));
+    let own = format!("http://{}", home.0.address);
+    for (origin, status) in [("https://evil.example", 403), ("null", 403), (own.as_str(), 200)] {
+        let request = home.0.request("POST", "/mcp").header("authorization", &bearer);
+        let request = request.header("origin", origin).body(call("ping", json!({})).to_string());
+        assert_eq!(request.send().await.status, status, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn a_resource_is_read_and_watched() {
+    let server = with_clerk().await;
+    let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."},
+        "_meta": with_tasks()});
+    result(&server, "tools/call", ask).await;
+    let run = only_run(&server).await;
+    let uri = format!("abide://runs/{}", run.replace('_', "%5F"));
+    let listed = result(&server, "resources/list", json!({})).await;
+    let uris: Vec<&str> = listed["resources"]
+        .as_array()
+        .expect("resources")
+        .iter()
+        .filter_map(|resource| resource["uri"].as_str())
+        .collect();
+    assert!(uris.contains(&uri.as_str()) && uris.contains(&"abide://tables/sessions"), "{uris:?}");
+    let read = result(&server, "resources/read", json!({"uri": uri})).await;
+    let text = read["contents"][0]["text"].as_str().expect("a text");
+    let text: JsonValue = serde_json::from_str(text).expect("JSON");
+    assert_eq!(
+        (&text["run"]["status"], &text["events"][0]["kind"]),
+        (&json!("running"), &json!("status"))
+    );
+    let table = result(&server, "resources/read", json!({"uri": "abide://tables/runs"})).await;
+    assert!(table["contents"][0]["text"].as_str().is_some_and(|text| text.contains(&run)));
+
+    let filter = json!({"notifications": {"resourceSubscriptions": [uri],
+        "toolsListChanged": true}});
+    let mut live = Stream::by(modern(&server, None, "subscriptions/listen", filter), None).await;
+    let session = initialize(&server, None).await;
+    let subscribe = call("resources/subscribe", json!({"uri": uri}));
+    let answer = legacy(&server, None, Some(&session), &subscribe).send().await.json();
+    assert_eq!(answer["result"], json!({}));
+    let get = |session: &str| {
+        let request = server.request("GET", "/mcp").header("accept", "text/event-stream");
+        request.header("mcp-session-id", session)
+    };
+    let mut stream = Stream::by(get(&session), None).await;
+    assert_eq!(get(&session).send().await.status, 409, "a session has one stream");
+    let first = live.next().await.expect("an acknowledgement");
+    assert!(first.contains("notifications/subscriptions/acknowledged"), "{first}");
+    let fencing = claim(&server, &run).await;
+    let changed = live.next().await.expect("a change");
+    assert!(changed.contains("resources/updated") && changed.contains(&uri), "{changed}");
+    assert!(changed.contains(r#""io.modelcontextprotocol/subscriptionId":1"#), "{changed}");
+    finish(&server, &run, &fencing).await;
+    let changed = stream.next().await.expect("a change");
+    assert!(changed.contains("resources/updated") && changed.contains(&uri), "{changed}");
+    assert_eq!(server.post("/agents", r#"{"name": "new"}"#).await.status, 201);
+    loop {
+        let changed = live.next().await.expect("a change");
+        if changed.contains("tools/list_changed") {
+            break;
+        }
+    }
+}
+
+/// For another tenant's run, session or task every method answers the same as for an unknown one.
+#[tokio::test]
+async fn tenants_do_not_see_each_other() {
+    let home = TokenServer(with_clerk().await);
+    home.with("acmeacmea", json!({"scope": {"tenant": "acme"}})).await;
+    home.with("zetazetaz", json!({"scope": {"tenant": "zeta"}})).await;
+    let (acme, zeta) = (token("acmeacmea"), token("zetazetaz"));
+    let ask = json!({"name": "agent_clerk", "arguments": {"message": "Hello."},
+        "_meta": with_tasks()});
+    let created = modern(&home.0, Some(&acme), "tools/call", ask).send().await.json();
+    let task = created["result"]["taskId"].as_str();
+    let task = task.unwrap_or_else(|| panic!("{created}")).to_owned();
+    let get = json!({"taskId": task, "_meta": with_tasks()});
+    let own = modern(&home.0, Some(&acme), "tasks/get", get).send().await.json();
+    assert_eq!(own["result"]["status"], "working", "{own}");
+    let unknown = "run_9";
+    let state = |id: &str| {
+        json!({"name": "agent_clerk", "requestState": id, "inputResponses": {},
+            "arguments": {"message": "x"}})
+    };
+    let task_of = |id: &str| json!({"taskId": id, "inputResponses": {}, "_meta": with_tasks()});
+    let uri_of = |id: &str| json!({"uri": format!("abide://runs/{id}")});
+    for (method, params) in [
+        ("tasks/get", &task_of as &dyn Fn(&str) -> JsonValue),
+        ("tasks/update", &task_of),
+        ("tasks/cancel", &task_of),
+        ("resources/read", &uri_of),
+        ("tools/call", &state),
+    ] {
+        let theirs = modern(&home.0, Some(&zeta), method, params(&task)).send().await;
+        let absent = modern(&home.0, Some(&zeta), method, params(unknown)).send().await;
+        assert!(theirs.json()["error"].is_object(), "{method}: {theirs:?}");
+        assert_eq!(theirs.body.replace(&task, unknown), absent.body, "{method}");
+    }
+    let resources = modern(&home.0, Some(&zeta), "resources/list", json!({})).send().await;
+    assert!(!resources.body.contains(&task.replace('_', "%5F")), "{resources:?}");
+    let agents = modern(&home.0, None, "tools/list", json!({})).send().await;
+    assert_eq!(agents.status, 401);
+
+    // A session belongs to the caller that has started it.
+    let session = initialize(&home.0, Some(&acme)).await;
+    let ping = call("ping", json!({}));
+    let own = legacy(&home.0, Some(&acme), Some(&session), &ping).send().await;
+    let theirs = legacy(&home.0, Some(&zeta), Some(&session), &ping).send().await;
+    let absent = legacy(&home.0, Some(&zeta), Some("none"), &ping).send().await;
+    assert_eq!((own.status, theirs.status, &theirs.body), (200, 404, &absent.body));
+
+    // A subscription to a foreign run is silent: the next notification is that of the own run.
+    let uris = [task.as_str(), unknown].map(|id| format!("abide://runs/{id}"));
+    let filter = json!({"notifications": {"resourceSubscriptions": [uris[0]],
+        "toolsListChanged": true}});
+    let request = modern(&home.0, Some(&zeta), "subscriptions/listen", filter);
+    let mut live = Stream::by(request, None).await;
+    assert!(live.next().await.is_some_and(|first| first.contains("acknowledged")));
+    let fencing = claim(&home.0, &task).await;
+    finish(&home.0, &task, &fencing).await;
+    home.local("retire_agent", json!({"name": "other"})).await;
+    let next = live.next().await.expect("a change");
+    assert!(next.contains("tools/list_changed"), "{next}");
+}
+
+/// Odd messages get an error of the protocol, and cost nothing else.
+#[tokio::test]
+async fn odd_messages_are_refused() {
+    let server = with_clerk().await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities":
+            {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}});
+    let session = initialize(&server, None).await;
+    let messages = [
+        (
+            "tools/call",
+            json!({"_meta": meta, "name": "sql_query",
+            "arguments": {"sql": "SELECT 1", "params": {"a": 1}}}),
+        ),
+        (
+            "tasks/update",
+            json!({"_meta": meta, "taskId": "run_9",
+            "inputResponses": {"c": {"action": "accept", "content": {"approve": true}}}}),
+        ),
+        ("resources/read", json!({"_meta": meta, "uri": "abide://tables/%6Euns"})),
+        ("prompts/get", json!({"_meta": meta, "name": "x", "arguments": {"a": "b"}})),
+        (
+            "completion/complete",
+            json!({"_meta": meta, "ref": {"type": "ref/prompt",
+            "name": "x"}, "argument": {"name": "a", "value": "b"}}),
+        ),
+        ("logging/setLevel", json!({"level": "info"})),
+        ("tasks/list", json!({"cursor": "9"})),
+        ("resources/subscribe", json!({"uri": "abide://runs/x"})),
+        ("initialize", json!({"protocolVersion": "x", "capabilities": {"a": 1}})),
+    ];
+    let mut count = 0;
+    for (method, params) in messages {
+        let mut all = Vec::new();
+        variants(&call(method, params), &mut |odd| all.push(odd));
+        for odd in all {
+            let is_modern =
+                !odd["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].is_null();
+            let mut request = server
+                .request("POST", "/mcp")
+                .header("accept", "application/json, text/event-stream");
+            let name = ["name", "uri", "taskId"];
+            let name = name.iter().find_map(|member| odd["params"][member].as_str());
+            let method = odd["method"].as_str().unwrap_or("x").to_owned();
+            request = match is_modern {
+                true => request
+                    .header("mcp-protocol-version", MODERN)
+                    .header("mcp-method", &method)
+                    .header("mcp-name", name.unwrap_or("x")),
+                false => request.header("mcp-session-id", &session),
+            };
+            let response = request.body(odd.to_string()).send().await;
+            assert!([200, 202, 400, 404].contains(&response.status), "{odd}: {response:?}");
+            if response.status != 202 {
+                let body = response.json();
+                assert_eq!(body["jsonrpc"], "2.0", "{odd}: {body}");
+                assert!(body["error"]["code"] != -32603, "{odd}: {body}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 400, "{count}");
+    for text in ["", "[]", "7", "{", "\"x\"", r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#] {
+        let response = server.post("/mcp", text).await;
+        assert_eq!(response.status, 400, "{text}");
+        assert!(response.json()["error"]["code"].as_i64() <= Some(-32600), "{text}");
+    }
+    assert_eq!(names(&result(&server, "tools/list", json!({})).await, "tools").len(), 2);
+}
