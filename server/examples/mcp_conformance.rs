@@ -17,6 +17,8 @@ use tokio::sync::watch;
 
 /// A PNG with one pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAE\
+    hQGAhKmMIQAAAABJRU5ErkJggg==";
 
 /// A WAV without samples.
 const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA=";
@@ -96,6 +98,11 @@ fn prompt(name: &str, arguments: &[&str]) -> JsonValue {
 impl McpHost for Fixtures {
     fn items(&self, items: McpItems) -> Vec<JsonValue> {
         let resource = |uri: &str, mime: &str| json!({"uri": uri, "name": uri, "description": "A fixture.", "mimeType": mime});
+        let resource = |uri: &str, mime: &str| {
+            json!({
+                "uri": uri, "name": uri, "description": "A fixture.", "mimeType": mime,
+            })
+        };
         match items {
             McpItems::Tools => {
                 TOOLS.iter().map(|(name, arguments)| tool(name, arguments)).collect()
@@ -232,6 +239,11 @@ impl Fixtures {
     async fn call(&self, request: McpRequest<'_>) -> Result<McpReply, McpFailure> {
         let name = request.params["name"].as_str().unwrap_or_default();
         let resource = |uri: &str, mime: &str, text: &str| json!({"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}});
+        let resource = |uri: &str, mime: &str, text: &str| {
+            json!({
+                "type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text},
+            })
+        };
         let image = json!({"type": "image", "data": PNG, "mimeType": "image/png"});
         match name {
             "test_simple_text" => say("This is a simple text response for testing."),
@@ -251,6 +263,11 @@ impl Fixtures {
             ])),
             "test_error_handling" => Ok(McpReply::Complete(json!({"isError": true, "content": [
                 {"type": "text", "text": "This tool intentionally returns an error for testing"}]}))),
+            "test_error_handling" => {
+                let text = "This tool intentionally returns an error for testing";
+                let content = json!([{"type": "text", "text": text}]);
+                Ok(McpReply::Complete(json!({"isError": true, "content": content})))
+            }
             "test_tool_with_logging" | "test_logging_tool" => {
                 for text in
                     ["Tool execution started", "Tool processing data", "Tool execution completed"]

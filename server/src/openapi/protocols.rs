@@ -15,10 +15,10 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string"},
             "description": "The response."}])
     };
+    let body = || json!({"required": true, "content": {"application/json": {"schema": object()}}});
     let mut create =
         operation("create_response", "Sends input to an agent, as docs/open-responses.md says.");
-    create["requestBody"] =
-        json!({"required": true, "content": {"application/json": {"schema": object()}}});
+    create["requestBody"] = body();
     create["parameters"] = json!([idempotency_key()]);
     let mut get = operation("response", "Returns a response, or its events.");
     get["parameters"] = json!([
@@ -34,7 +34,6 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         json!({"name": "name", "in": "path", "required": true, "schema": {"type": "string"},
             "description": "The agent."})
     };
-    let body = || json!({"required": true, "content": {"application/json": {"schema": object()}}});
     let streamed = |id: &str, meaning: &str, parameters: JsonValue| {
         json!({"operationId": id, "tags": ["protocols"], "description": meaning,
             "parameters": parameters,
@@ -75,6 +74,7 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ("/a2a/{agent}", json!({"post": call})),
         ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
         ("/mcp", json!({"post": mcp, "get": stream_of_session, "delete": end_session})),
+        ("/mcp", mcp()),
         ("/v1/agents/{name}/chat", json!({"post": chat})),
         ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
         ("/v1/agents/{name}/ag-ui", json!({"post": ag_ui})),
@@ -83,4 +83,23 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ("/v1/responses/{id}/cancel", json!({"post": cancel})),
         ("/v1/models", json!({"get": operation("models", "Lists the agents as models.")})),
     ]
+}
+
+/// The route of MCP.
+fn mcp() -> JsonValue {
+    let object = || json!({"type": "object"});
+    let operation = |id: &str, meaning: &str, kind: &str| {
+        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+            "responses": answers("Done.", kind, object())})
+    };
+    let meaning = "One message of the Model Context Protocol, as docs/mcp.md says.";
+    let mut message = operation("mcp", meaning, "application/json");
+    message["requestBody"] =
+        json!({"required": true, "content": {"application/json": {"schema": object()}}});
+    message["responses"]["202"] = json!({"description": "The message needs no answer."});
+    let meaning = "The notifications of a session of MCP.";
+    let stream = operation("mcp_stream", meaning, "text/event-stream");
+    let mut end = operation("end_mcp_session", "Ends a session of MCP.", "application/json");
+    end["responses"]["204"] = json!({"description": "The session has ended."});
+    json!({"post": message, "get": stream, "delete": end})
 }
