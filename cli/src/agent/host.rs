@@ -46,7 +46,7 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
 /// The refusal of a missing folder.
 pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
-    let hint = "create it as docs/agents.md describes, or name another one with --agents";
+    let hint = "abide agent init  creates it; --agents names another one";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 
