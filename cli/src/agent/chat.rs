@@ -17,7 +17,7 @@ use self::input::Presses;
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
-use super::host::{AgentHost, no_folder, open};
+use super::host::{AgentHost, FILE, no_folder, open};
 use super::run::{ended, restarts, row, still_waits};
 use super::view::View;
 use crate::connect::{Access, connect};
@@ -26,9 +26,6 @@ use crate::global_options::Options;
 use crate::output::{note, say, say_json, say_part};
 use crate::reconnect::reporting_reconnects;
 use crate::terminal::Terminal;
-
-/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
-pub(super) const FILE: &str = "agents.db";
 
 /// How many earlier messages are shown at the start.
 const SHOWN: usize = 40;

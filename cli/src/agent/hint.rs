@@ -47,7 +47,7 @@ impl HintContext {
         let (where_to, of_folder) = (where_to(options), of_folder(folder));
         // The file of the folder is the default.
         let named = match &options.db {
-            Some(db) if *db == folder.join(super::chat::FILE) => "",
+            Some(db) if *db == folder.join(super::host::FILE) => "",
             _ => &where_to,
         };
         let (name, session) = (quoted(name), quoted(session));

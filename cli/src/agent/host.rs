@@ -21,6 +21,9 @@ use crate::global_options::Options;
 /// The default folder.
 pub(super) const FOLDER: &str = ".abide";
 
+/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
+pub(super) const FILE: &str = "agents.db";
+
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
     let launcher = Launcher::this_program();

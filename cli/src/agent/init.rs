@@ -134,7 +134,7 @@ fn report(
     let config = folder.join(CONFIG.0);
     if !kept.contains(&config) {
         match provider.settings().1 {
-            Some(key) if !options.environment.value(key).is_some() => {
+            Some(key) if options.environment.value(key).is_none() => {
                 say(format!("  export {key}=…   # or another provider in {}", config.display()))?;
             }
             _ => say(format!("  # the model is in  {}", quoted(&config.display().to_string())))?,

@@ -68,10 +68,11 @@ impl Input {
                 // One byte more than allowed, so that a longer line is noticed without being read.
                 let most = limits::MESSAGE_BYTES as u64 + 1;
                 let read = stdin.by_ref().take(most).read_until(b'\n', &mut line);
-                let is_last = !matches!(read, Ok(1..));
-                if (!is_last || read.is_err()) && sender.blocking_send(read.map(|_| line)).is_err()
-                    || is_last
-                {
+                if matches!(read, Ok(0)) {
+                    return;
+                }
+                let is_failed = read.is_err();
+                if sender.blocking_send(read.map(|_| line)).is_err() || is_failed {
                     return;
                 }
             }
