@@ -1,8 +1,12 @@
 //! `abide agent`: runs the agents of a folder. A run is stored in rows: after a kill, the same command with the
 //! same `--id` continues it.
 
+mod approvals;
+mod chat;
 mod hint;
 mod host;
+mod init;
+mod markdown;
 mod memory;
 mod pause;
 mod recorded_run;
@@ -42,6 +46,10 @@ pub(crate) struct Agent {
 
 #[derive(Debug, Subcommand)]
 enum AgentCommand {
+    /// Create the folder: models, a sandbox and one agent, to be edited
+    Init(init::Init),
+    /// Converse with an agent
+    Chat(chat::Chat),
     /// Run an agent with an input, and show its events
     Run(run::Run),
     /// List the agents of the folder, or the registered ones with --db or --url
@@ -52,6 +60,8 @@ enum AgentCommand {
     Pause(pause::Pause),
     /// Resume a paused run
     Resume(pause::Resume),
+    /// Abort a run
+    Abort(pause::Abort),
     /// Write a run that waits to stdout, to continue it in another file
     Export(snapshot::Export),
     /// Continue an exported run
@@ -68,6 +78,8 @@ enum AgentCommand {
 
 const EXAMPLES: &str = "\
 Examples:
+  abide agent init                                # the folder .abide
+  abide agent chat default                        # on the file .abide/agents.db; --url: at a server
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
   abide agent check                               # and the numbers that profiles resolve to
@@ -75,6 +87,8 @@ Examples:
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
   abide agent run clerk \"Hello\" --url http://127.0.0.1:7341          # with serve --agents
+  abide --db agents.db agent run clerk \"And the other one?\" --session order-7
+  abide agent abort order-7
   abide agent pause order-7 --at after_agent && abide agent resume order-7
   abide --db agents.db agent export order-7 > order-7.json
   abide --db other.db agent import order-7.json
@@ -89,8 +103,11 @@ exit code is 5. With --json stdout has one JSON object for each event of the run
 impl Agent {
     /// Whether the runs are driven by this process.
     pub(crate) fn drives_agents(&self, options: &Options) -> bool {
-        let drives = matches!(self.what, AgentCommand::Run(_) | AgentCommand::Import(_));
-        drives && options.db.is_some()
+        match self.what {
+            AgentCommand::Chat(_) => chat::uses_file(options),
+            AgentCommand::Run(_) | AgentCommand::Import(_) => options.db.is_some(),
+            _ => false,
+        }
     }
 }
 
@@ -103,6 +120,9 @@ pub(crate) async fn run(options: &Options, args: Agent) -> Result<(), Failure> {
         AgentCommand::List => list(options, &args.agents).await,
         AgentCommand::Check => check(options, &args.agents).await,
         AgentCommand::Memory(memory) => memory::run(options, memory).await,
+        AgentCommand::Init(init) => init::init(options, &args.agents, init),
+        AgentCommand::Chat(chat) => chat::chat(options, &args.agents, chat).await,
+        AgentCommand::Abort(abort) => pause::abort(options, abort).await,
         AgentCommand::Run(run) => run::start(options, &args.agents, run).await,
         AgentCommand::Pause(pause) => pause::pause(options, pause).await,
         AgentCommand::Resume(resume) => pause::resume(options, resume).await,

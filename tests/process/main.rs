@@ -7,6 +7,7 @@
 
 mod agent;
 mod authority;
+mod chat;
 mod claims;
 mod coding_agent;
 mod command_line;

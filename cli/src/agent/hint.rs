@@ -30,6 +30,36 @@ impl HintContext {
         HintContext { where_to, again, has_file: options.db.is_some() }
     }
 
+    /// The same for a run of an existing session.
+    pub(super) fn in_session(self, session: Option<&str>) -> HintContext {
+        let option = session.map(|id| format!(" --session {} --id ", quoted(id)));
+        let again = option.map(|option| self.again.replacen(" --id ", &option, 1));
+        HintContext { again: again.unwrap_or(self.again), ..self }
+    }
+
+    /// The same for a conversation.
+    pub(super) fn of_chat(
+        options: &Options,
+        folder: &Path,
+        name: &str,
+        session: &str,
+    ) -> HintContext {
+        let (where_to, of_folder) = (where_to(options), of_folder(folder));
+        // The file of the folder is the default.
+        let named = match &options.db {
+            Some(db) if *db == folder.join(super::host::FILE) => "",
+            _ => &where_to,
+        };
+        let (name, session) = (quoted(name), quoted(session));
+        let again = format!("abide agent chat{named}{of_folder} --session {session} {name}");
+        HintContext { where_to, again, has_file: options.db.is_some() }
+    }
+
+    /// The command that continues.
+    pub(super) fn again(&self) -> &str {
+        &self.again
+    }
+
     /// The same for a run that was imported.
     pub(super) fn of_import(
         options: &Options,
@@ -112,7 +142,7 @@ fn where_to(options: &Options) -> String {
 }
 
 /// The option that names the folder of agents.
-fn of_folder(folder: &Path) -> String {
+pub(super) fn of_folder(folder: &Path) -> String {
     match folder.to_str() {
         Some(super::host::FOLDER) => String::new(),
         _ => format!(" --agents {}", quoted(&folder.display().to_string())),
@@ -129,7 +159,7 @@ pub(super) fn asked(request: &Value) -> String {
 }
 
 /// An argument, quoted for a POSIX shell if necessary.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     // The shell expands a tilde at the start of a word, and after `:` and `=`.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:=@%+,~".contains(c);
     let expands = word.starts_with('~') || word.contains(":~") || word.contains("=~");

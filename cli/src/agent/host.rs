@@ -21,6 +21,9 @@ use crate::global_options::Options;
 /// The default folder.
 pub(super) const FOLDER: &str = ".abide";
 
+/// The database of a conversation without `--db` and without `--url`, in the folder of the agents.
+pub(super) const FILE: &str = "agents.db";
+
 pub(super) async fn open(options: &Options, folder: &Path) -> Result<AgentProject, Failure> {
     check_named(folder)?;
     let launcher = Launcher::this_program();
@@ -46,7 +49,7 @@ pub(crate) fn check_named(folder: &Path) -> Result<(), Refusal> {
 /// The refusal of a missing folder.
 pub(super) fn no_folder(folder: &Path) -> Refusal {
     let detail = format!("there is no folder {}", folder.display());
-    let hint = "create it as docs/agents.md describes, or name another one with --agents";
+    let hint = "abide agent init  creates it; --agents names another one";
     Refusal::new(Code::NotFound, detail).hint(hint)
 }
 

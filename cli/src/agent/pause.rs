@@ -1,7 +1,7 @@
-//! `abide agent pause` and `resume`: a run stops at a stage of its loop, and continues there.
+//! `abide agent pause` and `resume`: a run stops at a stage of its loop, and continues there. `abort`: it ends.
 
 use abide_client::PauseStage;
-use abide_client::arguments::{PauseRun, ResumeRun};
+use abide_client::arguments::{AbortRun, PauseRun, ResumeRun};
 use clap::{Args, ValueEnum};
 
 use crate::call::make;
@@ -71,4 +71,23 @@ pub(super) async fn pause(options: &Options, args: Pause) -> Result<(), Failure>
 /// The call is refused.
 pub(super) async fn resume(options: &Options, args: Resume) -> Result<(), Failure> {
     make(options, ResumeRun::new(args.run)).await
+}
+
+/// Arguments of `abide agent abort`.
+#[derive(Args, Debug)]
+pub(super) struct Abort {
+    /// The id of the run
+    run: String,
+
+    /// Why, for people
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// Aborts a run.
+///
+/// # Errors
+/// The call is refused.
+pub(super) async fn abort(options: &Options, args: Abort) -> Result<(), Failure> {
+    make(options, AbortRun { reason: args.reason, ..AbortRun::new(args.run) }).await
 }

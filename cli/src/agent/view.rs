@@ -7,6 +7,7 @@ use abide_agent::AgentEvent;
 use abide_client::{Run, RunEventKind};
 use serde_json::{Value, json};
 
+use super::markdown::Markdown;
 use crate::cells::counted;
 use crate::failure::Failure;
 use crate::output::{say, say_json, say_part};
@@ -17,6 +18,8 @@ use crate::terminal::Terminal;
 pub(super) struct View {
     terminal: Terminal,
     json: bool,
+    /// Styles answers, in a conversation on a terminal.
+    markdown: Option<Markdown>,
     /// Whether the last line of the answer is incomplete.
     open: bool,
     /// Whether the model has answered since the last tool call.
@@ -34,12 +37,24 @@ impl View {
         View {
             terminal: Terminal::of_stdout(),
             json,
+            markdown: None,
             open: false,
             has_text: false,
             answer: String::new(),
             cut_off: None,
             void: Vec::new(),
         }
+    }
+
+    /// That of a conversation: on a terminal, answers are styled.
+    pub(super) fn of_chat(json: bool) -> View {
+        let view = View::new(json);
+        View { markdown: view.terminal.styled.then(Markdown::default), ..view }
+    }
+
+    /// Ends the line, so that a message about the run can follow.
+    pub(super) fn pause(&mut self) -> Result<(), Failure> {
+        if self.json { Ok(()) } else { self.line() }
     }
 
     /// Omits the pieces of answers that were cut off, which these restarts among the stored events made void: the
@@ -100,7 +115,11 @@ impl View {
             RunEventKind::Done if !self.has_text => {
                 self.line()?;
                 match data["assistant_data"]["content"].as_str() {
-                    Some(answer) if !answer.is_empty() => say(answer),
+                    Some(answer) if !answer.is_empty() => {
+                        self.open = true;
+                        self.write(answer)?;
+                        self.line()
+                    }
                     _ => Ok(()),
                 }
             }
@@ -118,7 +137,15 @@ impl View {
             self.aside(&why)?;
             self.open = true;
         }
-        say_part(text.as_str())
+        self.write(&text)
+    }
+
+    /// Writes a part of the answer.
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
+        match &mut self.markdown {
+            Some(markdown) => say_part(markdown.push(text)),
+            None => say_part(text),
+        }
     }
 
     /// What to write for a piece of the answer: nothing while it repeats the text of an answer that was cut off, then
@@ -159,7 +186,7 @@ impl View {
             Some((shown, why)) if !answer.is_empty() && shown != answer => {
                 self.aside(&why)?;
                 self.open = true;
-                say_part(answer.as_str())
+                self.write(&answer)
             }
             _ => Ok(()),
         }
@@ -190,9 +217,12 @@ impl View {
     }
 
     fn line(&mut self) -> Result<(), Failure> {
-        match std::mem::take(&mut self.open) {
-            true => say(""),
-            false => Ok(()),
+        if !std::mem::take(&mut self.open) {
+            return Ok(());
+        }
+        match &mut self.markdown {
+            Some(markdown) => say(markdown.end()),
+            None => say(""),
         }
     }
 }
@@ -227,7 +257,7 @@ fn dollars(cost: f64) -> String {
 }
 
 /// The first line of a text that is stored in full elsewhere.
-fn first_line(text: &str) -> String {
+pub(super) fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let cut: String = line.chars().take(100).collect();
     if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }

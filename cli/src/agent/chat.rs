@@ -1,0 +1,317 @@
+//! `abide agent chat`: a conversation with an agent. Each message is a run of the session, so a conversation that was
+//! interrupted, also by a kill, continues with `--session`.
+
+mod history;
+mod input;
+
+use std::path::Path;
+
+use abide_agent::{AgentEvent, Events};
+use abide_client::arguments::{AbortRun, CreateSession, StartRun};
+use abide_client::{Abide, Call, RunEventKind, Seq};
+use abide_schema::{Code, Refusal};
+use clap::Args;
+use serde_json::json;
+
+use self::input::Presses;
+pub(super) use self::input::{Input, Typed};
+use super::approvals::{Decided, Decider, consent, decide, program_question};
+use super::hint::HintContext;
+use super::host::{AgentHost, FILE, no_folder, open};
+use super::run::{ended, restarts, row, still_waits};
+use super::view::View;
+use crate::connect::{Access, connect};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::output::{note, say, say_json, say_part};
+use crate::reconnect::reporting_reconnects;
+use crate::terminal::Terminal;
+
+/// How many earlier messages are shown at the start.
+const SHOWN: usize = 40;
+
+/// How many earlier messages `/history` shows: as many rows as a query returns at most.
+const HISTORY: usize = 9_999;
+
+const COMMANDS: &str = "\
+/history  shows the earlier messages
+/quit     leaves; so does Ctrl-D
+A line that ends with \\ continues in the next line. Ctrl-C stops an answer; twice, it leaves.";
+
+/// Arguments of `abide agent chat`.
+#[derive(Args, Debug)]
+pub(super) struct Chat {
+    /// The name of the agent
+    name: String,
+
+    /// Continue this session
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+
+    /// Approve every call without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Whether a conversation uses a file in this process.
+pub(super) fn uses_file(options: &Options) -> bool {
+    options.db.is_some() || !options.is_url_named
+}
+
+/// Converses until the input ends.
+///
+/// # Errors
+/// The folder, the file or the server cannot be used. Without a terminal: a run failed, or waits.
+pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result<(), Failure> {
+    let mut options = options.clone();
+    if uses_file(&options) {
+        if !folder.is_dir() {
+            return Err(no_folder(folder).into());
+        }
+        options.db.get_or_insert_with(|| folder.join(FILE));
+    }
+    let project = match options.db {
+        Some(_) => Some(open(&options, folder).await?),
+        None => None,
+    };
+    let abide = connect(&options, Access::Create).await?;
+    let host = match project {
+        Some(project) => Some(AgentHost::over(&options, folder, project, abide.clone()).await?),
+        None => None,
+    };
+    let done = leave_or_converse(&options, folder, &abide, args).await;
+    if let Some(host) = host {
+        host.close().await;
+    }
+    abide.close().await;
+    done
+}
+
+/// Converses until the input ends or Ctrl-C is pressed twice.
+async fn leave_or_converse(
+    options: &Options,
+    folder: &Path,
+    abide: &Abide,
+    args: Chat,
+) -> Result<(), Failure> {
+    let presses = Presses::default();
+    let twice = presses.clone().twice(input::interrupts()?);
+    let mut conversation = Conversation {
+        options,
+        folder,
+        abide,
+        agent: args.name,
+        yes: args.yes,
+        session: None,
+        input: Input::new(presses)?,
+    };
+    let done = tokio::select! {
+        done = reporting_reconnects(
+            abide.link(),
+            options,
+            conversation.begin_and_converse(args.session.as_deref()),
+        ) => done,
+        () = twice => Ok(()),
+    };
+    conversation.farewell();
+    done
+}
+
+struct Conversation<'a> {
+    options: &'a Options,
+    folder: &'a Path,
+    abide: &'a Abide,
+    agent: String,
+    yes: bool,
+    /// The session, once it exists.
+    session: Option<String>,
+    input: Input,
+}
+
+impl Conversation<'_> {
+    async fn begin_and_converse(&mut self, session: Option<&str>) -> Result<(), Failure> {
+        self.check_agent().await?;
+        if let Some(session) = session {
+            self.resume(session).await?;
+        } else if self.is_for_people() {
+            let commands = "/help  lists the commands";
+            note(format!("a conversation with {}  ·  {commands}", self.agent));
+        }
+        loop {
+            if self.is_for_people() {
+                say_part(Terminal::of_stdout().bold("› "))?;
+            }
+            let message = match self.input.message().await? {
+                Typed::Line(message) => message,
+                Typed::Interrupt => {
+                    note("\nCtrl-C again leaves");
+                    continue;
+                }
+                Typed::End => {
+                    if self.is_for_people() {
+                        say("")?;
+                    }
+                    return Ok(());
+                }
+            };
+            match message.trim() {
+                "" => {}
+                "/quit" | "/exit" if self.input.is_terminal() => return Ok(()),
+                "/help" if self.input.is_terminal() => note(COMMANDS),
+                "/history" if self.input.is_terminal() => self.history().await?,
+                _ => self.turn(&message).await?,
+            }
+        }
+    }
+
+    /// Whether prompts are shown: a person types, and stdout is not for a program.
+    fn is_for_people(&self) -> bool {
+        self.input.is_terminal() && !self.options.json
+    }
+
+    /// Refuses an agent that does not exist before a message is typed.
+    async fn check_agent(&self) -> Result<(), Failure> {
+        let sql = "SELECT count(*) FROM agents WHERE name = :name AND retired_at IS NULL";
+        let found: Vec<(i64,)> = self.abide.sql(sql).param("name", &self.agent).fetch().await?;
+        if found.first().is_some_and(|(count,)| *count > 0) {
+            return Ok(());
+        }
+        let detail = format!("there is no agent {}", self.agent);
+        Err(Refusal::new(Code::NotFound, detail).hint("abide agent list  lists the agents").into())
+    }
+
+    /// Continues a session: shows its messages, and follows its active run.
+    async fn resume(&mut self, session: &str) -> Result<(), Failure> {
+        let missing = || {
+            Refusal::new(Code::NotFound, format!("there is no session {session}"))
+                .hint("omit --session to begin a new one")
+        };
+        let found = self.abide.find_session(session).await?.ok_or_else(missing)?;
+        let id = found.id().to_owned();
+        self.session = Some(id.clone());
+        let sql = "SELECT id, (SELECT min(seq) FROM run_events WHERE run_id = runs.id) FROM runs \
+                   WHERE session_id = :id AND status IN ('running', 'waiting')";
+        let active: Vec<(String, Option<Seq>)> =
+            self.abide.sql(sql).param("id", &id).fetch().await?;
+        let active = active.into_iter().next();
+        if !self.options.json {
+            // The other messages of an active run are among its events.
+            let until = active.as_ref().and_then(|(_, since)| *since);
+            history::show(self.abide, &id, until, SHOWN).await?;
+        }
+        match active {
+            Some((run, _)) => self.follow_to_end(&run).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn history(&self) -> Result<(), Failure> {
+        match &self.session {
+            Some(session) => history::show(self.abide, session, None, HISTORY).await,
+            None => Ok(()),
+        }
+    }
+
+    /// One message and its answer. On a terminal the conversation continues after a failure.
+    async fn turn(&mut self, message: &str) -> Result<(), Failure> {
+        let done = match self.start(message).await {
+            Ok(run) => self.follow_to_end(&run).await,
+            Err(failure) => Err(failure),
+        };
+        match done {
+            Err(failure @ (Failure::Refused(_) | Failure::Run(..))) if self.input.is_terminal() => {
+                failure.print(self.options.json);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Starts a run; the first one also creates the session. Returns the id of the run.
+    async fn start(&mut self, message: &str) -> Result<String, Failure> {
+        let run = |session: &str| StartRun::new(session).agent(&self.agent).input(message);
+        if let Some(session) = &self.session {
+            return Ok(self.abide.call(run(session)).await?.into_inner().id);
+        }
+        let id = format!("chat_{}", &uuid::Uuid::new_v4().simple().to_string()[..16]);
+        let session = CreateSession::new(&self.agent).id(&id);
+        // Both or neither: a refused run leaves no session.
+        let done = self.abide.batch([Call::of(session), Call::of(run(&id))]).await?;
+        let row = done.value.last().map(|run| run.result.clone()).unwrap_or_default();
+        // For a caller with a scope, the stored ids have the namespace of the scope.
+        let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+        self.session = Some(text("session_id"));
+        if self.options.json {
+            say_json(&json!({"session_id": text("session_id"), "agent": self.agent}))?;
+        }
+        Ok(text("id"))
+    }
+
+    async fn follow_to_end(&mut self, run_id: &str) -> Result<(), Failure> {
+        let last = self.follow(run_id).await;
+        self.input.forget_presses();
+        match last? {
+            Some(event) if event.data["code"] == "aborted" && self.is_for_people() => {
+                note("stopped");
+                Ok(())
+            }
+            Some(event) => ended(&event),
+            None => Ok(()),
+        }
+    }
+
+    /// Shows the events of a run until it ends, asks for approvals, and aborts it at Ctrl-C. Returns its last event.
+    async fn follow(&mut self, run_id: &str) -> Result<Option<AgentEvent>, Failure> {
+        let (abide, session) = (self.abide, self.session.clone().unwrap_or_default());
+        let hint = HintContext::of_chat(self.options, self.folder, &self.agent, &session);
+        let mut view = View::of_chat(self.options.json);
+        view.omit(&restarts(abide, run_id).await?);
+        let mut events = Events::of(abide, run_id, 0).await?;
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event?,
+                () = self.input.interrupted() => {
+                    view.pause()?;
+                    self.abort(run_id).await?;
+                    continue;
+                }
+            };
+            let Some(event) = event else { return Ok(None) };
+            view.show(&event)?;
+            if event.ends_run() {
+                view.total(&row(abide, run_id).await?)?;
+                return Ok(Some(event));
+            }
+            let mut decider = match self.yes {
+                true => Decider::All,
+                false => Decider::Conversation(&mut self.input),
+            };
+            let mut decided = Decided::All;
+            if event.kind == RunEventKind::Interrupt && still_waits(abide, run_id, &event).await? {
+                decided = decide(abide, &hint, &event, &mut decider).await?;
+            } else if let Some(asked) = program_question(&event) {
+                decided = consent(abide, &hint, asked, &mut decider).await?;
+            }
+            if decided == Decided::Interrupted {
+                self.abort(run_id).await?;
+            }
+        }
+    }
+
+    async fn abort(&self, run_id: &str) -> Result<(), Failure> {
+        note("stopping the answer; Ctrl-C again leaves");
+        match self.abide.call(AbortRun::new(run_id).reason("stopped in the conversation")).await {
+            // It has ended in the meantime.
+            Err(error) if error.code() == Some(Code::BadTransition) => Ok(()),
+            done => Ok(done.map(drop)?),
+        }
+    }
+
+    /// The command that continues the conversation.
+    fn farewell(&self) {
+        if let (Some(session), false) = (&self.session, self.options.json) {
+            let hint = HintContext::of_chat(self.options, self.folder, &self.agent, session);
+            note(format!("continue:  {}", hint.again()));
+        }
+    }
+}

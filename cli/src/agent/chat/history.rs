@@ -1,0 +1,68 @@
+//! The earlier messages of a session, as a conversation shows them.
+
+use abide_client::{Abide, AgentState, Seq};
+use serde_json::Value;
+
+use super::super::markdown::Markdown;
+use super::super::view::first_line;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::printable::Printable;
+use crate::terminal::Terminal;
+
+/// Shows at most `most` messages up to an event of the log, the newest ones.
+///
+/// # Errors
+/// The query is refused, or the output cannot be written.
+pub(super) async fn show(
+    abide: &Abide,
+    session_id: &str,
+    until: Option<Seq>,
+    most: usize,
+) -> Result<(), Failure> {
+    let sql = "SELECT * FROM agent_state WHERE session_id = :id AND kind IN ('message', 'partial') \
+               AND seq <= :until ORDER BY id DESC LIMIT :most";
+    let query = abide.sql(sql).param("id", session_id);
+    let query = query.param("until", until.map_or(i64::MAX, |seq| seq.0));
+    // One more than is shown, to know whether there are more.
+    let mut entries: Vec<AgentState> = query.param("most", most as i64 + 1).fetch().await?;
+    let terminal = Terminal::of_stdout();
+    if entries.len() > most {
+        entries.truncate(most);
+        say(terminal.dim("… earlier messages:  /history  shows them"))?;
+    }
+    for entry in entries.iter().rev() {
+        show_entry(terminal, entry)?;
+    }
+    Ok(())
+}
+
+fn show_entry(terminal: Terminal, entry: &AgentState) -> Result<(), Failure> {
+    let text = entry.content.as_deref().unwrap_or_default();
+    let data = entry.data.as_ref().map(|data| data.value()).unwrap_or_default();
+    match entry.role.as_str() {
+        "user" => say(terminal.bold(format!("› {text}"))),
+        "tool" => say(terminal.dim(Printable::line(&format!("← {}", first_line(text))))),
+        "assistant" => {
+            if !text.is_empty() {
+                let mut markdown = Markdown::default();
+                say(match terminal.styled {
+                    true => markdown.push(text) + markdown.end(),
+                    false => Printable::from(text),
+                })?;
+            }
+            for call in data["calls"].as_array().into_iter().flatten() {
+                let word = |name: &str| call[name].as_str().unwrap_or_default();
+                let call = format!("→ {} {}", word("name"), arguments(word("arguments")));
+                say(terminal.dim(Printable::line(&call)))?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The text of arguments as a run shows it: compact JSON.
+fn arguments(text: &str) -> String {
+    serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string())
+}

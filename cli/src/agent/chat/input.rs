@@ -1,0 +1,167 @@
+//! What a person types in a conversation: lines of stdin, and Ctrl-C.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use abide_schema::{Code, Refusal, limits};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::failure::Failure;
+use crate::printable::Printable;
+
+/// Lines that are read before they are needed.
+const READ_AHEAD: usize = 16;
+
+/// What was typed.
+#[derive(Debug)]
+pub(in crate::agent) enum Typed {
+    /// A line, without its end.
+    Line(String),
+    /// Ctrl-C.
+    Interrupt,
+    /// The end of the input.
+    End,
+}
+
+/// Stdin and Ctrl-C.
+pub(in crate::agent) struct Input {
+    lines: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// Lines that were typed before a question.
+    typed_ahead: VecDeque<String>,
+    interrupts: Signal,
+    presses: Presses,
+    is_terminal: bool,
+}
+
+/// How often Ctrl-C was pressed since the last line or answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Presses(Arc<AtomicU32>);
+
+impl Presses {
+    /// Completes when Ctrl-C was pressed twice.
+    pub(super) async fn twice(self, mut interrupts: Signal) {
+        while interrupts.recv().await.is_some() {
+            if self.0.fetch_add(1, Ordering::Relaxed) > 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// A listener for Ctrl-C.
+pub(super) fn interrupts() -> Result<Signal, Failure> {
+    Ok(signal(SignalKind::interrupt())?)
+}
+
+impl Input {
+    /// Reads stdin in a thread of its own: the process can end while the thread waits for a line.
+    pub(super) fn new(presses: Presses) -> Result<Input, Failure> {
+        let (sender, lines) = mpsc::channel(READ_AHEAD);
+        thread::spawn(move || {
+            let mut stdin = io::stdin().lock();
+            loop {
+                let mut line = Vec::new();
+                // One byte more than allowed, so that a longer line is noticed without being read.
+                let most = limits::MESSAGE_BYTES as u64 + 1;
+                let read = stdin.by_ref().take(most).read_until(b'\n', &mut line);
+                if matches!(read, Ok(0)) {
+                    return;
+                }
+                let is_failed = read.is_err();
+                if sender.blocking_send(read.map(|_| line)).is_err() || is_failed {
+                    return;
+                }
+            }
+        });
+        let is_terminal = io::stdin().is_terminal();
+        let typed_ahead = VecDeque::new();
+        Ok(Input { lines, typed_ahead, interrupts: interrupts()?, presses, is_terminal })
+    }
+
+    pub(in crate::agent) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// Stdin cannot be read, or the line is longer than a message.
+    pub(super) async fn next(&mut self) -> Result<Typed, Failure> {
+        if let Some(line) = self.typed_ahead.pop_front() {
+            return Ok(Typed::Line(line));
+        }
+        self.typed().await
+    }
+
+    /// The next message. A line that ends with a backslash continues in the next line.
+    ///
+    /// # Errors
+    /// As [`Input::next`].
+    pub(super) async fn message(&mut self) -> Result<Typed, Failure> {
+        let mut message = String::new();
+        loop {
+            match self.next().await? {
+                Typed::Line(line) => match line.strip_suffix('\\') {
+                    Some(line) if self.is_terminal => message += &format!("{line}\n"),
+                    _ => return Ok(Typed::Line(message + &line)),
+                },
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Asks a question on stderr. A line that was typed before is not its answer.
+    ///
+    /// # Errors
+    /// As [`Input::next`].
+    pub(in crate::agent) async fn answer(&mut self, question: &str) -> Result<Typed, Failure> {
+        while let Ok(line) = self.lines.try_recv() {
+            self.typed_ahead.push_back(text(line?)?);
+        }
+        {
+            let mut out = io::stderr().lock();
+            write!(out, "{}", Printable::line(question))?;
+            out.flush()?;
+        }
+        self.typed().await
+    }
+
+    /// Waits for Ctrl-C.
+    pub(super) async fn interrupted(&mut self) {
+        // The stream of a signal does not end.
+        let _ = self.interrupts.recv().await;
+    }
+
+    /// An answer is complete: the next Ctrl-C is the first one again.
+    pub(super) fn forget_presses(&self) {
+        self.presses.0.store(0, Ordering::Relaxed);
+    }
+
+    async fn typed(&mut self) -> Result<Typed, Failure> {
+        tokio::select! {
+            _ = self.interrupts.recv() => Ok(Typed::Interrupt),
+            line = self.lines.recv() => match line {
+                Some(line) => {
+                    self.forget_presses();
+                    Ok(Typed::Line(text(line?)?))
+                }
+                None => Ok(Typed::End),
+            },
+        }
+    }
+}
+
+/// A line as text, without its end. Invalid UTF-8 is replaced.
+fn text(line: Vec<u8>) -> Result<String, Failure> {
+    if line.len() > limits::MESSAGE_BYTES {
+        let detail = format!("a line has more than {} bytes", limits::MESSAGE_BYTES);
+        let hint = "write the text to a file of the workspace, and name the file";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint).into());
+    }
+    let text = String::from_utf8_lossy(&line);
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}

@@ -1,0 +1,145 @@
+//! `abide agent init`: a folder with models, a sandbox and one agent, to be edited. Existing files are kept.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use abide_agent::Environment;
+use abide_schema::{Code, Refusal};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::hint::{of_folder, quoted};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::output::{say, say_json};
+
+/// Arguments of `abide agent init`.
+#[derive(Args, Debug)]
+pub(super) struct Init {
+    /// The provider of the model; without it, the first whose key is in the environment, or else openai
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<Provider>,
+}
+
+/// The providers that the folder can begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Provider {
+    /// Claude; the key is ANTHROPIC_API_KEY
+    Anthropic,
+    /// GPT; the key is OPENAI_API_KEY
+    Openai,
+    /// Gemini; the key is GEMINI_API_KEY
+    Gemini,
+    /// A model on this machine
+    Ollama,
+    /// Answers from a file, without a network
+    Script,
+}
+
+/// The files in the folder, with what they contain.
+const CONFIG: (&str, &str) = ("abide.yaml", include_str!("init/abide.yaml"));
+const AGENT: (&str, &str) = ("agents/default.yaml", include_str!("init/default.yaml"));
+const SCRIPT: (&str, &str) = ("answers.yaml", include_str!("init/answers.yaml"));
+const IGNORED: (&str, &str) = (".gitignore", "*.db\n*.db-*\n");
+
+impl Provider {
+    /// Its id, the environment variable of its key, and a model.
+    fn settings(self) -> (&'static str, Option<&'static str>, &'static str) {
+        match self {
+            Provider::Anthropic => ("anthropic", Some("ANTHROPIC_API_KEY"), "claude-sonnet-5"),
+            Provider::Openai => ("openai", Some("OPENAI_API_KEY"), "gpt-4.1"),
+            Provider::Gemini => ("gemini", Some("GEMINI_API_KEY"), "gemini-2.5-pro"),
+            Provider::Ollama => ("ollama", None, "qwen3"),
+            Provider::Script => ("script", None, "scripted"),
+        }
+    }
+
+    /// The first whose key is in the environment.
+    fn of(environment: &Environment) -> Provider {
+        let all = [Provider::Anthropic, Provider::Openai, Provider::Gemini];
+        let has_key =
+            |it: &Provider| it.settings().1.is_some_and(|key| environment.value(key).is_some());
+        all.into_iter().find(has_key).unwrap_or(Provider::Openai)
+    }
+
+    /// The section `models` of `abide.yaml`.
+    fn models(self) -> String {
+        let (id, key, model) = self.settings();
+        let key = match (self, key) {
+            (Provider::Script, _) => ", script: answers.yaml".to_owned(),
+            (_, Some(key)) => format!(", key_env: {key}"),
+            (_, None) => String::new(),
+        };
+        format!(
+            "  default: {{ provider: {id}, model: {model} }}\n  providers:\n    \
+             - {{ id: {id}, kind: {id}{key}, models: [{model}] }}"
+        )
+    }
+}
+
+/// Writes the folder.
+///
+/// # Errors
+/// A file cannot be written.
+pub(super) fn init(options: &Options, folder: &Path, args: Init) -> Result<(), Failure> {
+    let provider = args.provider.unwrap_or_else(|| Provider::of(&options.environment));
+    let config = (CONFIG.0, CONFIG.1.replace("MODELS", &provider.models()));
+    let texts = [AGENT, IGNORED].map(|(name, text)| (name, text.to_owned()));
+    let script = (provider == Provider::Script).then(|| (SCRIPT.0, SCRIPT.1.to_owned()));
+    let (mut created, mut kept) = (Vec::new(), Vec::new());
+    for (name, text) in [config].into_iter().chain(script).chain(texts) {
+        let path = folder.join(name);
+        let is_new = create(&path, &text).map_err(|why| {
+            Refusal::new(Code::BadRequest, format!("{} cannot be written: {why}", path.display()))
+        })?;
+        if is_new { created.push(path) } else { kept.push(path) }
+    }
+    report(options, folder, provider, (&created, &kept))
+}
+
+/// Creates a file. Returns whether it did not exist.
+fn create(path: &Path, text: &str) -> io::Result<bool> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // A file that another process creates at the same time is kept, too, and a symbolic link is not followed.
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(why) => Err(why),
+    }
+}
+
+fn report(
+    options: &Options,
+    folder: &Path,
+    provider: Provider,
+    (created, kept): (&[PathBuf], &[PathBuf]),
+) -> Result<(), Failure> {
+    let names = |paths: &[PathBuf]| -> Vec<String> {
+        paths.iter().map(|path| path.display().to_string()).collect()
+    };
+    if options.json {
+        return say_json(&json!({"created": names(created), "kept": names(kept)}));
+    }
+    for name in names(created) {
+        say(format!("created  {name}"))?;
+    }
+    for name in names(kept) {
+        say(format!("exists   {name}"))?;
+    }
+    let of_folder = of_folder(folder);
+    say("\nnext:")?;
+    let config = folder.join(CONFIG.0);
+    if !kept.contains(&config) {
+        match provider.settings().1 {
+            Some(key) if options.environment.value(key).is_none() => {
+                say(format!("  export {key}=…   # or another provider in {}", config.display()))?;
+            }
+            _ => say(format!("  # the model is in  {}", quoted(&config.display().to_string())))?,
+        }
+    }
+    say(format!("  abide agent check{of_folder}"))?;
+    say(format!("  abide agent chat{of_folder} default"))
+}
