@@ -88,18 +88,20 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
 /// The route of MCP.
 fn mcp() -> JsonValue {
     let object = || json!({"type": "object"});
-    let operation = |id: &str, meaning: &str, kind: &str| {
+    let operation = |id: &str, meaning: &str| {
         json!({"operationId": id, "tags": ["protocols"], "description": meaning,
-            "responses": answers("Done.", kind, object())})
+            "responses": answers("Done.", "application/json", object())})
     };
     let meaning = "One message of the Model Context Protocol, as docs/mcp.md says.";
-    let mut message = operation("mcp", meaning, "application/json");
+    let mut message = operation("mcp", meaning);
     message["requestBody"] =
         json!({"required": true, "content": {"application/json": {"schema": object()}}});
     message["responses"]["202"] = json!({"description": "The message needs no answer."});
     let meaning = "The notifications of a session of MCP.";
-    let stream = operation("mcp_stream", meaning, "text/event-stream");
-    let mut end = operation("end_mcp_session", "Ends a session of MCP.", "application/json");
+    let mut stream = operation("mcp_stream", meaning);
+    let events = json!({"type": "string"});
+    stream["responses"] = answers("The events.", "text/event-stream", events);
+    let mut end = operation("end_mcp_session", "Ends a session of MCP.");
     end["responses"]["204"] = json!({"description": "The session has ended."});
     json!({"post": message, "get": stream, "delete": end})
 }
