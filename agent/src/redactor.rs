@@ -25,7 +25,10 @@ static KINDS: LazyLock<Vec<(PiiKind, &str, Regex)>> = LazyLock::new(|| {
         (
             PiiKind::Phone,
             "phone",
-            r"\+\d(?:[ ().\-]{0,2}\d){6,14}|\(\d{3}\) ?\d{3}[ .\-]?\d{4}|\b\d{3}[ .\-]\d{3}[ .\-]\d{4}\b",
+            concat!(
+                r"\+\d(?:[ ().\-]{0,2}\d){6,14}|\(\d{3}\) ?\d{3}[ .\-]?\d{4}",
+                r"|\b\d{3}[ .\-]\d{3}[ .\-]\d{4}\b",
+            ),
         ),
         (PiiKind::CreditCard, "credit_card", r"\b\d(?:[ \-]?\d){12,18}\b"),
         (PiiKind::Iban, "iban", r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"),
@@ -33,7 +36,10 @@ static KINDS: LazyLock<Vec<(PiiKind, &str, Regex)>> = LazyLock::new(|| {
         (
             PiiKind::IpAddress,
             "ip_address",
-            r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}\b|\b(?:[0-9A-Fa-f]{1,4}:){1,6}(?::[0-9A-Fa-f]{1,4}){1,6}\b",
+            concat!(
+                r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}\b",
+                r"|\b(?:[0-9A-Fa-f]{1,4}:){1,6}(?::[0-9A-Fa-f]{1,4}){1,6}\b",
+            ),
         ),
     ];
     let compile =

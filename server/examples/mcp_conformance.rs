@@ -16,7 +16,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// A PNG with one pixel.
-const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAE\
     hQGAhKmMIQAAAABJRU5ErkJggg==";
 
@@ -97,7 +96,6 @@ fn prompt(name: &str, arguments: &[&str]) -> JsonValue {
 
 impl McpHost for Fixtures {
     fn items(&self, items: McpItems) -> Vec<JsonValue> {
-        let resource = |uri: &str, mime: &str| json!({"uri": uri, "name": uri, "description": "A fixture.", "mimeType": mime});
         let resource = |uri: &str, mime: &str| {
             json!({
                 "uri": uri, "name": uri, "description": "A fixture.", "mimeType": mime,
@@ -238,7 +236,6 @@ fn field<'a>(request: &'a McpRequest<'_>, name: &str, field: &str) -> Option<&'a
 impl Fixtures {
     async fn call(&self, request: McpRequest<'_>) -> Result<McpReply, McpFailure> {
         let name = request.params["name"].as_str().unwrap_or_default();
-        let resource = |uri: &str, mime: &str, text: &str| json!({"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}});
         let resource = |uri: &str, mime: &str, text: &str| {
             json!({
                 "type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text},
@@ -261,8 +258,6 @@ impl Fixtures {
                 resource("test://mixed-content-resource", "application/json",
                     r#"{"test":"data","value":123}"#),
             ])),
-            "test_error_handling" => Ok(McpReply::Complete(json!({"isError": true, "content": [
-                {"type": "text", "text": "This tool intentionally returns an error for testing"}]}))),
             "test_error_handling" => {
                 let text = "This tool intentionally returns an error for testing";
                 let content = json!([{"type": "text", "text": text}]);

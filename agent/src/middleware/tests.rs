@@ -19,8 +19,8 @@ fn middleware_is_named_alone_or_with_settings() {
     for (yaml, json) in [
         ("pii", r#"{"name":"pii"}"#),
         (
-            "{ name: pii, at: [response, results], kinds: [email], patterns: { order: 'A[0-9]+' } }",
-            r#"{"at":["response","results"],"kinds":["email"],"name":"pii","patterns":{"order":"A[0-9]+"}}"#,
+            "{ name: pii, at: [response], kinds: [email], patterns: { order: 'A[0-9]+' } }",
+            r#"{"at":["response"],"kinds":["email"],"name":"pii","patterns":{"order":"A[0-9]+"}}"#,
         ),
         (
             "{ name: tool_retry, tools: [look], attempts: 2 }",

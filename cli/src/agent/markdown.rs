@@ -91,7 +91,7 @@ impl Markdown {
                 self.out.plain.push_str(&" ".repeat(indent));
                 self.out.plain.push_str("• ");
             }
-            Prefix::Text => self.release(),
+            Prefix::Text => self.begin_text(),
         }
     }
 
@@ -108,11 +108,18 @@ impl Markdown {
             return self.marks(&held, None);
         }
         if !held.is_empty() {
-            self.begin_line(None);
-            held.chars().for_each(|c| self.inline(c));
+            self.held = held;
+            self.begin_text();
             let held = std::mem::take(&mut self.held);
             self.marks(&held, None);
         }
+    }
+
+    /// Begins a line of text with the held characters. Marks at their end stay held.
+    fn begin_text(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.begin_line(None);
+        held.chars().for_each(|c| self.inline(c));
     }
 
     fn end_line(&mut self) {
@@ -238,10 +245,8 @@ mod tests {
         let mut shown: String =
             text.chars().map(|c| pieces.push(&c.to_string()).to_string()).collect();
         shown += pieces.end().as_str();
-        let readable =
-            |text: &str| text.replace("\x1b[0", "<").replace("<m", "<>").replace('m', "m");
         let readable = |text: &str| -> String {
-            let mut out = readable(text);
+            let mut out = text.replace("\x1b[0", "<").replace("<m", "<>");
             for code in [";1", ";2", ";3", ";36"] {
                 out = out.replace(&format!("{code}m"), &format!("{code}>"));
             }

@@ -58,14 +58,6 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
     let mut call = operation("a2a_call", "A request of A2A in JSON-RPC, as docs/a2a.md says.");
     call["parameters"] = agent();
     call["requestBody"] = body();
-    let mut mcp =
-        operation("mcp", "One message of the Model Context Protocol, as docs/mcp.md says.");
-    mcp["requestBody"] = body();
-    mcp["responses"]["202"] = json!({"description": "The message needs no answer."});
-    let stream_of_session =
-        streamed("mcp_stream", "The notifications of a session of MCP.", json!([]));
-    let mut end_session = operation("end_mcp_session", "Ends a session of MCP.");
-    end_session["responses"]["204"] = json!({"description": "The session has ended."});
     vec![
         (
             "/.well-known/agent-card.json",
@@ -73,7 +65,6 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ),
         ("/a2a/{agent}", json!({"post": call})),
         ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
-        ("/mcp", json!({"post": mcp, "get": stream_of_session, "delete": end_session})),
         ("/mcp", mcp()),
         ("/v1/agents/{name}/chat", json!({"post": chat})),
         ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
