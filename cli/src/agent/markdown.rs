@@ -56,7 +56,7 @@ impl Markdown {
 
     /// The rest of the text. The next text begins without styles.
     pub(super) fn end(&mut self) -> Printable {
-        self.release();
+        self.release_all();
         let is_styled = !self.styles().is_empty();
         let mut out = std::mem::take(&mut self.out);
         if is_styled {
@@ -101,25 +101,20 @@ impl Markdown {
         self.restyle();
     }
 
-    /// Treats held characters as text.
+    /// Treats the held beginning of a line as text.
     fn release(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        if self.in_line {
-            return self.marks(&held, None);
-        }
-        if !held.is_empty() {
-            self.held = held;
-            self.begin_text();
+        if !self.in_line && !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);
-            self.marks(&held, None);
+            self.begin_line(None);
+            held.chars().for_each(|c| self.inline(c));
         }
     }
 
-    /// Begins a line of text with the held characters. Marks at their end stay held.
-    fn begin_text(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        self.begin_line(None);
-        held.chars().for_each(|c| self.inline(c));
+    /// Treats everything that is held as text: nothing follows it on the line.
+    fn release_all(&mut self) {
+        self.release();
+        let marks = std::mem::take(&mut self.held);
+        self.marks(&marks, None);
     }
 
     fn end_line(&mut self) {
@@ -130,7 +125,7 @@ impl Markdown {
             self.out.plain.push_str(&fence);
             self.out.style(&[]);
         } else {
-            self.release();
+            self.release_all();
             let was_styled = !self.styles().is_empty();
             (self.line, self.bold, self.italic, self.code) = (None, false, false, false);
             if was_styled {
@@ -222,11 +217,11 @@ fn prefix(line: &str, in_fence: bool) -> Prefix {
         return Prefix::Unknown;
     }
     let hashes = text.bytes().take_while(|byte| *byte == b'#').count();
-    match (text, text.strip_prefix("######").unwrap_or(text)) {
+    match text {
         _ if in_fence => Prefix::Text,
-        ("-" | "*" | "+" | ">", _) => Prefix::Unknown,
-        ("- " | "* " | "+ ", _) => Prefix::Bullet(indent),
-        ("> ", _) => Prefix::Quote,
+        "-" | "*" | "+" | ">" => Prefix::Unknown,
+        "- " | "* " | "+ " => Prefix::Bullet(indent),
+        "> " => Prefix::Quote,
         _ if (1..=6).contains(&hashes) && text.len() == hashes => Prefix::Unknown,
         _ if (1..=6).contains(&hashes) && &text[hashes..] == " " => Prefix::Heading,
         _ => Prefix::Text,
@@ -246,7 +241,7 @@ mod tests {
             text.chars().map(|c| pieces.push(&c.to_string()).to_string()).collect();
         shown += pieces.end().as_str();
         let readable = |text: &str| -> String {
-            let mut out = text.replace("\x1b[0", "<").replace("<m", "<>");
+            let mut out = text.replace("\x1b[0m", "<>").replace("\x1b[0", "<");
             for code in [";1", ";2", ";3", ";36"] {
                 out = out.replace(&format!("{code}m"), &format!("{code}>"));
             }
