@@ -91,7 +91,7 @@ impl Markdown {
                 self.out.plain.push_str(&" ".repeat(indent));
                 self.out.plain.push_str("• ");
             }
-            Prefix::Text => self.begin_text(),
+            Prefix::Text => self.release(),
         }
     }
 

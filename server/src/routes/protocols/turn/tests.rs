@@ -132,7 +132,7 @@ fn calls_and_approvals_are_items() {
     check(
         &events,
         expect![[r#"
-            +0 0:"Let me look." -0 +1 +2 -1 +3 -3 end
+            +0 0:"Let me look." -0 +1 +2 -1 +3 -3 waits end
             Complete Message("Let me look.")
             Complete Call(CallItem { call_id: "c1", name: "look", arguments: Object {"a": Number(1)}, output: Some(("it is there", false)), is_earlier: false })
             Open Call(CallItem { call_id: "c2", name: "look", arguments: Object {"a": Number(1)}, output: None, is_earlier: false })
@@ -204,9 +204,9 @@ fn an_approval_of_a_delegated_run_has_its_call() {
     check(
         &[("interrupt", interrupt.clone())],
         expect![[r#"
-        +0 +1 -1 end
-        Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
-        Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]],
+            +0 +1 -1 waits end
+            Open Call(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })
+            Complete Approval(CallItem { call_id: "child~1.1", name: "pay", arguments: Object {}, output: None, is_earlier: false })"#]],
     );
     let mut turn = Turn::new(2);
     let result = json!({"tool_call_id": "child~1.1", "output": "paid", "exit_code": 0});
