@@ -549,7 +549,7 @@ fn lists_and_checks_definitions() {
         .collect();
     let expected = [
         ("project/agents/broken.yaml", "unknown_tool"),
-        ("project/agents/odd.yaml", "malformed_definition"),
+        ("project/agents/odd.yaml", "unknown_middleware"),
         ("project/agents/typo.yaml", "malformed_definition"),
     ];
     let expected: Vec<(String, JsonValue)> =
