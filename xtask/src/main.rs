@@ -182,7 +182,7 @@ fn usage() -> String {
     let verbs = VERBS.iter().map(|verb| {
         let takes = if verb.takes.is_empty() { "" } else { "        " };
         let newline = if verb.takes.is_empty() { "" } else { "\n" };
-        format!("  {:<13}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
+        format!("  {:<17}{}\n{takes}{}{newline}", verb.name, verb.about, verb.takes)
     });
     format!("cargo xtask <verb>\n\n{}", verbs.collect::<String>())
 }
