@@ -146,11 +146,24 @@ pub fn record_health(
     if ctx.get::<RunHealth>((run.id.as_str(), oldest))?.is_some() {
         ctx.delete::<RunHealth>((run.id.as_str(), oldest))?;
     }
+    let row = insert(ctx, (&run.id, &run.session_id), iteration, health, action)?;
+    count(ctx, action)?;
+    Ok(ReducerResult::Fresh(row))
+}
+
+/// Writes a row for an answer of a run of a session.
+pub(crate) fn insert(
+    ctx: &mut Context<'_>,
+    (run_id, session_id): (&str, &str),
+    iteration: i64,
+    health: NewHealth,
+    action: HealthAction,
+) -> Result<RunHealth, Abort> {
     let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = health;
-    let row = ctx.insert(RunHealth {
-        run_id: run.id,
+    ctx.insert(RunHealth {
+        run_id: run_id.to_owned(),
         iteration,
-        session_id: run.session_id,
+        session_id: session_id.to_owned(),
         tokens,
         token_drift,
         messages,
@@ -164,9 +177,7 @@ pub fn record_health(
         action,
         created_at: ctx.now,
         seq: ctx.seq,
-    })?;
-    count(ctx, action)?;
-    Ok(ReducerResult::Fresh(row))
+    })
 }
 
 /// Counts an action.
@@ -185,7 +196,8 @@ fn count(ctx: &mut Context<'_>, action: HealthAction) -> Result<(), Abort> {
 
 const SIGNALS: [&str; 4] = ["token_drift", "over_tooling", "context_rot", "repeats"];
 
-fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Refusal> {
+/// Checks measurements that come from outside.
+pub(crate) fn check_health(iteration: i64, health: &NewHealth) -> Result<(), Refusal> {
     let counts = 0..=i64::from(u32::MAX);
     check::within("iteration", Some(iteration), &(1..=*counts.end()))?;
     for (what, number) in [

@@ -340,6 +340,47 @@ impl Place {
     }
 }
 
+/// The facts that belong to one session alone and have not changed since an event, the one that changed last at the end: those in
+/// these spaces, and those of the session's agent.
+pub(crate) fn of_session(
+    ctx: &mut Context<'_>,
+    session: &Session,
+    spaces: &BTreeSet<String>,
+    at: i64,
+) -> Result<Vec<Memory>, Abort> {
+    let own = space_of(&session.agent, &texts(&session.scope.value()), Some(&session.id));
+    let mut found = Vec::new();
+    for space in spaces.iter().chain((!spaces.contains(&own)).then_some(&own)) {
+        let params = [space.as_str().into(), session.id.as_str().into(), at.into()];
+        let of_space = "WHERE space = ?1 AND session_id = ?2 AND seq <= ?3 ORDER BY updated_at, id";
+        found.extend(ctx.find::<Memory>(of_space, &params)?);
+    }
+    Ok(found)
+}
+
+/// Writes the facts of a copied session, which has none in this namespace yet.
+pub(crate) fn restore(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    namespace: &str,
+    facts: Vec<NewMemory>,
+) -> Result<(), Abort> {
+    check_namespace(namespace)?;
+    let place = Place::of(ctx, namespace.to_owned(), None, Some(session_id.to_owned()))?;
+    check_room(ctx, &place.space, facts.len())?;
+    for fact in facts {
+        check_fact(ctx, &fact)?;
+        match place.change(ctx, fact)?.filter(|memory| memory.id == 0) {
+            Some(memory) => ctx.insert(memory).map(drop)?,
+            None => {
+                let detail = format!("a key of the namespace {namespace} is there twice");
+                return Err(Refusal::new(Code::BadArguments, detail).into());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The space of a namespace within a scope, or within a session of this scope. The parts cannot be confused: a
 /// namespace has no `@`, and a scope has no `/`.
 #[must_use]

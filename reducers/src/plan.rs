@@ -133,7 +133,7 @@ pub struct PlanVersion {
 }
 
 /// A step as a driver records it.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewPlanStep {
     /// The task.
@@ -187,34 +187,60 @@ pub fn write_plan(
         return Err(Refusal::new(Code::Conflict, detail).hint(hint).into());
     }
     check_steps(&steps)?;
-    replace_steps(ctx, &run, &steps)?;
+    let plan = put_version(ctx, &run.session_id, &run.id, version + 1, &steps)?;
+    match before {
+        None => ctx.insert(plan),
+        Some(before) => {
+            let plan = SessionPlan { created_at: before.created_at, ..plan };
+            ctx.update(&plan).map(|()| plan)
+        }
+    }
+}
+
+/// Writes the plan of a copied session, which has none yet.
+pub(crate) fn restore(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    run_id: &str,
+    version: i64,
+    steps: &[NewPlanStep],
+) -> Result<(), Abort> {
+    let plan = put_version(ctx, session_id, run_id, version, steps)?;
+    ctx.insert(plan).map(drop)
+}
+
+/// Writes the steps and the row of a version. Returns the plan, which the caller writes.
+fn put_version(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    run_id: &str,
+    version: i64,
+    steps: &[NewPlanStep],
+) -> Result<SessionPlan, Abort> {
+    replace_steps(ctx, session_id, steps)?;
     ctx.insert(PlanVersion {
-        session_id: run.session_id.clone(),
-        version: version + 1,
-        run_id: run.id.clone(),
+        session_id: session_id.to_owned(),
+        version,
+        run_id: run_id.to_owned(),
         steps: Json::of(&json!(steps)),
         created_at: ctx.now,
         seq: ctx.seq,
     })?;
     let completed = steps.iter().filter(|step| step.status == PlanStepStatus::Completed).count();
-    let plan = SessionPlan {
-        session_id: run.session_id,
-        version: version + 1,
+    Ok(SessionPlan {
+        session_id: session_id.to_owned(),
+        version,
         steps: i64::try_from(steps.len()).unwrap_or(i64::MAX),
         completed: i64::try_from(completed).unwrap_or(i64::MAX),
-        run_id: run.id,
-        created_at: before.as_ref().map_or(ctx.now, |before| before.created_at),
+        run_id: run_id.to_owned(),
+        created_at: ctx.now,
         updated_at: ctx.now,
         seq: ctx.seq,
-    };
-    match before {
-        None => ctx.insert(plan),
-        Some(_) => ctx.update(&plan).map(|()| plan),
-    }
+    })
 }
 
 /// Checks the steps. The triggers check the rule about the step in progress again.
-fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
+pub(crate) fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
     if steps.len() > PLAN_STEPS {
         let detail = format!("a plan of {} steps, at most {PLAN_STEPS} are allowed", steps.len());
         let hint = "give parts of the work to other agents, or plan it later";
@@ -251,14 +277,18 @@ fn check_steps(steps: &[NewPlanStep]) -> Result<(), Refusal> {
 }
 
 /// Writes the rows that change. The step that is in progress is written last, because there is at most one.
-fn replace_steps(ctx: &mut Context<'_>, run: &Run, steps: &[NewPlanStep]) -> Result<(), Abort> {
+fn replace_steps(
+    ctx: &mut Context<'_>,
+    session_id: &str,
+    steps: &[NewPlanStep],
+) -> Result<(), Abort> {
     let of_session = "WHERE session_id = ?1 ORDER BY step";
-    let before = ctx.find::<PlanStep>(of_session, &[Value::from(run.session_id.as_str())])?;
+    let before = ctx.find::<PlanStep>(of_session, &[Value::from(session_id)])?;
     for gone in before.iter().skip(steps.len()) {
-        ctx.delete::<PlanStep>((run.session_id.as_str(), gone.step))?;
+        ctx.delete::<PlanStep>((session_id, gone.step))?;
     }
     let rows = steps.iter().zip(1..).map(|(step, number)| PlanStep {
-        session_id: run.session_id.clone(),
+        session_id: session_id.to_owned(),
         step: number,
         title: step.title.clone(),
         status: step.status,

@@ -1,7 +1,8 @@
 //! Snapshots: a run that waits, as one JSON value that another file imports and continues. Forks: a new session with the
 //! history of another one.
 //!
-//! Both copy a conversation and the outcomes of its tool calls, so nothing runs twice. A call without an outcome is not
+//! Both copy a conversation, the outcomes of its tool calls, so nothing runs twice, and what else decides what the model
+//! sees: `snapshot/context.rs`. A call without an outcome is not
 //! copied: the driver that continues the run requests it again, under the rules of the file that it is in. So nothing in
 //! a snapshot replaces an approval.
 //!
@@ -15,10 +16,15 @@ pub mod export;
 pub mod fork;
 pub mod import;
 
+mod context;
 mod conversation;
 mod format;
 mod rows;
 
+pub use context::{
+    SnapshotArchivedResult, SnapshotContext, SnapshotFact, SnapshotHealth, SnapshotPlan,
+    SnapshotSummary,
+};
 pub use export::export_run;
 pub use fork::fork_session;
 pub use format::{

@@ -15,6 +15,7 @@ mod lives;
 mod memory;
 mod middleware;
 mod moved;
+mod moved_context;
 mod panics;
 mod pauses;
 mod plans;

@@ -8,7 +8,7 @@ use crate::fixture::RuntimeFixture;
 use crate::pauses::{EVERYWHERE, SCENARIOS, attend, strip_time};
 
 /// Approves calls until the run is paused or waits for a paused run. Returns whether it has; else it has ended.
-async fn until_paused(abide: &Abide, run_id: &str) -> bool {
+pub(crate) async fn until_paused(abide: &Abide, run_id: &str) -> bool {
     let sql = "SELECT id FROM approvals WHERE status = 'pending'";
     let mut asked = abide.subscribe(sql).await.expect("the subscription starts");
     let sql = "SELECT id, status, reason, turn FROM runs WHERE id = :id OR reason = 'pause'";

@@ -6,6 +6,7 @@ use abide_schema::reducer::ReducerResult;
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, json_values, limits, reducer};
 use serde_json::{Map, Value as JsonValue};
 
+use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
     FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage,
@@ -103,13 +104,27 @@ fn check_status(run: &Run) -> Result<(), Refusal> {
     Err(Refusal::new(Code::BadTransition, detail).hint(hint))
 }
 
+/// The tables that a snapshot copies from.
+const COPIED: [&str; 10] = [
+    "sessions",
+    "agent_state",
+    "tool_calls",
+    "runs",
+    "delegations",
+    "context_summaries",
+    "archived_results",
+    "plan_versions",
+    "memories",
+    "run_health",
+];
+
 /// Refuses a snapshot that would not be whole: a policy hides columns or rows of it from the caller.
 fn check_whole(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
     if ctx.caller.is_unbounded() {
         return Ok(());
     }
     let role = ctx.caller.role().to_owned();
-    for table in ["sessions", "agent_state", "tool_calls", "runs", "delegations"] {
+    for table in COPIED {
         let of_role = "WHERE table_name = ?1 AND role IN (?2, '*')";
         let params = [Value::from(table), Value::from(role.as_str())];
         let policies = ctx.without_policies(|ctx| ctx.find::<Policy>(of_role, &params))?;
@@ -169,9 +184,15 @@ impl Export {
         }
         self.add_agent(ctx, &run.agent, run.revision)?;
         let (mut messages, mut named) = (Vec::new(), NamedCalls::default());
+        let (mut ids, mut spaces) = (Vec::new(), BTreeSet::new());
         each_message(ctx, &session, i64::MAX, |ctx, entry| {
+            ids.push(entry.id);
+            spaces.extend(
+                entry.data.as_ref().and_then(|it| context::space_in(&entry.kind, &it.value())),
+            );
             self.add_message(ctx, entry, &mut messages, &mut named)
         })?;
+        let context = self.context(ctx, &run, &session, &ids, &spaces)?;
         let mut calls = Vec::new();
         for id in &named.ids {
             let Some(call) = ctx.get::<ToolCall>(id)? else { continue };
@@ -190,10 +211,31 @@ impl Export {
         }
         let budget = ctx.without_policies(|ctx| ctx.get::<RunBudget>(&run.id))?;
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
-        let output = of_run(run, session, budget, (messages, calls));
+        let output = of_run(run, session, budget, (messages, calls), context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
         self.runs.push(SnapshotRun { stage, stage_iteration, ..output });
         Ok(())
+    }
+
+    fn context(
+        &mut self,
+        ctx: &mut Context<'_>,
+        run: &Run,
+        session: &Session,
+        ids: &[i64],
+        spaces: &BTreeSet<String>,
+    ) -> Result<SnapshotContext, Abort> {
+        let mut count = |bytes| self.count(bytes);
+        let found = context::read(ctx, session, i64::MAX, ids, spaces, &mut count)?;
+        let mut context = found.context;
+        if found.summary_run.as_ref() != Some(&run.id)
+            && let Some(summary) = &mut context.summary
+        {
+            // They were in effect in an earlier run.
+            summary.handoffs.clear();
+        }
+        context.health = context::read_health(ctx, run)?;
+        Ok(context)
     }
 
     fn add_message(
@@ -322,6 +364,7 @@ fn of_run(
     session: Session,
     budget: Option<RunBudget>,
     (messages, calls): (Vec<SnapshotMessage>, Vec<SnapshotCall>),
+    context: SnapshotContext,
 ) -> SnapshotRun {
     let object = |json: Json| match json.value() {
         JsonValue::Object(object) => object,
@@ -353,6 +396,7 @@ fn of_run(
         stage_iteration: None,
         messages,
         calls,
+        context,
     }
 }
 

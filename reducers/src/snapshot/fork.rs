@@ -1,12 +1,13 @@
 //! Forking a session: a new session with the history of another one up to an event of the log, and the outcomes of its
 //! tool calls at that time. Nothing is executed: the next run in the new session starts with this history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abide_schema::reducer::DERIVED;
 use abide_schema::{Abort, Code, Context, Json, Refusal, Seq, limits, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
+use super::context::{self, Target};
 use super::conversation::{NewIds, call_ids, each_message};
 use super::rows::SessionFork;
 use crate::check;
@@ -64,9 +65,13 @@ pub fn fork_session(
         bytes: 0,
         open: Vec::new(),
         tail: Vec::new(),
+        origins: Vec::new(),
+        messages: Vec::new(),
+        spaces: BTreeSet::new(),
     };
     each_message(ctx, &origin, at, |ctx, entry| fork.add(ctx, &origin, entry))?;
     fork.finish(ctx)?;
+    fork.add_context(ctx, &origin)?;
     let (messages, calls) = fork.counts;
     if messages > 0 {
         session::to_status(ctx, fork.session, session::SessionStatus::Active, |_| {})?;
@@ -111,10 +116,18 @@ struct Fork {
     open: Vec<JsonValue>,
     /// The messages since the last answer with calls, which are not written yet.
     tail: Vec<NewMessage>,
+    /// The ids of the written messages at the origin.
+    origins: Vec<i64>,
+    /// Their ids in the copy.
+    messages: Vec<i64>,
+    /// The spaces of facts that the messages name.
+    spaces: BTreeSet<String>,
 }
 
 #[derive(Clone)]
 struct NewMessage {
+    /// Its id at the origin. The result of a call that was no message has that of its answer.
+    origin: i64,
     role: String,
     kind: String,
     content: Option<String>,
@@ -128,10 +141,11 @@ impl Fork {
         origin: &Session,
         entry: AgentState,
     ) -> Result<(), Abort> {
-        let AgentState { role, kind, content, data, .. } = entry;
+        let AgentState { id: origin_id, role, kind, content, data, .. } = entry;
         let entry_bytes = data.as_ref().map_or(0, |data| data.as_str().len());
         let mut data = data.map(|data| data.value());
         if let Some(data) = &data {
+            self.spaces.extend(context::space_in(&kind, data));
             for call_id in call_ids(data) {
                 if !self.ids.calls.contains_key(call_id) {
                     self.add_call(ctx, origin, call_id)?;
@@ -150,15 +164,18 @@ impl Fork {
         }
         let bytes = content.as_ref().map_or(0, String::len);
         self.count(bytes + entry_bytes)?;
-        self.tail.push(NewMessage { role, kind, content, data });
+        self.tail.push(NewMessage { origin: origin_id, role, kind, content, data });
         Ok(())
     }
 
     /// Writes the messages since the last answer with calls.
     fn append_tail(&mut self, ctx: &mut Context<'_>) -> Result<(), Abort> {
         for message in std::mem::take(&mut self.tail) {
-            let NewMessage { role, kind, content, data } = message;
-            message::append(ctx, &self.session, role, kind, content, data.map(Json::from))?;
+            let NewMessage { origin, role, kind, content, data } = message;
+            let data = data.map(Json::from);
+            let entry = message::append(ctx, &self.session, role, kind, content, data)?;
+            self.origins.push(origin);
+            self.messages.push(entry.id);
             self.counts.0 += 1;
         }
         Ok(())
@@ -213,7 +230,8 @@ impl Fork {
                 "provider_call_id": asked["provider_call_id"], "is_error": is_error,
                 "exit_code": i32::from(is_error)});
             let (role, kind) = ("tool".to_owned(), "message".to_owned());
-            missing.push(NewMessage { role, kind, content: Some(text), data: Some(data) });
+            let origin = self.tail.first().map_or(0, |message| message.origin);
+            missing.push(NewMessage { origin, role, kind, content: Some(text), data: Some(data) });
         }
         if !missing.is_empty() {
             let is_first =
@@ -223,6 +241,29 @@ impl Fork {
             self.tail = [first, missing, others].concat();
         }
         self.append_tail(ctx)
+    }
+
+    /// Copies the summary, the plan and the facts of the session as they were at the event.
+    fn add_context(&mut self, ctx: &mut Context<'_>, origin: &Session) -> Result<(), Abort> {
+        let (at, origins) = (self.at, self.origins.clone());
+        let spaces = std::mem::take(&mut self.spaces);
+        let mut count = |bytes| self.count(bytes);
+        let found = context::read(ctx, origin, at, &origins, &spaces, &mut count)?;
+        let target = |run_id| Target {
+            session: &self.session,
+            run_id,
+            messages: &self.messages,
+            ids: &self.ids,
+        };
+        if let (Some(run), Some(mut summary)) = (&found.summary_run, found.context.summary) {
+            // They were in effect in a run, which is not copied.
+            summary.handoffs.clear();
+            target(run).write_summary(ctx, &summary)?;
+        }
+        if let (Some(run), Some(plan)) = (&found.plan_run, &found.context.plan) {
+            target(run).write_plan(ctx, plan)?;
+        }
+        target("").write_facts(ctx, &found.context.facts)
     }
 
     fn count(&mut self, bytes: usize) -> Result<(), Refusal> {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
 
+use super::context::SnapshotContext;
 use crate::check;
 use crate::pause::PauseStage;
 use crate::tool_call::ToolCallStatus;
@@ -15,8 +16,11 @@ use crate::tool_call::ToolCallStatus;
 /// The value of `format`.
 pub(super) const FORMAT: &str = "abide-run";
 
-/// The version that is written. A later one has other members, and is refused.
-pub(super) const VERSION: i64 = 1;
+/// The version that is written. A later one has other members, and is refused. Version 2 has `context`.
+pub(super) const VERSION: i64 = 2;
+
+/// The first version. It can still be imported.
+const FIRST_VERSION: i64 = 1;
 
 /// A run that waits, with the delegated runs that it waits for.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -110,6 +114,9 @@ pub struct SnapshotRun {
     pub messages: Vec<SnapshotMessage>,
     /// The tool calls that its messages name and that have an outcome or started a run, in order.
     pub calls: Vec<SnapshotCall>,
+    /// What else belongs to the session and decides what the model sees.
+    #[serde(default, skip_serializing_if = "SnapshotContext::is_empty")]
+    pub context: SnapshotContext,
 }
 
 /// A message of a session.
@@ -204,12 +211,16 @@ impl RunSnapshot {
             let detail = format!("format is {:?}, not {FORMAT:?}", self.format);
             return Err(wrong(detail).hint("abide agent export  makes a snapshot"));
         }
-        if self.version != VERSION {
-            let detail = format!("the snapshot has version {}, not {VERSION}", self.version);
+        if !(FIRST_VERSION..=VERSION).contains(&self.version) {
+            let detail = format!(
+                "the snapshot has version {}, not {FIRST_VERSION} to {VERSION}",
+                self.version
+            );
             return Err(wrong(detail).hint("import it with the version of abide that made it"));
         }
         check::name("snapshot.id", &self.id)?;
-        let rows = self.runs.iter().map(|run| run.messages.len() + run.calls.len()).sum::<usize>();
+        let rows = |run: &SnapshotRun| run.messages.len() + run.calls.len() + run.context.rows();
+        let rows = self.runs.iter().map(rows).sum::<usize>();
         if rows > limits::SNAPSHOT_ROWS {
             return Err(too_many(rows));
         }
@@ -259,6 +270,7 @@ impl SnapshotRun {
         if self.began_at > ctx.now && !ctx.is_replay() {
             return Err(wrong("began_at is in the future".to_owned()));
         }
+        self.context.check(self.messages.len())?;
         let mut ids = BTreeSet::new();
         for call in &self.calls {
             check::name("call_id", &call.call_id)?;

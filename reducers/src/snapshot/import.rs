@@ -12,6 +12,7 @@ use abide_schema::reducer::{DERIVED, IdArgumentKind, ReducerResult, check_chosen
 use abide_schema::{Abort, Code, Context, Json, Refusal, Value, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
+use super::context::{SnapshotContext, Target};
 use super::conversation::{NamedCalls, NewIds};
 use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun, wrong};
 use super::rows::RunImport;
@@ -195,6 +196,23 @@ fn check_definition(
     Err(Refusal::new(Code::Conflict, detail).hint(hint).into())
 }
 
+/// Writes what else belongs to the session of a run.
+fn add_context(
+    ctx: &mut Context<'_>,
+    target: &Target<'_>,
+    source: &SnapshotContext,
+    iterations: i64,
+) -> Result<(), Abort> {
+    if let Some(summary) = &source.summary {
+        target.write_summary(ctx, summary)?;
+    }
+    if let Some(plan) = &source.plan {
+        target.write_plan(ctx, plan)?;
+    }
+    target.write_facts(ctx, &source.facts)?;
+    target.write_health(ctx, &source.health, iterations)
+}
+
 /// An import in progress.
 struct Import<'a> {
     snapshot: &'a RunSnapshot,
@@ -250,6 +268,7 @@ impl Import<'_> {
         };
         let session = session::to_status(ctx, session, SessionStatus::Active, |_| {})?;
         let ids = self.new_ids(source, &id);
+        let mut messages = Vec::new();
         for message in &source.messages {
             let mut data = message.data.clone();
             if let Some(data) = &mut data {
@@ -257,7 +276,8 @@ impl Import<'_> {
             }
             let (role, kind, content) =
                 (message.role.clone(), message.kind.clone(), message.content.clone());
-            message::append(ctx, &session, role, kind, content, data.map(Json::from))?;
+            let data = data.map(Json::from);
+            messages.push(message::append(ctx, &session, role, kind, content, data)?.id);
         }
         for call in &source.calls {
             self.add_call(ctx, &session, call, &ids)?;
@@ -268,6 +288,8 @@ impl Import<'_> {
             pause::restore(ctx, &run, stage, iteration.min(run.iterations))?;
         }
         budget::restore(ctx, &run, source.budget_tokens, source.budget_cost_micros)?;
+        let target = Target { session: &session, run_id: &run.id, messages: &messages, ids: &ids };
+        add_context(ctx, &target, &source.context, run.iterations)?;
         self.runs.insert(source.id.clone(), (run.clone(), ids));
         Ok(run)
     }
