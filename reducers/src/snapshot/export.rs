@@ -382,6 +382,7 @@ fn of_run(
         scope: object(session.scope),
         metadata: object(session.metadata),
         reason: run.reason,
+        turn: Some(run.turn),
         iterations: run.iterations,
         tool_calls: run.tool_calls,
         input_tokens: run.input_tokens,

@@ -16,7 +16,8 @@ use crate::tool_call::ToolCallStatus;
 /// The value of `format`.
 pub(super) const FORMAT: &str = "abide-run";
 
-/// The version that is written. A later one has other members, and is refused. Version 2 has `context`.
+/// The version that is written. A later one has other members, and is refused. Version 2 has `context` and
+/// `turn`.
 pub(super) const VERSION: i64 = 2;
 
 /// The first version. It can still be imported.
@@ -82,6 +83,9 @@ pub struct SnapshotRun {
     /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The turn that has ended with its wait. It continues with the next one, in which facts are read again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<i64>,
     /// Answers of the model so far.
     pub iterations: i64,
     /// Tool calls requested by the model so far.
@@ -253,6 +257,7 @@ impl SnapshotRun {
             ("tool_calls", Some(self.tool_calls)),
             ("usage_missing", Some(self.usage_missing)),
             ("stage_iteration", self.stage_iteration),
+            ("turn", self.turn),
         ] {
             check::within(name, number, &counts)?;
         }

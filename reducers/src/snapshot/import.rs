@@ -396,7 +396,7 @@ impl Import<'_> {
             driver: None,
             fencing_token: None,
             lease_expires_at: None,
-            turn: 1,
+            turn: source.turn.unwrap_or(0) + 1,
             // A forged count must not give a run more than its limits.
             iterations: source.iterations.max(counted.unwrap_or(0)),
             tool_calls: source.tool_calls.max(requested as i64),

@@ -201,9 +201,48 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     };
     let many: JsonValue =
         (0..20).map(|n| (format!("k{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    let context = |context: JsonValue| {
+        let mut forged = good.clone();
+        forged["runs"][0]["context"] = context;
+        forged
+    };
+    let summary = |changes: JsonValue| {
+        let mut summary = json!({"number": 1, "through": 2, "folded": 1, "goal": 2, "goal_folded": 1,
+            "summary": {}, "kept": [1], "answers": 1, "handoffs": [], "origin": "model",
+            "tokens_before": 9, "archived": []});
+        for (name, value) in changes.as_object().unwrap() {
+            summary[name] = value.clone();
+        }
+        context(json!({ "summary": summary }))
+    };
+    let archived = json!({"message": 1, "call_id": "other", "tool_name": "look", "number": 1,
+        "characters": 900});
+    let step = |status: &str| json!({"title": "Look", "status": status});
+    let fact = |key: &str, namespace: &str| json!({"namespace": namespace, "key": key, "value": "x", "confidence": 1.0});
+    let measured = json!({"tokens": -1, "token_drift": 0, "messages": 0, "new_messages": 0,
+        "tool_messages": 0, "over_tooling": 0.0, "context_rot": 0.0, "repeats": 0, "signals": [],
+        "unhealthy": 0});
+    let measured = json!({"iteration": 1, "action": "none", "measured": measured});
+    let two_steps = json!([step("in_progress"), step("in_progress")]);
     vec![
+        ("summary beyond the messages", summary(json!({"through": 9, "goal": 9}))),
+        ("summary of nothing", summary(json!({"through": 0, "folded": 0, "kept": []}))),
+        ("summary folds more than it covers", summary(json!({"folded": 3}))),
+        ("summary keeps what is not folded", summary(json!({"kept": [2]}))),
+        ("summary number", summary(json!({"number": 0}))),
+        ("summary answers", summary(json!({"answers": -1}))),
+        ("archived twice", summary(json!({"archived": [archived, archived]}))),
+        ("archived call of another", summary(json!({ "archived": [archived] }))),
+        ("plan version", context(json!({"plan": {"version": 0, "steps": []}}))),
+        ("plan with two steps", context(json!({"plan": {"version": 1, "steps": two_steps}}))),
+        ("fact twice", context(json!({"facts": [fact("k", "clerk"), fact("k", "clerk")]}))),
+        ("fact without a key", context(json!({"facts": [fact("", "clerk")]}))),
+        ("fact in another space", context(json!({"facts": [fact("k", "clerk@tenant=v/")]}))),
+        ("measurements", context(json!({ "health": [measured] }))),
+        ("unknown member", context(json!({"plans": []}))),
         ("format", forge("/format", json!("tar"))),
-        ("version", forge("/version", json!(2))),
+        ("version", forge("/version", json!(3))),
+        ("version 0", forge("/version", json!(0))),
         ("no runs", forge("/runs", json!([]))),
         ("negative iterations", forge("/runs/0/iterations", json!(-5))),
         ("negative tokens", forge("/runs/0/input_tokens", json!(-1000))),
@@ -239,8 +278,24 @@ fn a_forged_snapshot_writes_nothing() {
             assert_eq!(before, target.state(None).await, "{what}");
         }
         expect![[r#"
+            summary beyond the messages: bad_arguments: run 0 of the snapshot: through is 9, not between 1 and 2
+            summary of nothing: bad_arguments: run 0 of the snapshot: through is 0, not between 1 and 2
+            summary folds more than it covers: bad_arguments: run 0 of the snapshot: folded is 3, not between 0 and 2
+            summary keeps what is not folded: bad_arguments: run 0 of the snapshot: kept is 2, not between 1 and 1
+            summary number: bad_arguments: run 0 of the snapshot: number is 0, not between 1 and 4294967295
+            summary answers: bad_arguments: run 0 of the snapshot: answers is -1, not between 0 and 2
+            archived twice: bad_arguments: run 0 of the snapshot: the snapshot is not valid: the result in message 1 is archived twice
+            archived call of another: bad_arguments: the snapshot is not valid: no message names the call other
+            plan version: bad_arguments: run 0 of the snapshot: version is 0, not between 1 and 4294967295
+            plan with two steps: bad_transition: run 0 of the snapshot: 2 steps are in progress
+            fact twice: bad_arguments: a key of the namespace clerk is there twice
+            fact without a key: bad_arguments: the key of a fact is empty
+            fact in another space: bad_arguments: "clerk@tenant=v/" is not a namespace
+            measurements: bad_arguments: run 0 of the snapshot: tokens is -1, not between 0 and 4294967295
+            unknown member: bad_arguments: import_run: there is no argument snapshot.runs[0].context.plans
             format: bad_arguments: the snapshot is not valid: format is "tar", not "abide-run"
-            version: bad_arguments: the snapshot is not valid: the snapshot has version 2, not 1
+            version: bad_arguments: the snapshot is not valid: the snapshot has version 3, not 1 to 2
+            version 0: bad_arguments: the snapshot is not valid: the snapshot has version 0, not 1 to 2
             no runs: bad_arguments: the snapshot is not valid: the snapshot has 0 runs, not 1 to 257
             negative iterations: bad_arguments: run 0 of the snapshot: iterations is -5, not between 0 and 4294967295
             negative tokens: bad_arguments: run 0 of the snapshot: input_tokens is -1000, not between 0 and 9007199254740992
