@@ -19,6 +19,7 @@ pub mod import;
 mod context;
 mod conversation;
 mod format;
+mod refusal;
 mod rows;
 
 pub use context::{

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as JsonValue, json};
 
 use super::conversation::NewIds;
-use super::format::wrong;
+use super::refusal::wrong;
 use crate::check;
 use crate::health::{self, HealthAction, NewHealth, RunHealth};
 use crate::memory::{self, NewMemory};

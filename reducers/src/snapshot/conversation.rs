@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use abide_schema::{Abort, Context, Refusal, limits};
 use serde_json::Value as JsonValue;
 
-use super::format::too_many;
+use super::refusal::too_many;
 use crate::message::AgentState;
 use crate::session::Session;
 

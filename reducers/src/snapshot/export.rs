@@ -10,8 +10,9 @@ use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
     FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage,
-    SnapshotRun, VERSION, too_many,
+    SnapshotRun, VERSION,
 };
+use super::refusal::too_many;
 use super::rows::RunMove;
 use crate::access::policy::Policy;
 use crate::agent::AgentRevision;

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use abide_schema::reducer::DERIVED;
-use abide_schema::{Code, Context, Micros, Refusal, TextEnum, limits};
+use abide_schema::{Context, Micros, Refusal, TextEnum, limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
 
 use super::context::SnapshotContext;
+use super::refusal::{too_many, wrong};
 use crate::check;
 use crate::pause::PauseStage;
 use crate::tool_call::ToolCallStatus;
@@ -324,14 +325,4 @@ impl SnapshotRun {
             false => Ok(()),
         }
     }
-}
-
-pub(super) fn wrong(detail: String) -> Refusal {
-    Refusal::new(Code::BadArguments, format!("the snapshot is not valid: {detail}"))
-}
-
-pub(super) fn too_many(rows: usize) -> Refusal {
-    let most = limits::SNAPSHOT_ROWS;
-    let detail = format!("it has {rows} messages and calls or more, at most {most} are allowed");
-    Refusal::new(Code::LimitExceeded, detail).hint("fork the session at an earlier event")
 }

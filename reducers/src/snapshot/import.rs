@@ -14,7 +14,8 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{SnapshotContext, Target};
 use super::conversation::{NamedCalls, NewIds};
-use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun, wrong};
+use super::format::{RunSnapshot, SnapshotCall, SnapshotCallStatus, SnapshotRun};
+use super::refusal::wrong;
 use super::rows::RunImport;
 use crate::agent::{Agent, AgentRevision};
 use crate::run::{self, Run, RunEventKind, RunStatus};

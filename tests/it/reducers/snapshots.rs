@@ -184,31 +184,16 @@ fn only_a_run_that_waits_is_exported() {
     );
 }
 
-/// Snapshots with one forged part each.
-fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
-    let forge = |at: &str, value: JsonValue| {
-        let mut forged = good.clone();
-        *forged.pointer_mut(at).unwrap_or_else(|| panic!("there is no {at}")) = value;
-        forged
-    };
-    let child = {
-        let mut forged = good.clone();
-        let mut child = forged["runs"][0].clone();
-        child["parent_id"] = json!("r1");
-        child["id"] = json!("someone-elses");
-        forged["runs"].as_array_mut().unwrap().push(child);
-        forged
-    };
-    let many: JsonValue =
-        (0..20).map(|n| (format!("k{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+/// Snapshots with a forged summary, plan, fact or measurement.
+fn forged_contexts(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     let context = |context: JsonValue| {
         let mut forged = good.clone();
         forged["runs"][0]["context"] = context;
         forged
     };
     let summary = |changes: JsonValue| {
-        let mut summary = json!({"number": 1, "through": 2, "folded": 1, "goal": 2, "goal_folded": 1,
-            "summary": {}, "kept": [1], "answers": 1, "handoffs": [], "origin": "model",
+        let mut summary = json!({"number": 1, "through": 2, "folded": 1, "goal": 2,
+            "goal_folded": 1, "summary": {}, "kept": [1], "answers": 1, "handoffs": [], "origin": "model",
             "tokens_before": 9, "archived": []});
         for (name, value) in changes.as_object().unwrap() {
             summary[name] = value.clone();
@@ -218,7 +203,10 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
     let archived = json!({"message": 1, "call_id": "other", "tool_name": "look", "number": 1,
         "characters": 900});
     let step = |status: &str| json!({"title": "Look", "status": status});
-    let fact = |key: &str, namespace: &str| json!({"namespace": namespace, "key": key, "value": "x", "confidence": 1.0});
+    let fact = |key: &str, namespace: &str| {
+        json!({"namespace": namespace, "key": key,
+            "value": "x", "confidence": 1.0})
+    };
     let measured = json!({"tokens": -1, "token_drift": 0, "messages": 0, "new_messages": 0,
         "tool_messages": 0, "over_tooling": 0.0, "context_rot": 0.0, "repeats": 0, "signals": [],
         "unhealthy": 0});
@@ -240,6 +228,28 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
         ("fact in another space", context(json!({"facts": [fact("k", "clerk@tenant=v/")]}))),
         ("measurements", context(json!({ "health": [measured] }))),
         ("unknown member", context(json!({"plans": []}))),
+    ]
+}
+
+/// Snapshots with one forged part each.
+fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
+    let forge = |at: &str, value: JsonValue| {
+        let mut forged = good.clone();
+        *forged.pointer_mut(at).unwrap_or_else(|| panic!("there is no {at}")) = value;
+        forged
+    };
+    let child = {
+        let mut forged = good.clone();
+        let mut child = forged["runs"][0].clone();
+        child["parent_id"] = json!("r1");
+        child["id"] = json!("someone-elses");
+        forged["runs"].as_array_mut().unwrap().push(child);
+        forged
+    };
+    let many: JsonValue =
+        (0..20).map(|n| (format!("k{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    let mut all = forged_contexts(good);
+    all.extend([
         ("format", forge("/format", json!("tar"))),
         ("version", forge("/version", json!(3))),
         ("version 0", forge("/version", json!(0))),
@@ -261,7 +271,8 @@ fn forgeries(good: &JsonValue) -> Vec<(&'static str, JsonValue)> {
         ("role", forge("/runs/0/messages/0/role", json!("a\nb"))),
         ("scope", forge("/runs/0/scope", many)),
         ("child", child),
-    ]
+    ]);
+    all
 }
 
 /// A forged snapshot is refused as a whole, and nothing is written.

@@ -1,0 +1,15 @@
+//! The refusals that the parts of this domain share.
+
+use abide_schema::{Code, Refusal, limits};
+
+/// A snapshot that cannot be right.
+pub(super) fn wrong(detail: String) -> Refusal {
+    Refusal::new(Code::BadArguments, format!("the snapshot is not valid: {detail}"))
+}
+
+/// More rows than one call copies.
+pub(super) fn too_many(rows: usize) -> Refusal {
+    let most = limits::SNAPSHOT_ROWS;
+    let detail = format!("it has {rows} messages and calls or more, at most {most} are allowed");
+    Refusal::new(Code::LimitExceeded, detail).hint("fork the session at an earlier event")
+}
