@@ -1357,6 +1357,112 @@ export interface BuiltinReducers {
           /** The tool. */
           tool_name: string;
         })[];
+        /** What else belongs to the session and decides what the model sees. */
+        context: {
+          /** The facts that belong to the session alone, the one that changed last at the end. Facts that sessions share stay where they are. */
+          facts?: ({
+            /** How certain it is, from 0 to 1. */
+            confidence: number;
+            /** What it is about. */
+            key: string;
+            /** The namespace. */
+            namespace: string;
+            /** What is known. */
+            value: string;
+          })[] | undefined;
+          /** The measurements of the newest answers of the run, oldest first. */
+          health?: ({
+            /** What the watchdog did about it. */
+            action: "none" | "compact" | "warn" | "stop";
+            /** The number of the answer in the run. */
+            iteration: number;
+            /** The measurements. */
+            measured: {
+              /** Summaries, archived results and markers per message. */
+              context_rot: number;
+              /** Messages of the conversation that the model read. */
+              messages: number;
+              /** Messages that the conversation has gained since the answer before, with this answer. */
+              new_messages: number;
+              /** The share of tool results. */
+              over_tooling: number;
+              /** Consecutive answers with the same calls. */
+              repeats: number;
+              /** The thresholds that are reached. */
+              signals: (string)[];
+              /** Tokens more than in the request before. */
+              token_drift: number;
+              /** Tokens of the request. */
+              tokens: number;
+              /** Tool results among them. */
+              tool_messages: number;
+              /** Consecutive answers that have reached a threshold. */
+              unhealthy: number;
+            };
+          })[] | undefined;
+          /** The current plan; absent if there is none. */
+          plan: {
+            /** Its steps, in order. */
+            steps: ({
+              /** More details. */
+              description: string | null;
+              /** What shows that it is done. */
+              evidence: string | null;
+              /** When it counts as done. */
+              exit_criteria: string | null;
+              /** The agent that works on it. */
+              owner: string | null;
+              /** Its status. */
+              status: "not_started" | "in_progress" | "completed" | "blocked";
+              /** The task. */
+              title: string;
+            })[];
+            /** The number of changes so far. */
+            version: number;
+          } | null;
+          /** The newest summary; absent if nothing is summarised. */
+          summary: {
+            /** The number of the model's answers up to `folded`. */
+            answers: number;
+            /** The results that the model sees as markers. */
+            archived: ({
+              /** The call at the origin. */
+              call_id: string;
+              /** The size of the result in characters. */
+              characters: number;
+              /** The message with the result. */
+              message: number;
+              /** The number of the summary that covers it. */
+              number: number;
+              /** The provider's id of the call. */
+              provider_call_id: string | null;
+              /** The tool. */
+              tool_name: string;
+            })[];
+            /** The model does not see messages up to this one, except those in `kept`. */
+            folded: number;
+            /** Where its compaction ends. */
+            goal: number;
+            /** `folded` at the end of its compaction. */
+            goal_folded: number;
+            /** The handoffs of the run that are in effect at `folded`. */
+            handoffs: (Json)[];
+            /** Messages that the model always sees. */
+            kept: (number)[];
+            /** Its number in the session. */
+            number: number;
+            /** How it was made. */
+            origin: string;
+            /** What the integrity check repaired. */
+            repaired?: Json | undefined;
+            /** The summary. */
+            summary: Json;
+            /** It covers the messages up to this one. */
+            through: number;
+            /** The size of the request in tokens before the compaction. */
+            tokens_before: number;
+          } | null;
+        };
         /** Its cost so far in millionths of a dollar, if known. */
         cost_micros: number | null;
         /** When it must have ended. */
@@ -1400,6 +1506,8 @@ export interface BuiltinReducers {
         title: string | null;
         /** Tool calls requested by the model so far. */
         tool_calls: number;
+        /** The turn that has ended with its wait. It continues with the next one, in which facts are read again. */
+        turn: number | null;
         /** Answers of unknown usage. */
         usage_missing: number;
       })[];
@@ -1551,6 +1659,112 @@ export interface BuiltinReducers {
             /** The tool. */
             tool_name: string;
           })[];
+          /** What else belongs to the session and decides what the model sees. */
+          context?: {
+            /** The facts that belong to the session alone, the one that changed last at the end. Facts that sessions share stay where they are. */
+            facts?: ({
+              /** How certain it is, from 0 to 1. */
+              confidence: number;
+              /** What it is about. */
+              key: string;
+              /** The namespace. */
+              namespace: string;
+              /** What is known. */
+              value: string;
+            })[] | undefined;
+            /** The measurements of the newest answers of the run, oldest first. */
+            health?: ({
+              /** What the watchdog did about it. */
+              action: "none" | "compact" | "warn" | "stop";
+              /** The number of the answer in the run. */
+              iteration: number | bigint;
+              /** The measurements. */
+              measured: {
+                /** Summaries, archived results and markers per message. */
+                context_rot: number;
+                /** Messages of the conversation that the model read. */
+                messages: number | bigint;
+                /** Messages that the conversation has gained since the answer before, with this answer. */
+                new_messages: number | bigint;
+                /** The share of tool results. */
+                over_tooling: number;
+                /** Consecutive answers with the same calls. */
+                repeats: number | bigint;
+                /** The thresholds that are reached. */
+                signals: (string)[];
+                /** Tokens more than in the request before. */
+                token_drift: number | bigint;
+                /** Tokens of the request. */
+                tokens: number | bigint;
+                /** Tool results among them. */
+                tool_messages: number | bigint;
+                /** Consecutive answers that have reached a threshold. */
+                unhealthy: number | bigint;
+              };
+            })[] | undefined;
+            /** The current plan; absent if there is none. */
+            plan?: {
+              /** Its steps, in order. */
+              steps: ({
+                /** More details. */
+                description?: string | null | undefined;
+                /** What shows that it is done. */
+                evidence?: string | null | undefined;
+                /** When it counts as done. */
+                exit_criteria?: string | null | undefined;
+                /** The agent that works on it. */
+                owner?: string | null | undefined;
+                /** Its status. */
+                status: "not_started" | "in_progress" | "completed" | "blocked";
+                /** The task. */
+                title: string;
+              })[];
+              /** The number of changes so far. */
+              version: number | bigint;
+            } | null | undefined;
+            /** The newest summary; absent if nothing is summarised. */
+            summary?: {
+              /** The number of the model's answers up to `folded`. */
+              answers: number | bigint;
+              /** The results that the model sees as markers. */
+              archived: ({
+                /** The call at the origin. */
+                call_id: string;
+                /** The size of the result in characters. */
+                characters: number | bigint;
+                /** The message with the result. */
+                message: number | bigint;
+                /** The number of the summary that covers it. */
+                number: number | bigint;
+                /** The provider's id of the call. */
+                provider_call_id?: string | null | undefined;
+                /** The tool. */
+                tool_name: string;
+              })[];
+              /** The model does not see messages up to this one, except those in `kept`. */
+              folded: number | bigint;
+              /** Where its compaction ends. */
+              goal: number | bigint;
+              /** `folded` at the end of its compaction. */
+              goal_folded: number | bigint;
+              /** The handoffs of the run that are in effect at `folded`. */
+              handoffs: (unknown)[];
+              /** Messages that the model always sees. */
+              kept: (number | bigint)[];
+              /** Its number in the session. */
+              number: number | bigint;
+              /** How it was made. */
+              origin: string;
+              /** What the integrity check repaired. */
+              repaired?: unknown | undefined;
+              /** The summary. */
+              summary: unknown;
+              /** It covers the messages up to this one. */
+              through: number | bigint;
+              /** The size of the request in tokens before the compaction. */
+              tokens_before: number | bigint;
+            } | null | undefined;
+          } | undefined;
           /** Its cost so far in millionths of a dollar, if known. */
           cost_micros?: number | bigint | null | undefined;
           /** When it must have ended. */
@@ -1594,6 +1808,8 @@ export interface BuiltinReducers {
           title?: string | null | undefined;
           /** Tool calls requested by the model so far. */
           tool_calls: number | bigint;
+          /** The turn that has ended with its wait. It continues with the next one, in which facts are read again. */
+          turn?: number | bigint | null | undefined;
           /** Answers of unknown usage. */
           usage_missing: number | bigint;
         })[];
