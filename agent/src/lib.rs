@@ -18,7 +18,7 @@
 //! record, `step` how a step ends · `model_call` model requests, `model_choice` their models, `chosen_model` a choice in a definition, `guardrail` rules for
 //! texts, `held` answers that a rule may still deny, `pattern_reach` how far a match extends, `verdict` their decision, `middleware` what else surrounds requests and calls, `redactor` and `redaction` personal data, `agent_middleware` and `hooks`
 //! middleware in Rust · `request_size` tokens of a request, `compaction`
-//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `call_arguments` their arguments, `plan` the planning tool,
+//! older messages, `summary` what stands for them, `summarized_context` the newest one · `tool_calls` tool calls, `claimed_call` their leases and outcomes, `tool_worker` those of no run, `call_arguments` their arguments, `plan` the planning tool,
 //! `tool_response` archived results,
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `recorded_run` recordings, `recorded_run_repeat` their repetition, `recorded_run_diff` its
@@ -37,6 +37,7 @@ mod budget;
 mod call_arguments;
 mod catalog;
 mod chosen_model;
+mod claimed_call;
 mod compaction;
 mod composition;
 mod contract;
@@ -96,6 +97,7 @@ mod summarized_context;
 mod summary;
 mod tool_calls;
 mod tool_response;
+mod tool_worker;
 mod trace;
 mod trace_names;
 mod trace_sink;
@@ -106,8 +108,8 @@ mod verdict;
 mod watchdog;
 
 pub use abide_tools::{
-    BackendName, Environment, Launcher, McpServer, McpStatus, Tools, available_backends,
-    sandbox_exec,
+    BackendName, Environment, Launcher, McpServer, McpStatus, ToolDeclaration, ToolView, Tools,
+    available_backends, sandbox_exec,
 };
 pub use agent_middleware::{AgentMiddleware, MiddlewareContext};
 pub use agent_tool::{AsHandoff, AsTool};
@@ -131,7 +133,7 @@ pub use profile_settings::{
     ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
     MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
-pub use project::{AgentProject, ProjectError};
+pub use project::{AgentProject, McpExposure, ProjectError};
 pub use recorded_run::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
 };
@@ -139,5 +141,6 @@ pub use recorded_run_diff::{RunChange, RunChangeKind};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;
 pub use settings::Settings;
+pub use tool_worker::ToolWorker;
 pub use trace_sink::{TraceConfig, TraceSink};
 pub use tracer::Tracer;

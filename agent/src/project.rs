@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use abide_models::{ConfigError, Models, ModelsConfig, Surroundings};
 use abide_tools::{
     BuiltinError, BuiltinToolsConfig, Environment, HttpTool, HttpToolConfig, Launcher, McpError,
-    McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError, SubprocessTool,
-    SubprocessToolConfig, Tools, ToolsError, add_builtin_tools,
+    McpServer, McpServerConfig, Sandbox, SandboxConfig, SandboxError, Selection, SubprocessTool,
+    SubprocessToolConfig, ToolView, Tools, ToolsError, add_builtin_tools,
 };
 use serde::Deserialize;
 
@@ -21,7 +21,7 @@ use crate::tracer::Tracer;
     default,
     deny_unknown_fields,
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 http_tools, programs, mcp_servers and traces"
+                 http_tools, programs, mcp_servers, mcp and traces"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
@@ -31,7 +31,26 @@ struct ProjectConfig {
     http_tools: Vec<HttpToolConfig>,
     programs: Vec<SubprocessToolConfig>,
     mcp_servers: Vec<McpServerConfig>,
+    mcp: McpConfig,
     traces: TraceConfig,
+}
+
+/// What clients of MCP can use besides the agents with `mcp_exposed`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "what MCP clients can use: tools and reducers")]
+struct McpConfig {
+    /// Tools, by name or prefix (`files_*`).
+    tools: Vec<String>,
+    /// Reducers, by name.
+    reducers: Vec<String>,
+}
+
+/// What clients of MCP can use besides the agents with `mcp_exposed`.
+pub struct McpExposure {
+    /// Tools of the registry.
+    pub tools: ToolView,
+    /// Names of reducers, which are not checked.
+    pub reducers: Vec<String>,
 }
 
 /// What no agent may do, whatever its definition says.
@@ -52,6 +71,8 @@ pub struct AgentProject {
     pub catalog: Catalog,
     /// MCP servers. Dropping one removes its tools.
     pub servers: Vec<McpServer>,
+    /// What clients of MCP can use.
+    pub mcp: McpExposure,
     /// Sends traces, if `abide.yaml` has sinks.
     pub tracer: Option<Tracer>,
     /// The sandbox of programs and file tools.
@@ -179,6 +200,10 @@ impl AgentProject {
             servers.push(McpServer::start(server, environment, &tools).await?);
         }
         tools.block(config.tool_security.blocked_tools)?;
+        let mcp = McpExposure {
+            tools: tools.view(Selection { tools: Some(config.mcp.tools), ..Selection::default() })?,
+            reducers: config.mcp.reducers,
+        };
         let backend = sandbox.as_ref().map(Sandbox::backend);
         let catalog = Catalog::new(folder, tools.clone()).sandbox(backend);
         let tracer = match is_online {
@@ -187,7 +212,7 @@ impl AgentProject {
             }
             false => None,
         };
-        Ok(AgentProject { models, tools, catalog, servers, sandbox, tracer })
+        Ok(AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer })
     }
 }
 

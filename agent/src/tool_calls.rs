@@ -1,19 +1,18 @@
 //! Tool calls: requesting, claiming, running and recording them, and the text that the model gets for each.
 
 use abide_client::arguments::{
-    AcknowledgeCancel, CancelToolCall, ClaimToolCall, CompleteToolCall, FailToolCall,
-    HeartbeatToolCall, RequestToolCall, WritePlan,
+    CancelToolCall, ClaimToolCall, CompleteToolCall, RequestToolCall, WritePlan,
 };
-use abide_client::{Abide, Call, Code, Error, Session, ToolCall, ToolCallStatus};
-use abide_json_integers as integers;
+use abide_client::{Call, Code, Error, Session, ToolCall, ToolCallStatus};
 use abide_tools::{Effect, Failure, Invocation, ToolOutcome, ToolView, Truncation};
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_tool::{GET_TOOL_RESPONSE, HAND_BACK, TASK};
+use crate::claimed_call::{ClaimedCall, result_of};
 use crate::driver::Driver;
 use crate::middleware::{Middleware, ToolRetry};
 use crate::plan::{self, PlanUpdate};
@@ -127,8 +126,8 @@ async fn run(driver: &Driver, session: &Session, call: ToolCall, stop: &Cancella
         };
     }
     let cancel = stop.child_token();
-    let outcome =
-        keep(driver, &claimed, invoke(driver, session, &claimed, &cancel), &cancel).await?;
+    let running = invoke(driver, session, &claimed, &cancel);
+    let outcome = held(driver, &claimed).keep(running, &cancel).await;
     report(driver, &claimed, outcome).await
 }
 
@@ -154,10 +153,6 @@ async fn plan(driver: &Driver, claimed: &ToolCall) -> Step {
         Err(StepError::Refused(error)) if error.code().is_some() => Ok(()),
         recorded => recorded,
     }
-}
-
-fn result_of(outcome: &ToolOutcome) -> Value {
-    json!({"text": outcome.text, "content": outcome.content, "exit_code": outcome.exit_code})
 }
 
 /// Cancels a call that is not claimed.
@@ -210,78 +205,16 @@ async fn invoke(
     }
 }
 
-/// Renews a call's lease while its tool runs. If the lease is lost or the call is cancelled, the tool is asked to
-/// stop.
-async fn keep(
-    driver: &Driver,
-    claimed: &ToolCall,
-    running: impl Future<Output = ToolOutcome>,
-    cancel: &CancellationToken,
-) -> Step<ToolOutcome> {
-    let lease = driver.shared.settings.lease;
-    let mut beat = tokio::time::interval(lease / 3);
-    beat.tick().await;
-    let mut running = std::pin::pin!(running);
-    let grace = driver.shared.settings.grace;
-    let mut too_late = std::pin::pin!(async {
-        cancel.cancelled().await;
-        tokio::time::sleep(grace).await;
-    });
-    loop {
-        tokio::select! {
-            outcome = &mut running => return Ok(outcome),
-            () = &mut too_late => {
-                let text = format!("{} did not stop when it was asked to", claimed.tool_name);
-                return Ok(ToolOutcome::failed(Failure::Lost, text));
-            }
-            _ = beat.tick() => {
-                let heartbeat = HeartbeatToolCall::new(&claimed.call_id, fencing_token(claimed))
-                    .lease_ms(millis(lease));
-                match driver.abide.call(heartbeat).await {
-                    Ok(held) if held.cancel_requested_at.is_some() => cancel.cancel(),
-                    Ok(_) => {}
-                    Err(error) if error.code().is_some() => cancel.cancel(),
-                    // The connection is down. The lease limits how long this can last.
-                    Err(_) => {}
-                }
-            }
-        }
-    }
-}
-
 async fn report(driver: &Driver, claimed: &ToolCall, mut outcome: ToolOutcome) -> Step {
     hooks::after_tool(driver, &claimed.tool_name, &mut outcome);
     redaction::outcome(driver, &mut outcome);
-    let abide = &driver.abide;
-    let (call_id, token) = (claimed.call_id.as_str(), fencing_token(claimed));
-    let (failure, effect) = (outcome.failure, effect(driver, claimed));
-    let sent = match failure {
-        None if !outcome.is_error => complete(abide, claimed, result_of(&outcome)).await,
-        // The call may have taken effect, and it must not run twice. Do not record a result: the lease expires, and
-        // the call becomes `unknown`.
-        Some(failure) if failure.leaves_open() && effect == Effect::AtMostOnce => return Ok(()),
-        // A read-only call had no effect. For any other call that was stopped midway, the effect is unknown.
-        Some(Failure::Cancelled) if effect == Effect::ReadOnly => {
-            let acknowledge = AcknowledgeCancel::new(call_id, token);
-            // The run's deadline may have stopped the call, without a cancel request.
-            let cancel = CancelToolCall::new(call_id);
-            abide.batch([Call::of(cancel), Call::of(acknowledge)]).await.map(drop)
-        }
-        failure => {
-            let failed = FailToolCall::new(call_id, token, beginning(&outcome.text));
-            let failed = match failure {
-                Some(Failure::Unavailable) => failed.retryable(true),
-                failure if retries(driver, claimed, effect, failure) => failed.retryable(true),
-                _ => failed,
-            };
-            abide.call(failed).await.map(drop)
-        }
-    };
-    match sent {
-        // The next step reads the call's current state; a lost lease is recorded.
-        Err(error) if error.code().is_some() => Ok(()),
-        sent => sent.map_err(StepError::Refused),
-    }
+    let effect = effect(driver, claimed);
+    let again = retries(driver, claimed, effect, outcome.failure);
+    held(driver, claimed).record(&outcome, effect, again).await.map_err(StepError::Refused)
+}
+
+fn held<'a>(driver: &'a Driver, call: &'a ToolCall) -> ClaimedCall<'a> {
+    ClaimedCall { abide: &driver.abide, settings: &driver.shared.settings, call }
 }
 
 /// Whether `tool_retry` lets a failed call run again. The tool's own retry policy limits the attempts, too, and a call
@@ -305,51 +238,6 @@ fn retries(driver: &Driver, claimed: &ToolCall, effect: Effect, failure: Option<
     };
     let is_own = driver.shared.tools.get(&claimed.tool_name).is_none();
     may_help && !is_own && effect != Effect::AtMostOnce && rules.any(applies)
-}
-
-/// Records a result. If the result is too large, or has integers that would lose digits, the call fails with that
-/// reason. Otherwise the call would look like one whose worker had crashed, and it would run again.
-async fn complete(abide: &Abide, claimed: &ToolCall, result: Value) -> Result<(), Error> {
-    let text = result.to_string();
-    if let Err(found) = integers::check(&text) {
-        let message =
-            format!("{} ran, but its result cannot be stored: {found}", claimed.tool_name);
-        return fail(abide, claimed, message).await;
-    }
-    let bytes = text.len();
-    let completed = match bytes > RESULT_BYTES {
-        true => None,
-        false => {
-            let done = CompleteToolCall::new(&claimed.call_id, fencing_token(claimed), result);
-            Some(abide.call(done).await)
-        }
-    };
-    match completed {
-        Some(Err(error)) if error.code() == Some(Code::LimitExceeded) => {}
-        Some(completed) => return completed.map(drop),
-        None => {}
-    }
-    let message = format!(
-        "{} ran, but its result of {bytes} bytes is too large to store: ask for less",
-        claimed.tool_name
-    );
-    fail(abide, claimed, message).await
-}
-
-async fn fail(abide: &Abide, claimed: &ToolCall, error: String) -> Result<(), Error> {
-    abide.call(FailToolCall::new(&claimed.call_id, fencing_token(claimed), error)).await.map(drop)
-}
-
-/// Maximum size of a result as JSON, in bytes: the limit of a reducer call (`CALL_BYTES` in
-/// `schema/src/limits.rs`), minus room for the other arguments.
-const RESULT_BYTES: usize = (8 << 20) - (64 << 10);
-
-/// Maximum size of a stored error, in bytes.
-const ERROR_BYTES: usize = 256 << 10;
-
-/// The first [`ERROR_BYTES`] of an error.
-fn beginning(text: &str) -> &str {
-    &text[..text.floor_char_boundary(ERROR_BYTES)]
 }
 
 /// The effect that the tool declares. If the tool is no longer available, the most restrictive effect.

@@ -7,6 +7,7 @@ mod hint;
 mod host;
 mod init;
 mod markdown;
+mod mcp_tools;
 mod memory;
 mod pause;
 mod recorded_run;

@@ -16,7 +16,7 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, environment, events, explain, identity, init, open, output, printable,
+    agent, backup, call, environment, events, explain, identity, init, mcp, open, output, printable,
     replay, role, serve, sql, token, usage, verify, watch,
 };
 
@@ -38,6 +38,8 @@ enum Command {
     Demo(demo::Demo),
     /// Serve a database file over HTTP, WebSocket and SSE
     Serve(serve::Serve),
+    /// Serve MCP over stdin and stdout, for programs that start their MCP servers
+    Mcp(mcp::Mcp),
     /// Open a database file for the programs of this user; the SDKs do so
     Open(open::Open),
     /// Create an empty database file
@@ -73,6 +75,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(options, args).await,
         Command::Serve(args) => serve::run(options, args).await,
+        Command::Mcp(args) => mcp::run(options, args).await,
         Command::Open(args) => open::run(options, args).await,
         Command::Init(args) => init::run(options, args).await,
         Command::Call(args) => call::run(options, args).await,
@@ -107,6 +110,7 @@ impl Command {
     fn starts_programs(&self, options: &Options) -> bool {
         match self {
             Command::Serve(args) => args.drives_agents(),
+            Command::Mcp(args) => args.drives_agents(),
             Command::Agent(args) => args.drives_agents(options),
             _ => false,
         }

@@ -62,6 +62,14 @@ pub enum McpReply {
         /// Returned with the responses. It is signed on the way.
         state: Option<JsonValue>,
     },
+    /// Tool calls wait for decisions. The server asks the client for them, records them as the caller, and asks the
+    /// host again with the same [`McpRequest::id`].
+    Waiting {
+        /// The calls: `{tool_call_id, tool_name, args}`.
+        approvals: Vec<JsonValue>,
+        /// The result for a client that cannot be asked, or whose user has closed the form.
+        result: JsonValue,
+    },
 }
 
 /// A request to a host.
@@ -73,6 +81,10 @@ pub struct McpRequest<'a> {
     pub params: &'a Map<String, JsonValue>,
     /// The caller.
     pub caller: &'a Caller,
+    /// The same for a call that the caller repeats with its idempotency key, and different for every other call.
+    pub id: &'a str,
+    /// The id of a session for the caller's calls: always the same for the same caller.
+    pub session_id: &'a str,
     /// The capabilities of the client.
     pub capabilities: &'a JsonValue,
     /// The state of the [`McpReply::InputRequired`] that this request answers.
@@ -96,6 +108,15 @@ pub trait McpHost: Debug + Send + Sync {
     /// # Errors
     /// A JSON-RPC error. A tool that fails has a result with `isError` instead.
     fn answer<'a>(&'a self, request: McpRequest<'a>) -> McpFuture<'a>;
+
+    /// Cancels a call that the client has cancelled: [`McpHost::answer`] has been dropped.
+    fn cancel<'a>(
+        &'a self,
+        _caller: &'a Caller,
+        _id: &'a str,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// The reducers that are tools.
     fn reducers(&self) -> Vec<String> {

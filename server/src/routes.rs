@@ -5,6 +5,7 @@ mod call;
 mod describe;
 mod exchange;
 mod explain;
+mod incoming;
 mod probe;
 mod protocols;
 mod runs;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use abide_agent::{
     AgentProject, BackendName, Environment, Launcher, McpStatus, Problem, Runtime, RuntimeError,
-    Settings, Tools,
+    Settings, ToolWorker, Tools,
 };
-use abide_client::Abide;
+use abide_client::{Abide, Error};
 use abide_engine::Engine;
 use abide_schema::{Code, Refusal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
 use crate::failure::Failure;
@@ -80,6 +81,8 @@ pub(crate) struct AgentHost {
     registry: RegistryParts,
     stop: CancellationToken,
     runtime: JoinHandle<Result<(), RuntimeError>>,
+    /// Runs the calls of MCP clients, in the process that has the engine.
+    worker: Option<JoinHandle<Result<(), Error>>>,
     /// Keeps the MCP servers alive while their tools can be called.
     _servers: Vec<abide_agent::McpServer>,
 }
@@ -89,6 +92,8 @@ struct RegistryParts {
     folder: PathBuf,
     tools: Tools,
     sandbox: Option<BackendName>,
+    /// Only an engine of this process has an MCP server.
+    mcp: Option<Arc<McpTools>>,
     environment: Environment,
 }
 
@@ -113,9 +118,9 @@ impl AgentHost {
 
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        let RegistryParts { folder, tools, sandbox, environment } = &self.registry;
-        let (tools, environment) = (tools.clone(), environment.clone());
-        Arc::new(CatalogRegistry::new(folder, tools, *sandbox, environment))
+        let RegistryParts { folder, tools, sandbox, mcp, environment } = &self.registry;
+        let (tools, mcp, environment) = (tools.clone(), mcp.clone(), environment.clone());
+        Arc::new(CatalogRegistry::new(folder, tools, *sandbox, mcp, environment))
     }
 
     pub(super) async fn over(
@@ -125,15 +130,23 @@ impl AgentHost {
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
         let loaded = LoadedProject::of(&project, options).await;
-        let AgentProject { models, tools, catalog, servers, sandbox, tracer } = project;
+        let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer } = project;
+        let mcp_tools = match abide.engine() {
+            Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision())?)),
+            None => None,
+        };
         let registry = RegistryParts {
             folder: folder.to_owned(),
             tools: tools.clone(),
             sandbox: sandbox.map(|it| it.backend()),
+            mcp: mcp_tools,
             environment: options.environment.clone(),
         };
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
+        let worker = abide.engine().is_some().then(|| {
+            ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT)
+        });
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
         let runtime = match tracer {
@@ -147,7 +160,9 @@ impl AgentHost {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let runtime = tokio::spawn(async move { runtime.run(stopped).await });
-        Ok(AgentHost { abide, loaded, registry, stop, runtime, _servers: servers })
+        let stopped = stop.clone();
+        let worker = worker.map(|worker| tokio::spawn(async move { worker.run(stopped).await }));
+        Ok(AgentHost { abide, loaded, registry, stop, runtime, worker, _servers: servers })
     }
 
     /// Releases the runs. They continue when a driver opens the file again.
@@ -157,6 +172,12 @@ impl AgentHost {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "runs of agents are no longer driven"),
             Err(error) => tracing::error!(%error, "the agent runtime panicked"),
+        }
+        let Some(worker) = self.worker else { return };
+        match worker.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "calls of MCP clients no longer run"),
+            Err(error) => tracing::error!(%error, "the worker of MCP calls panicked"),
         }
     }
 }

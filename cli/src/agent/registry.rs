@@ -9,14 +9,17 @@ use abide_agent::{
     available_backends,
 };
 use abide_schema::{Code, Refusal};
-use abide_server::AgentRegistry;
+use abide_server::{AgentRegistry, McpHost};
 use serde_json::{Value, json};
+
+use super::mcp_tools::McpTools;
 
 /// The agent project of a server.
 pub(super) struct CatalogRegistry {
     catalog: Catalog,
     tools: Tools,
     sandbox: Option<BackendName>,
+    mcp: Option<Arc<McpTools>>,
     /// The sandboxes of this machine, once they were tried.
     backends: Arc<OnceLock<Vec<Value>>>,
 }
@@ -27,6 +30,7 @@ impl CatalogRegistry {
         folder: &Path,
         tools: Tools,
         sandbox: Option<BackendName>,
+        mcp: Option<Arc<McpTools>>,
         environment: Environment,
     ) -> CatalogRegistry {
         let catalog = Catalog::new(folder, tools.clone()).sandbox(sandbox);
@@ -36,7 +40,7 @@ impl CatalogRegistry {
         std::thread::spawn(move || {
             tried.get_or_init(|| available_backends(&Launcher::this_program(), &environment));
         });
-        CatalogRegistry { catalog, tools, sandbox, backends }
+        CatalogRegistry { catalog, tools, sandbox, mcp, backends }
     }
 }
 
@@ -66,6 +70,10 @@ impl AgentRegistry for CatalogRegistry {
             "sandbox": self.sandbox.map(BackendName::as_str),
             "sandbox_backends": self.backends.wait(),
         })
+    }
+
+    fn mcp(&self) -> Option<Arc<dyn McpHost>> {
+        self.mcp.clone().map(|mcp| mcp as Arc<dyn McpHost>)
     }
 }
 

@@ -13,6 +13,7 @@ mod host;
 mod input;
 mod message;
 mod methods;
+mod paging;
 mod prompts;
 mod reply;
 mod resources;
@@ -35,10 +36,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app_state::{AppState, SessionExtension};
 use crate::auth::authenticator::AuthSession;
-use crate::body::RequestBody;
-use crate::connections::lifecycle::ConnectionPermit;
 use crate::limits;
 use crate::mcp_host::{McpFailure, McpNotifier};
+use crate::routes::incoming::Incoming;
 use exchange::{Era, Exchange};
 use message::{HttpFailure, Message};
 use sessions::McpSession;
@@ -46,26 +46,16 @@ pub(crate) use shared::McpState;
 use versions::SESSION_ID;
 
 /// One message of a client.
-pub(in crate::routes) async fn post(
-    State(app): State<AppState>,
-    Extension(session): SessionExtension,
-    Extension(place): Extension<ConnectionPermit>,
-    headers: HeaderMap,
-    content: RequestBody,
-) -> Response {
-    match receive(app, session, place, &headers, content).await {
+pub(in crate::routes) async fn post(incoming: Incoming) -> Response {
+    match receive(incoming).await {
         Ok(response) => response,
         Err(failure) => failure.into_response(),
     }
 }
 
-async fn receive(
-    app: AppState,
-    auth: AuthSession,
-    place: ConnectionPermit,
-    headers: &HeaderMap,
-    content: RequestBody,
-) -> Result<Response, HttpFailure> {
+async fn receive(incoming: Incoming) -> Result<Response, HttpFailure> {
+    let Incoming { app, session: auth, place, headers, content } = incoming;
+    let headers = &headers;
     headers::check_origin(headers)?;
     let permit = app.read_limiter.permit(auth.caller.quota_key(), content.bytes()).await;
     let message = Message::parse(&content)?;
@@ -85,8 +75,13 @@ async fn receive(
             Ok(reply::respond(exchange, request, outgoing, account, place).await)
         }
         Message::Notification { method, params } => {
-            if let (Some(session), "notifications/cancelled") = (session, method.as_str()) {
-                session.cancel(&params["requestId"]);
+            if method == "notifications/cancelled" {
+                match (session, params["_meta"]["abide/request_id"].as_str()) {
+                    (Some(session), _) => session.cancel(&params["requestId"]),
+                    // A request without a session has no id that differs from those of other clients.
+                    (None, Some(key)) => app.mcp.cancel(&auth.caller, key),
+                    (None, None) => {}
+                }
             }
             Ok(StatusCode::ACCEPTED.into_response())
         }
@@ -115,13 +110,8 @@ fn session_of(
 }
 
 /// The notifications of a session, as server-sent events.
-pub(in crate::routes) async fn get(
-    State(app): State<AppState>,
-    Extension(auth): SessionExtension,
-    Extension(place): Extension<ConnectionPermit>,
-    headers: HeaderMap,
-    content: RequestBody,
-) -> Response {
+pub(in crate::routes) async fn get(incoming: Incoming) -> Response {
+    let Incoming { app, session: auth, place, headers, content } = incoming;
     let checked = headers::check_origin(&headers).and_then(|()| session_of(&app, &auth, &headers));
     let session = match checked {
         Ok(Some(session)) if headers::accepts_events(&headers) => session,

@@ -10,7 +10,6 @@ use abide_schema::reducer::Caller;
 use abide_schema::{Code, Refusal};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as JsonValue, json};
@@ -26,6 +25,7 @@ use crate::connections::lifecycle::ConnectionPermit;
 use crate::limits;
 use crate::problem::Problem;
 use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
+use crate::routes::incoming::Incoming;
 use crate::routes::runs::path;
 use encode::ResponseEncoder;
 pub(in crate::routes) use error::add_error;
@@ -46,13 +46,8 @@ async fn find(app: &AppState, by: &Caller, id: &str) -> Result<(RunRow, i64), Re
 }
 
 /// `POST /v1/responses`: sends input to an agent, and returns its answer.
-pub(in crate::routes) async fn create(
-    State(app): State<AppState>,
-    Extension(session): SessionExtension,
-    Extension(place): Extension<ConnectionPermit>,
-    headers: HeaderMap,
-    content: RequestBody,
-) -> Result<Response, Problem> {
+pub(in crate::routes) async fn create(incoming: Incoming) -> Result<Response, Problem> {
+    let Incoming { app, session, place, headers, content } = incoming;
     let wanted: CreateResponse = content.envelope(request::LOOKS)?;
     wanted.check()?;
     let key = idempotency_key(&headers)?;

@@ -250,12 +250,16 @@ pub(super) async fn decide_some(
     decisions: Vec<Decision>,
     record: Option<BatchCall>,
 ) -> Result<RunRow, Refusal> {
-    let calls = decisions.into_iter().map(|Decision { call_id, approve, comment }| {
-        let decision = if approve { "approve" } else { "reject" };
-        let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
-        runs::call("decide_approval", args)
-    });
+    let calls = decisions.into_iter().map(decide_call);
     let calls: Vec<BatchCall> = record.into_iter().chain(calls).collect();
     app.engine.batch(by, &calls, None).await?;
     find(&app.engine, by, &run.id).await
+}
+
+/// The call that records a decision.
+pub(super) fn decide_call(decision: Decision) -> BatchCall {
+    let Decision { call_id, approve, comment } = decision;
+    let decision = if approve { "approve" } else { "reject" };
+    let args = json!({"call_id": call_id, "decision": decision, "comment": comment});
+    runs::call("decide_approval", args)
 }

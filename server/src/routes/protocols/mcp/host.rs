@@ -1,11 +1,31 @@
 //! Requests that the host answers.
 
-use serde_json::Value as JsonValue;
+use abide_schema::Code;
+use serde_json::{Map, Value as JsonValue};
 
 use super::exchange::Exchange;
-use super::input;
-use super::message::Request;
+use super::input::{self, Decided};
+use super::message::{Request, refused};
 use crate::mcp_host::{McpFailure, McpHost, McpReply, McpRequest};
+use crate::routes::protocols::start;
+
+/// What the ids of calls begin with.
+const ID: &str = "mcp_";
+
+/// A request to the host, with what was already answered.
+struct HostCall<'a> {
+    exchange: &'a Exchange,
+    host: &'a dyn McpHost,
+    request: &'a Request,
+    /// What a signed state is valid for.
+    audience: String,
+    id: String,
+    /// The state of the host, and the responses of the client.
+    state: Option<JsonValue>,
+    responses: Map<String, JsonValue>,
+    /// The responses of the client to forms for approvals.
+    decisions: Map<String, JsonValue>,
+}
 
 /// Lets the host answer, and asks the client for the input that it needs.
 pub(super) async fn ask_host(
@@ -13,42 +33,124 @@ pub(super) async fn ask_host(
     host: &dyn McpHost,
     request: &Request,
 ) -> Result<JsonValue, McpFailure> {
-    let name = request.params.get("name").or_else(|| request.params.get("uri"));
-    let audience = format!("{} {}", request.method, name.unwrap_or(&JsonValue::Null));
-    let (seal, principal) = (&exchange.app.mcp.seal, exchange.by().principal());
-    let mut state = match request.params.get("requestState") {
-        None => None,
-        Some(JsonValue::String(text)) => Some(seal.open(principal, &audience, text)?),
-        Some(_) => return Err(McpFailure::invalid("requestState is not a text")),
-    };
-    let mut responses = input::responses(&request.params)?;
-    loop {
-        let asked = host.answer(McpRequest {
-            method: &request.method,
-            params: &request.params,
-            caller: exchange.by(),
-            capabilities: exchange.capabilities(),
-            state: state.take(),
-            responses: std::mem::take(&mut responses),
-            notifier: &exchange.notifier,
-        });
-        let reply = tokio::select! {
-            reply = asked => reply?,
-            () = exchange.cancelled.cancelled() => {
-                let message = "the request was cancelled".to_owned();
-                return Err(McpFailure { code: -32800, message, data: None });
-            }
-        };
-        let (requests, next) = match reply {
-            McpReply::Complete(result) => return Ok(result),
-            McpReply::InputRequired { requests, state } => (requests, state),
-        };
-        input::check(exchange, &requests)?;
-        if exchange.is_modern() {
-            let signed = next.map(|state| seal.sign(principal, &audience, state)).transpose()?;
-            return Ok(input::required(requests, signed));
-        }
-        responses = input::ask(exchange, requests).await?;
-        state = next;
+    let mut call = HostCall::new(exchange, host, request)?;
+    let id = call.id.clone();
+    tokio::select! {
+        answered = call.answer() => return answered,
+        () = exchange.cancelled.cancelled() => {}
     }
+    host.cancel(exchange.by(), &id).await;
+    let message = "the request was cancelled".to_owned();
+    Err(McpFailure { code: -32800, message, data: None })
+}
+
+impl<'a> HostCall<'a> {
+    fn new(
+        exchange: &'a Exchange,
+        host: &'a dyn McpHost,
+        request: &'a Request,
+    ) -> Result<HostCall<'a>, McpFailure> {
+        let name = request.params.get("name").or_else(|| request.params.get("uri"));
+        let audience = format!("{} {}", request.method, name.unwrap_or(&JsonValue::Null));
+        let key = exchange.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        let id = start::derived_id(ID, exchange.by(), &audience, &key);
+        let responses = input::responses(&request.params)?;
+        let mut call = HostCall {
+            exchange,
+            host,
+            request,
+            audience,
+            id,
+            state: None,
+            responses,
+            decisions: Map::new(),
+        };
+        let principal = exchange.by().principal();
+        match request.params.get("requestState") {
+            None => {}
+            // The id of a call that waits for approvals. It is looked up and decided with the rights of the caller, so
+            // that it is valid after a restart and needs no signature.
+            Some(JsonValue::String(id)) if is_id(id) => {
+                call.id.clone_from(id);
+                call.decisions = std::mem::take(&mut call.responses);
+            }
+            Some(JsonValue::String(text)) => {
+                let opened = exchange.app.mcp.seal.open(principal, &call.audience, text);
+                call.state = Some(opened?);
+            }
+            Some(_) => return Err(McpFailure::invalid("requestState is not a text")),
+        }
+        Ok(call)
+    }
+
+    async fn answer(&mut self) -> Result<JsonValue, McpFailure> {
+        let exchange = self.exchange;
+        let session_id = start::derived_id("mcp_s_", exchange.by(), "session", "");
+        let mut dismissed = false;
+        loop {
+            let asked = self.host.answer(McpRequest {
+                method: &self.request.method,
+                params: &self.request.params,
+                caller: exchange.by(),
+                id: &self.id,
+                session_id: &session_id,
+                capabilities: exchange.capabilities(),
+                state: self.state.take(),
+                responses: std::mem::take(&mut self.responses),
+                notifier: &exchange.notifier,
+            });
+            match asked.await? {
+                McpReply::Complete(result) => return Ok(result),
+                McpReply::InputRequired { requests, state } => {
+                    input::check(exchange, &requests)?;
+                    if exchange.is_modern() {
+                        let signed = state.map(|state| self.sign(state)).transpose()?;
+                        return Ok(input::required(requests, signed));
+                    }
+                    self.responses = input::ask(exchange, requests).await?;
+                    self.state = state;
+                }
+                McpReply::Waiting { approvals, result } => {
+                    if self.decisions.is_empty() {
+                        if dismissed || approvals.is_empty() || !input::has_forms(exchange) {
+                            return Ok(result);
+                        }
+                        let requests = input::approvals(&approvals);
+                        if exchange.is_modern() {
+                            return Ok(input::required(requests, Some(self.id.clone())));
+                        }
+                        self.decisions = input::ask(exchange, requests).await?;
+                    }
+                    dismissed = self.decide(&approvals).await?;
+                }
+            }
+        }
+    }
+
+    fn sign(&self, state: JsonValue) -> Result<String, McpFailure> {
+        let principal = self.exchange.by().principal();
+        self.exchange.app.mcp.seal.sign(principal, &self.audience, state)
+    }
+
+    /// Records the decisions of the client with the rights of the caller. Returns whether a form was closed without one.
+    async fn decide(&mut self, approvals: &[JsonValue]) -> Result<bool, McpFailure> {
+        let responses = std::mem::take(&mut self.decisions);
+        let Decided { decisions, dismissed } = input::decided(approvals, &responses);
+        let calls: Vec<_> = decisions.into_iter().map(start::decide_call).collect();
+        if calls.is_empty() {
+            return Ok(dismissed);
+        }
+        match self.exchange.app.engine.batch(self.exchange.by(), &calls, None).await {
+            // It was decided elsewhere; the host reads the row.
+            Err(refusal) if refusal.code == Code::Conflict => Ok(dismissed),
+            Err(refusal) => Err(refused(refusal)),
+            Ok(_) => Ok(dismissed),
+        }
+    }
+}
+
+/// Whether a state is the id of a call. A signed state begins otherwise.
+fn is_id(state: &str) -> bool {
+    let rest = state.strip_prefix(ID);
+    rest.is_some_and(|rest| rest.len() == 26 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

@@ -4,12 +4,10 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::{Era, Exchange};
 use super::message::Request;
+use super::paging::page;
 use super::versions::{LEGACY, MODERN, legacy_version, server_info};
 use super::{host, prompts, resources, subscriptions, tasks, tools};
 use crate::mcp_host::{McpFailure, McpItems};
-
-/// Entries of one page of a list.
-const PAGE: usize = 500;
 
 /// Answers a request.
 pub(super) async fn answer(
@@ -109,14 +107,14 @@ fn capabilities(exchange: &Exchange) -> JsonValue {
 
 /// The methods of both generations.
 async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
-    let page = |member, items| page(member, items, &request.params);
+    let page = |member, key, items| page(member, key, items, &request.params);
     match request.method.as_str() {
-        "tools/list" => page("tools", tools::list(exchange).await?),
+        "tools/list" => page("tools", "name", tools::list(exchange).await?),
         "tools/call" => tools::call(exchange, request).await,
-        "resources/list" => page("resources", resources::list(exchange).await?),
-        "resources/templates/list" => page("resourceTemplates", resources::templates(exchange)),
+        "resources/list" => resources::list(exchange, request).await,
+        "resources/templates/list" => page("resourceTemplates", "uriTemplate", resources::templates(exchange)),
         "resources/read" => resources::read(exchange, request).await,
-        "prompts/list" => page("prompts", prompts::list(exchange)),
+        "prompts/list" => page("prompts", "name", prompts::list(exchange).await?),
         "prompts/get" => prompts::get(exchange, request).await,
         "completion/complete" => complete(exchange, request).await,
         "tasks/get" => tasks::get(exchange, request).await,
@@ -127,28 +125,6 @@ async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
             data: None,
         }),
     }
-}
-
-/// A page of a list. The cursor is the number of entries before it.
-fn page(
-    member: &str,
-    items: Vec<JsonValue>,
-    params: &Map<String, JsonValue>,
-) -> Result<JsonValue, McpFailure> {
-    let from: usize = match params.get("cursor").map(|cursor| cursor.as_str()) {
-        None => 0,
-        Some(cursor) => cursor
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| McpFailure::invalid("the cursor is not one of this list"))?,
-    };
-    let next = from.saturating_add(PAGE);
-    let has_more = items.len() > next;
-    let part: Vec<JsonValue> = items.into_iter().skip(from).take(PAGE).collect();
-    let mut result = json!({member: part});
-    if has_more {
-        result["nextCursor"] = json!(next.to_string());
-    }
-    Ok(result)
 }
 
 /// Only a host has completions.

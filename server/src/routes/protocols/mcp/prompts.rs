@@ -7,9 +7,9 @@ use super::tools::has;
 use crate::mcp_host::{McpFailure, McpItems};
 use serde_json::Value as JsonValue;
 
-/// All prompts.
-pub(super) fn list(exchange: &Exchange) -> Vec<JsonValue> {
-    exchange.host().map(|host| host.items(McpItems::Prompts)).unwrap_or_default()
+/// All prompts of the caller. A store of prompts adds its own here, and answers for them in [`get`].
+pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+    Ok(exchange.host().map(|host| host.items(McpItems::Prompts)).unwrap_or_default())
 }
 
 /// `prompts/get`.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as JsonValue, json};
 use super::exchange::Exchange;
 use super::host::ask_host;
 use super::message::Request;
+use super::paging::{before, cursor, not_of_this_list};
 use super::tools::has;
 use crate::limits;
 use crate::mcp_host::{McpFailure, McpItems};
@@ -78,33 +79,128 @@ fn tables(exchange: &Exchange) -> Vec<JsonValue> {
     described["tables"].as_array().cloned().unwrap_or_default()
 }
 
-/// All tables, and the newest sessions and runs. Templates reach the others.
-pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
+/// The kinds of resources, in the order of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Tables,
+    Sessions,
+    Runs,
+    Host,
+}
+
+const KINDS: [Kind; 4] = [Kind::Tables, Kind::Sessions, Kind::Runs, Kind::Host];
+
+/// Entries of one page.
+const PAGE: usize = 100;
+
+impl Kind {
+    /// What the cursors of the kind begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Tables => "tables/",
+            Kind::Sessions => "sessions/",
+            Kind::Runs => "runs/",
+            Kind::Host => "host/",
+        }
+    }
+
+    /// The entries after a key, with their keys. At most one more than a page.
+    async fn after(
+        self,
+        exchange: &Exchange,
+        key: &str,
+    ) -> Result<Vec<(String, JsonValue)>, McpFailure> {
+        match self {
+            Kind::Tables => Ok(tables_after(exchange, key)),
+            // Generated ids begin with the time, so the newest come first. The index of the key finds the page.
+            Kind::Sessions => {
+                let sql = "SELECT id, agent FROM sessions WHERE id < :before \
+                    ORDER BY id DESC LIMIT 101";
+                rows_after(exchange, (SESSIONS, "session"), sql, key).await
+            }
+            Kind::Runs => {
+                let sql = "SELECT id, agent FROM runs WHERE id < :before \
+                    ORDER BY id DESC LIMIT 101";
+                rows_after(exchange, (RUNS, "run"), sql, key).await
+            }
+            Kind::Host => {
+                let Some(host) = exchange.host() else { return Ok(Vec::new()) };
+                let mut items = host.items(McpItems::Resources);
+                if !key.is_empty() {
+                    let last = items.iter().rposition(|item| item["uri"] == key);
+                    items.drain(..=last.ok_or_else(not_of_this_list)?);
+                }
+                let key = |item: &JsonValue| item["uri"].as_str().unwrap_or_default().to_owned();
+                Ok(items.into_iter().map(|item| (key(&item), item)).collect())
+            }
+        }
+    }
+}
+
+fn tables_after(exchange: &Exchange, last: &str) -> Vec<(String, JsonValue)> {
     let mut all = Vec::new();
     for table in tables(exchange) {
         let name = table["name"].as_str().unwrap_or_default();
-        all.push(json!({"uri": uri(TABLES, name), "name": format!("table {name}"),
-            "description": table["description"], "mimeType": "application/json"}));
-    }
-    let newest = [
-        (SESSIONS, "session", "SELECT id, agent FROM sessions ORDER BY created_at DESC LIMIT 100"),
-        (RUNS, "run", "SELECT id, agent FROM runs ORDER BY created_at DESC LIMIT 100"),
-    ];
-    for (prefix, kind, sql) in newest {
-        // A policy may hide the columns.
-        let Ok(rows) = exchange.rows(sql, &Map::new()).await else { continue };
-        for row in rows {
-            let (id, agent) = (row["id"].as_str().unwrap_or_default(), &row["agent"]);
-            let agent = agent.as_str().unwrap_or_default();
-            all.push(json!({"uri": uri(prefix, id), "name": format!("{kind} {id}"),
-                "description": format!("A {kind} of the agent {agent}."),
-                "mimeType": "application/json"}));
+        if name > last {
+            let item = json!({"uri": uri(TABLES, name), "name": format!("table {name}"),
+                "description": table["description"], "mimeType": "application/json"});
+            all.push((name.to_owned(), item));
         }
     }
-    if let Some(host) = exchange.host() {
-        all.extend(host.items(McpItems::Resources));
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all
+}
+
+async fn rows_after(
+    exchange: &Exchange,
+    (prefix, kind): (&str, &str),
+    sql: &str,
+    last: &str,
+) -> Result<Vec<(String, JsonValue)>, McpFailure> {
+    let params = Map::from_iter([("before".to_owned(), json!(before(last)))]);
+    // A policy may hide the columns.
+    let rows = exchange.rows(sql, &params).await.unwrap_or_default();
+    let items = rows.into_iter().map(|row| {
+        let (id, agent) = (row["id"].as_str().unwrap_or_default(), row["agent"].as_str());
+        let agent = agent.unwrap_or_default();
+        let item = json!({"uri": uri(prefix, id), "name": format!("{kind} {id}"),
+            "description": format!("A {kind} of the agent {agent}."),
+            "mimeType": "application/json"});
+        (id.to_owned(), item)
+    });
+    Ok(items.collect())
+}
+
+/// `resources/list`: tables, sessions, runs, and resources of the host. A cursor is the kind and the key of the last
+/// entry.
+pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
+    let (first, mut last) = match cursor(&request.params)? {
+        None => (0, ""),
+        Some(cursor) => {
+            let of_kind = |kind: &Kind| cursor.strip_prefix(kind.prefix());
+            let first = KINDS.iter().position(|kind| of_kind(kind).is_some());
+            let first = first.ok_or_else(not_of_this_list)?;
+            (first, of_kind(&KINDS[first]).unwrap_or_default())
+        }
+    };
+    let mut page = Vec::new();
+    for kind in &KINDS[first..] {
+        page.extend(kind.after(exchange, last).await?.into_iter().map(|entry| (kind, entry)));
+        if page.len() > PAGE {
+            break;
+        }
+        last = "";
     }
-    Ok(all)
+    let has_more = page.len() > PAGE;
+    page.truncate(PAGE);
+    let next = page.last().filter(|_| has_more);
+    let next = next.map(|(kind, (key, _))| format!("{}{key}", kind.prefix()));
+    let items: Vec<JsonValue> = page.into_iter().map(|(_, (_, item))| item).collect();
+    let mut result = json!({"resources": items});
+    if let Some(next) = next {
+        result["nextCursor"] = json!(next);
+    }
+    Ok(result)
 }
 
 /// The templates.

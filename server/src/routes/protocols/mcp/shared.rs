@@ -1,11 +1,67 @@
-//! What all requests share: sessions, and the key that signs states.
+//! What all requests share: sessions, the key that signs states, and calls that can be cancelled.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abide_schema::reducer::Caller;
+use tokio_util::sync::CancellationToken;
 
 use super::sessions::McpSessions;
 use super::state_seal::StateSeal;
+
+/// The principal of a caller, and the idempotency key of a call.
+type Key = (String, String);
 
 /// What all requests share.
 #[derive(Debug, Default)]
 pub(crate) struct McpState {
     pub(super) sessions: McpSessions,
     pub(super) seal: StateSeal,
+    /// Calls without a session that are being answered, with their numbers.
+    calls: Mutex<HashMap<Key, (u64, CancellationToken)>>,
+    next_call: AtomicU64,
+}
+
+impl McpState {
+    /// Registers a call, so that its caller can cancel it. Of calls with the same key it is the last one.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        by: &Caller,
+        key: &str,
+        token: CancellationToken,
+    ) -> CancellableCall {
+        let key = (by.principal().to_owned(), key.to_owned());
+        let number = self.next_call.fetch_add(1, Ordering::Relaxed);
+        self.calls().insert(key.clone(), (number, token));
+        CancellableCall { key, number, state: Arc::clone(self) }
+    }
+
+    /// Cancels a call of a caller.
+    pub(super) fn cancel(&self, by: &Caller, key: &str) {
+        if let Some((_, token)) = self.calls().get(&(by.principal().to_owned(), key.to_owned())) {
+            token.cancel();
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<Key, (u64, CancellationToken)>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that can be cancelled, until it is answered.
+#[derive(Debug)]
+pub(super) struct CancellableCall {
+    key: Key,
+    number: u64,
+    state: Arc<McpState>,
+}
+
+impl Drop for CancellableCall {
+    fn drop(&mut self) {
+        let mut calls = self.state.calls();
+        if calls.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+            calls.remove(&self.key);
+        }
+    }
 }

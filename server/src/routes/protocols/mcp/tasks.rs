@@ -9,6 +9,7 @@ use super::agent_run;
 use super::exchange::Exchange;
 use super::input;
 use super::message::{Request, refused};
+use super::paging::{before, cursor};
 use crate::mcp_host::McpFailure;
 use crate::routes::protocols::start::{self, RunRow};
 use crate::routes::runs;
@@ -171,25 +172,22 @@ pub(super) async fn result(
     Ok(result)
 }
 
-/// `tasks/list` of 2025-11-25: runs that no other run has started, the newest first.
+/// `tasks/list` of 2025-11-25: runs that no other run has started, by id. Generated ids begin with the time, so the
+/// newest come first.
 pub(super) async fn list(exchange: &Exchange, request: &Request) -> Result<JsonValue, McpFailure> {
-    let before = match request.params.get("cursor").map(|cursor| cursor.as_str()) {
-        None => i64::MAX,
-        Some(cursor) => cursor
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| McpFailure::invalid("the cursor is not one of this list"))?,
-    };
-    let sql = "SELECT id, created_at FROM runs WHERE parent_id IS NULL AND created_at < :before \
-               ORDER BY created_at DESC, id LIMIT 50";
-    let params = Map::from_iter([("before".to_owned(), json!(before))]);
+    let sql = "SELECT id FROM runs WHERE parent_id IS NULL AND id < :before \
+               ORDER BY id DESC LIMIT 51";
+    let last = cursor(&request.params)?.unwrap_or_default();
+    let params = Map::from_iter([("before".to_owned(), json!(before(last)))]);
     let rows = exchange.rows(sql, &params).await?;
     let mut all = Vec::new();
-    for row in &rows {
+    for row in rows.iter().take(PAGE) {
         all.push(task(exchange, row["id"].as_str().unwrap_or_default()).await?.base);
     }
+    let next = all.last().filter(|_| rows.len() > PAGE).map(|task| task["taskId"].clone());
     let mut result = json!({"tasks": all});
-    if let (PAGE, Some(last)) = (rows.len(), rows.last()) {
-        result["nextCursor"] = json!(last["created_at"].to_string());
+    if let Some(next) = next {
+        result["nextCursor"] = next;
     }
     Ok(result)
 }

@@ -1,0 +1,269 @@
+//! What a folder of agents adds to the MCP server: the tools and reducers that `abide.yaml` exposes. A call of a tool is a
+//! row of `tool_calls` in a session of its caller, with the rights of the caller. A worker of this process runs it, so the
+//! call continues without its client, and after a restart.
+
+use std::fmt;
+use std::pin::Pin;
+
+use abide_agent::{McpExposure, ToolDeclaration, ToolView};
+use abide_client::{Abide, Effect, Error, ToolCall, ToolCallStatus};
+use abide_engine::Engine;
+use abide_schema::wire::BatchCall;
+use abide_schema::{Caller, Code, Refusal};
+use abide_server::{
+    McpFailure, McpFuture, McpHost, McpItems, McpNotifier, McpReply, McpRequest, McpRevisions,
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+/// The agent name of the sessions with calls of MCP clients.
+pub(super) const AGENT: &str = "mcp";
+
+/// The member of `_meta` that names another session for a call.
+const SESSION: &str = "abide/session_id";
+
+/// The call that a request follows.
+const CALL: &str = "SELECT * FROM tool_calls WHERE call_id = :id";
+
+/// The exposed tools and reducers.
+pub(super) struct McpTools {
+    engine: Engine,
+    /// Reads the calls that callers have requested.
+    abide: Abide,
+    tools: ToolView,
+    reducers: Vec<String>,
+    revisions: watch::Sender<McpRevisions>,
+}
+
+impl fmt::Debug for McpTools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpTools")
+            .field("tools", &self.tools.names())
+            .field("reducers", &self.reducers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl McpTools {
+    /// The exposed tools and reducers of an engine.
+    ///
+    /// # Errors
+    /// There is no such reducer.
+    pub(super) fn new(
+        engine: &Engine,
+        exposure: &McpExposure,
+        changes: watch::Receiver<u64>,
+    ) -> Result<McpTools, Refusal> {
+        let described = engine.describe_for(&Caller::local());
+        let known: Vec<&str> = described["reducers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|reducer| reducer["name"].as_str())
+            .collect();
+        let unknown = exposure.reducers.iter().find(|name| !known.contains(&name.as_str()));
+        if let Some(name) = unknown {
+            let detail = format!("abide.yaml: mcp: there is no reducer {name}");
+            let hint = match abide_schema::nearest(name, known.iter().copied()) {
+                Some(name) => format!("did you mean {name}?"),
+                None => "GET /v1/schema lists the reducers".to_owned(),
+            };
+            return Err(Refusal::new(Code::BadArguments, detail).hint(hint));
+        }
+        let (revisions, _) = watch::channel(McpRevisions::default());
+        tokio::spawn(follow(changes, revisions.clone()));
+        Ok(McpTools {
+            engine: engine.clone(),
+            abide: Abide::embed(engine.clone()),
+            tools: exposure.tools.clone(),
+            reducers: exposure.reducers.clone(),
+            revisions,
+        })
+    }
+
+    /// The tools that can be called. A reducer of the same name is called instead.
+    fn declarations(&self) -> impl Iterator<Item = ToolDeclaration> {
+        let all = self.tools.declarations().into_iter();
+        all.filter(|tool| !self.tools.is_blocked(&tool.name) && !self.reducers.contains(&tool.name))
+    }
+
+    async fn call(&self, request: McpRequest<'_>) -> Result<McpReply, McpFailure> {
+        let call_id = match self.request(&request).await {
+            Ok(call_id) => call_id,
+            Err(refusal) => return Ok(McpReply::Complete(failed(&refusal.to_string()))),
+        };
+        self.follow(&call_id, request.notifier).await.map_err(|why| {
+            tracing::warn!(error = %why, call_id, "a tool call cannot be followed");
+            McpFailure { code: -32603, message: "the server is stopping".to_owned(), data: None }
+        })
+    }
+
+    /// Requests the call, or finds it, and returns its id.
+    async fn request(&self, request: &McpRequest<'_>) -> Result<String, Refusal> {
+        let named = request.params.get("_meta").and_then(|meta| meta[SESSION].as_str());
+        let session_id = named.unwrap_or(request.session_id);
+        let arguments = request.params.get("arguments").cloned().unwrap_or_else(|| json!({}));
+        let open = BatchCall {
+            reducer: "open_session".to_owned(),
+            args: json!({"id": session_id, "agent": AGENT, "title": "Tool calls over MCP"}),
+        };
+        let ask = BatchCall {
+            reducer: "request_tool_call".to_owned(),
+            args: json!({"call_id": request.id, "session_id": session_id,
+                "tool_name": request.params["name"], "arguments": arguments}),
+        };
+        let calls: Vec<BatchCall> =
+            named.is_none().then_some(open).into_iter().chain([ask]).collect();
+        let done = self.engine.batch(request.caller, &calls, None).await.map_err(of_request)?;
+        let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
+        let row: Value = serde_json::from_str(row).unwrap_or_default();
+        Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
+    }
+
+    /// Waits until the call has ended, or waits for a decision.
+    async fn follow(
+        &self,
+        call_id: &str,
+        notifier: &McpNotifier,
+    ) -> Result<McpReply, Error> {
+        let mut rows = self.abide.subscribe(CALL).param("id", call_id).await?;
+        let mut steps = 0.0;
+        while rows.next().await.is_some() {
+            let Some(call) = rows.typed_rows::<ToolCall>()?.pop() else { continue };
+            if let Some(reply) = reply(&call) {
+                return Ok(reply);
+            }
+            steps += 1.0;
+            let message = format!("{} is {}", call.tool_name, call.status);
+            notifier.progress(steps, None, Some(&message)).await;
+        }
+        Err(rows.error().cloned().unwrap_or(Error::Closed))
+    }
+}
+
+/// Counts the changes of the tools.
+async fn follow(mut changes: watch::Receiver<u64>, revisions: watch::Sender<McpRevisions>) {
+    while changes.changed().await.is_ok() {
+        revisions.send_modify(|revisions| revisions.tools += 1);
+    }
+}
+
+/// Removes the position in the batch, which the client did not make.
+fn of_request(refusal: Refusal) -> Refusal {
+    let detail = match refusal.detail.split_once(" of the batch (") {
+        Some((_, rest)) => rest.split_once("): ").map(|(_, detail)| detail.to_owned()),
+        None => None,
+    };
+    Refusal { detail: detail.unwrap_or_else(|| refusal.detail.clone()), ..refusal }
+}
+
+/// The reply to a request for a call, unless the call is about to run.
+fn reply(call: &ToolCall) -> Option<McpReply> {
+    let (id, tool) = (&call.call_id, &call.tool_name);
+    let result = match call.status {
+        ToolCallStatus::Pending | ToolCallStatus::Claimed => return None,
+        ToolCallStatus::AwaitingApproval => {
+            let approval =
+                json!({"tool_call_id": id, "tool_name": tool, "args": call.arguments.value()});
+            let text = format!("The call {id} of {tool} waits for a decision.");
+            let result = result(call, &text, false);
+            return Some(McpReply::Waiting { approvals: vec![approval], result });
+        }
+        ToolCallStatus::Succeeded => succeeded(call),
+        ToolCallStatus::Unknown => {
+            let text = "The process that ran the call disappeared. Whether the call had an effect is \
+                        unknown, so it does not run again.";
+            result(call, text, true)
+        }
+        status => {
+            let error = call.error.clone().unwrap_or_else(|| format!("the call is {status}"));
+            result(call, &error, true)
+        }
+    };
+    Some(McpReply::Complete(result))
+}
+
+/// The result of a call that has succeeded, in this process or in another worker.
+fn succeeded(call: &ToolCall) -> Value {
+    let stored = call.result.as_ref().map(abide_client::Json::value).unwrap_or_default();
+    let text = match &stored["text"] {
+        Value::String(text) => text.clone(),
+        _ => stored.to_string(),
+    };
+    let mut answer = result(call, &text, false);
+    let content = stored.get("content").unwrap_or(&stored);
+    answer["structuredContent"]["result"] = content.clone();
+    // The answer of another MCP server has images and other content.
+    if let Value::Array(content) = &content["content"] {
+        answer["content"] = content.clone().into();
+    }
+    answer
+}
+
+fn result(call: &ToolCall, text: &str, is_error: bool) -> Value {
+    let structured = json!({"call_id": call.call_id, "session_id": call.session_id,
+        "status": call.status});
+    json!({"content": [{"type": "text", "text": text}], "structuredContent": structured,
+        "isError": is_error})
+}
+
+fn failed(text: &str) -> Value {
+    json!({"content": [{"type": "text", "text": text}], "isError": true})
+}
+
+impl McpHost for McpTools {
+    fn items(&self, items: McpItems) -> Vec<Value> {
+        match items {
+            McpItems::Tools => self.declarations().map(listed).collect(),
+            McpItems::Resources | McpItems::ResourceTemplates | McpItems::Prompts => Vec::new(),
+        }
+    }
+
+    fn answer<'a>(&'a self, request: McpRequest<'a>) -> McpFuture<'a> {
+        Box::pin(async move {
+            match request.method {
+                "tools/call" => self.call(request).await,
+                method => Err(McpFailure::invalid(format!("{method} is not answered"))),
+            }
+        })
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        caller: &'a Caller,
+        id: &'a str,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let args = json!({"call_id": id, "reason": "the MCP client has cancelled the call"});
+            if let Err(refusal) = self.engine.call(caller, "cancel_tool_call", &args, None).await {
+                // It has ended in the meantime, or was never requested.
+                tracing::debug!(%refusal, id, "a call is not cancelled");
+            }
+        })
+    }
+
+    fn reducers(&self) -> Vec<String> {
+        self.reducers.clone()
+    }
+
+    fn revisions(&self) -> Option<watch::Receiver<McpRevisions>> {
+        Some(self.revisions.subscribe())
+    }
+}
+
+/// A tool as `tools/list` has it.
+fn listed(tool: ToolDeclaration) -> Value {
+    let mut annotations = match tool.annotations {
+        Some(Value::Object(annotations)) => annotations,
+        _ => Map::new(),
+    };
+    // The effect is what this server relies on; a hint of another server may be wrong.
+    annotations.insert("readOnlyHint".to_owned(), json!(tool.effect == Effect::ReadOnly));
+    annotations.insert("idempotentHint".to_owned(), json!(tool.effect != Effect::AtMostOnce));
+    let mut schema = tool.parameters;
+    if schema["type"].is_null() {
+        schema["type"] = json!("object");
+    }
+    json!({"name": tool.name, "description": tool.description, "inputSchema": schema,
+        "annotations": annotations})
+}

@@ -1,0 +1,136 @@
+//! `abide mcp`: the MCP server over stdin and stdout, for clients that start their servers. It passes messages to the
+//! endpoint `/mcp`: that of a running server, or that of a file which this process opens.
+
+mod endpoint;
+mod legacy_session;
+mod lines;
+mod proxy;
+mod subscription;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use abide_engine::Engine;
+use abide_server::AccessConfig;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::agent::AgentHost;
+use crate::connect::{Access, check_folder, connect};
+use crate::failure::Failure;
+use crate::global_options::Options;
+use crate::{serve, signals};
+use endpoint::Endpoint;
+use proxy::Proxy;
+
+/// Arguments of `abide mcp`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Mcp {
+    /// With --db: also drive runs of agents, with the models, tools and definitions of this folder
+    #[arg(long, value_name = "FOLDER", requires = "db")]
+    agents: Option<PathBuf>,
+}
+
+impl Mcp {
+    pub(crate) fn drives_agents(&self) -> bool {
+        self.agents.is_some()
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  abide mcp                                  # the server at 127.0.0.1:7341
+  abide mcp --url http://10.0.0.2:7341       # another one; ABIDE_TOKEN has the token
+  abide mcp --db abide.db --agents .abide    # no server needed
+
+A client of MCP starts it. In the configuration of Claude Desktop and other programs:
+  {\"mcpServers\": {\"abide\": {\"command\": \"abide\", \"args\": [\"mcp\"]}}}
+
+Each line of stdin and stdout is a message of JSON-RPC. If the server is restarted, requests wait for it and continue;
+nothing runs twice. The process ends when stdin is closed and the requests before that are answered.";
+
+/// Passes messages until stdin is closed.
+///
+/// # Errors
+/// No server answers, or the file cannot be opened.
+pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
+    let stop = signals::asked_to_stop()?;
+    let Some(db) = &options.db else {
+        // A client shows this error; later ones are answers to its requests.
+        connect(options, Access::Read).await?.close().await;
+        let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;
+        return pass(endpoint, stop).await;
+    };
+    check_folder(db)?;
+    let engine = Engine::open(db, abide_engine::Config::from(options.config()));
+    let engine = engine.map_err(|error| error.to_refusal())?;
+    let passed = match OwnServer::start(options, &args, &engine).await {
+        Ok(server) => {
+            let passed = pass(server.endpoint()?, stop).await;
+            server.stop().await;
+            passed
+        }
+        Err(failure) => Err(failure),
+    };
+    serve::close(&engine).await;
+    passed
+}
+
+async fn pass(endpoint: Endpoint, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+    let proxy = Arc::new(Proxy::new(endpoint));
+    tokio::select! {
+        passed = proxy.run(tokio::io::stdin()) => passed.map_err(Failure::from),
+        () = stop => Ok(()),
+    }
+}
+
+/// A server in this process, for this process.
+struct OwnServer {
+    url: String,
+    token: String,
+    agents: Option<AgentHost>,
+    stop: CancellationToken,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+impl OwnServer {
+    async fn start(options: &Options, args: &Mcp, engine: &Engine) -> Result<OwnServer, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        // Other users of this machine do not know it.
+        let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let access = AccessConfig::bearer(token.clone())?;
+        let agents = match &args.agents {
+            Some(folder) => Some(AgentHost::open(options, folder, engine).await?),
+            None => None,
+        };
+        let registry = agents.as_ref().map(AgentHost::registry);
+        let stop = CancellationToken::new();
+        let stopped = stop.clone().cancelled_owned();
+        let engine = engine.clone();
+        let serving = tokio::spawn(async move {
+            abide_server::serve_with(engine, listener, access, registry, stopped).await
+        });
+        Ok(OwnServer { url, token, agents, stop, serving })
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, Failure> {
+        Endpoint::new(&self.url, Some(&self.token))
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        match self.serving.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the server failed"),
+            Err(error) => tracing::error!(%error, "the server panicked"),
+        }
+        if let Some(agents) = self.agents {
+            agents.close().await;
+        }
+    }
+}

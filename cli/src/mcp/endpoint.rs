@@ -1,0 +1,165 @@
+//! The endpoint `/mcp` of a server: messages are sent to it, and its messages are read.
+
+use std::time::Duration;
+
+use abide_schema::{Code, Refusal};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value as JsonValue;
+
+use crate::failure::Failure;
+
+/// The header with the session of a client of 2025-11-25.
+pub(super) const SESSION_ID: &str = "mcp-session-id";
+
+/// A server sends a comment every few seconds. Without one its machine has failed.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// The endpoint of a server.
+pub(super) struct Endpoint {
+    client: Client,
+    url: String,
+    authorization: Option<HeaderValue>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum SendError {
+    /// The connection failed, or ended too early. The server may have received the message.
+    Lost(String),
+    /// The server does not know the session: it was restarted.
+    SessionGone,
+    /// It refuses the message.
+    Refused(String),
+}
+
+impl From<reqwest::Error> for SendError {
+    fn from(error: reqwest::Error) -> SendError {
+        SendError::Lost(error.without_url().to_string())
+    }
+}
+
+impl Endpoint {
+    pub(super) fn new(url: &str, token: Option<&str>) -> Result<Endpoint, Failure> {
+        // An error means that a provider is already installed, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder().read_timeout(SILENCE).user_agent("abide").build();
+        let client = client.map_err(|why| {
+            Refusal::new(Code::Internal, format!("there is no HTTP client: {why}"))
+        })?;
+        let value = |token| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+                Failure::usage("the token has characters that a header cannot have", "check --token")
+            })?;
+            value.set_sensitive(true);
+            Ok::<_, Failure>(value)
+        };
+        let authorization = token.map(value).transpose()?;
+        Ok(Endpoint { client, url: format!("{}/mcp", url.trim_end_matches('/')), authorization })
+    }
+
+    fn request(&self, method: Method, headers: HeaderMap) -> RequestBuilder {
+        let mut request = self.client.request(method, &self.url).headers(headers);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request
+    }
+
+    /// Sends a message.
+    pub(super) async fn post(
+        &self,
+        message: &JsonValue,
+        headers: HeaderMap,
+    ) -> Result<Answer, SendError> {
+        let request = self.request(Method::POST, headers).body(message.to_string());
+        let request = request
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream");
+        Answer::of(request.send().await?).await
+    }
+
+    /// Opens the stream of a session.
+    pub(super) async fn get(&self, headers: HeaderMap) -> Result<Answer, SendError> {
+        let request = self.request(Method::GET, headers).header(ACCEPT, "text/event-stream");
+        Answer::of(request.send().await?).await
+    }
+
+    /// Ends a session.
+    pub(super) async fn delete(&self, headers: HeaderMap) {
+        // If it fails, the server ends the session later.
+        let _ = self.request(Method::DELETE, headers).send().await;
+    }
+}
+
+/// The answer to a request: one message, or a stream of them.
+pub(super) struct Answer {
+    /// The session that the server has started.
+    pub(super) session: Option<String>,
+    only: Option<JsonValue>,
+    stream: Option<Response>,
+    unread: Vec<u8>,
+}
+
+impl Answer {
+    async fn of(response: Response) -> Result<Answer, SendError> {
+        let header = |name: &str| response.headers().get(name).and_then(|it| it.to_str().ok());
+        let session = header(SESSION_ID).map(str::to_owned);
+        let is_stream =
+            header(CONTENT_TYPE.as_str()).is_some_and(|it| it.starts_with("text/event-stream"));
+        let status = response.status();
+        let mut answer = Answer { session, only: None, stream: None, unread: Vec::new() };
+        if is_stream {
+            answer.stream = Some(response);
+            return Ok(answer);
+        }
+        let body = response.bytes().await?;
+        if status == StatusCode::ACCEPTED {
+            return Ok(answer);
+        }
+        let body: JsonValue = serde_json::from_slice(&body).unwrap_or_default();
+        if body["jsonrpc"].is_null() {
+            return Err(refused(status, &body));
+        }
+        if status == StatusCode::NOT_FOUND && body["error"]["code"] == -32001 {
+            return Err(SendError::SessionGone);
+        }
+        answer.only = Some(body);
+        Ok(answer)
+    }
+
+    /// The next message; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<JsonValue>, SendError> {
+        let Some(stream) = &mut self.stream else { return Ok(self.only.take()) };
+        loop {
+            if let Some(end) = self.unread.windows(2).position(|bytes| bytes == b"\n\n") {
+                let event: Vec<u8> = self.unread.drain(..end + 2).collect();
+                match message_of(&event) {
+                    Some(message) => return Ok(Some(message)),
+                    None => continue,
+                }
+            }
+            match stream.chunk().await? {
+                Some(part) => self.unread.extend_from_slice(&part),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// The message of a server-sent event. A comment has none.
+fn message_of(event: &[u8]) -> Option<JsonValue> {
+    let text = std::str::from_utf8(event).ok()?;
+    let data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data:")).collect();
+    serde_json::from_str(&data.join("\n")).ok()
+}
+
+/// A refusal before the message was handled, such as that of a token.
+fn refused(status: StatusCode, body: &JsonValue) -> SendError {
+    let said = body["detail"].as_str().map_or_else(|| format!("HTTP {status}"), str::to_owned);
+    match status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        // It is starting, stopping or overloaded.
+        true => SendError::Lost(said),
+        false => SendError::Refused(said),
+    }
+}

@@ -1,0 +1,359 @@
+//! Passes messages between a client on stdin and stdout and the endpoint of a server. Requests that a lost connection
+//! leaves without an answer are sent again: a call has an idempotency key, so that it is the same call.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Value as JsonValue, json};
+use tokio::io::{AsyncRead, AsyncWriteExt as _, Stdout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::endpoint::{Endpoint, SendError};
+use super::legacy_session::{LegacySession, VERSION};
+use super::lines::{Line, Lines};
+use super::subscription::Subscription;
+
+/// How long a request waits for a server that does not answer, such as one that is being restarted.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long requests may take after stdin was closed.
+const LAST_REQUESTS: Duration = Duration::from_secs(60);
+
+/// Requests that are answered at the same time. A client that sends more waits.
+const AT_ONCE: usize = 256;
+
+/// The version of a request of 2026-07-28, in its `_meta`.
+const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// The idempotency key of a call, in its `_meta`.
+const REQUEST_ID: &str = "abide/request_id";
+
+/// A client and its server.
+pub(super) struct Proxy {
+    endpoint: Endpoint,
+    stdout: tokio::sync::Mutex<Stdout>,
+    session: tokio::sync::Mutex<LegacySession>,
+    /// Requests without an answer, by id.
+    in_progress: Mutex<HashMap<String, InProgress>>,
+}
+
+/// A request without an answer.
+#[derive(Clone)]
+struct InProgress {
+    cancelled: CancellationToken,
+    /// The idempotency key of a call.
+    key: Option<String>,
+}
+
+/// What reads the messages of the client.
+#[derive(Default)]
+struct Tasks {
+    requests: JoinSet<()>,
+    /// The stream of the session, and subscriptions: they do not end by themselves.
+    streams: JoinSet<()>,
+}
+
+impl Proxy {
+    pub(super) fn new(endpoint: Endpoint) -> Proxy {
+        Proxy {
+            endpoint,
+            stdout: tokio::sync::Mutex::new(tokio::io::stdout()),
+            session: tokio::sync::Mutex::default(),
+            in_progress: Mutex::default(),
+        }
+    }
+
+    /// Passes messages until the input ends.
+    pub(super) async fn run(self: &Arc<Self>, stdin: impl AsyncRead + Unpin) -> io::Result<()> {
+        let mut lines = Lines::of(stdin);
+        let mut tasks = Tasks::default();
+        while let Some(line) = lines.next().await? {
+            let Line::Text(text) = line else {
+                self.fail(&JsonValue::Null, -32600, "the message is too long").await?;
+                continue;
+            };
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            match serde_json::from_slice::<JsonValue>(&text) {
+                Ok(message) if message.is_object() => self.pass(message, &mut tasks).await,
+                Ok(_) => {
+                    let why = "the line is not one JSON-RPC message: batches are not supported";
+                    self.fail(&JsonValue::Null, -32600, why).await?;
+                }
+                Err(why) => {
+                    self.fail(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await?;
+                }
+            }
+        }
+        let answered = async { while tasks.requests.join_next().await.is_some() {} };
+        // The client has gone; what its calls have started continues.
+        let _ = timeout(LAST_REQUESTS, answered).await;
+        let session = self.session.lock().await;
+        if session.has_begun() {
+            let ended = self.endpoint.delete(session.headers());
+            let _ = timeout(PAUSE, ended).await;
+        }
+        Ok(())
+    }
+
+    async fn pass(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) {
+        let proxy = Arc::clone(self);
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
+        let is_request = !method.is_empty() && message.get("id").is_some();
+        match method.as_str() {
+            "subscriptions/listen" if is_request => {
+                while tasks.streams.try_join_next().is_some() {}
+                tasks.streams.spawn(async move { proxy.request(message).await });
+            }
+            _ if is_request => {
+                while tasks.requests.len() >= AT_ONCE {
+                    tasks.requests.join_next().await;
+                }
+                while tasks.requests.try_join_next().is_some() {}
+                tasks.requests.spawn(async move { proxy.request(message).await });
+            }
+            "notifications/initialized" => {
+                self.notify(&message).await;
+                if tasks.streams.is_empty() {
+                    tasks.streams.spawn(async move { proxy.follow_session().await });
+                }
+            }
+            "notifications/cancelled" => self.cancel(message).await,
+            _ => self.notify(&message).await,
+        }
+    }
+
+    /// Sends a notification, or a response to a request of the server.
+    async fn notify(&self, message: &JsonValue) {
+        let headers = self.headers(message).await;
+        if let Err(why) = self.endpoint.post(message, headers).await {
+            tracing::warn!(?why, "a message of the client did not reach the server");
+        }
+    }
+
+    /// Cancels a request. The server gets the notification first, so that it stops the work.
+    async fn cancel(&self, mut message: JsonValue) {
+        let id = message["params"]["requestId"].to_string();
+        let cancelled = self.in_progress().get(&id).cloned();
+        let Some(InProgress { cancelled, key }) = cancelled else { return };
+        if let Some(key) = key {
+            message["params"]["_meta"][REQUEST_ID] = json!(key);
+        }
+        self.notify(&message).await;
+        cancelled.cancel();
+    }
+
+    async fn request(self: Arc<Self>, mut message: JsonValue) {
+        let id = message["id"].to_string();
+        let key = with_key(&mut message);
+        let cancelled = CancellationToken::new();
+        let entry = InProgress { cancelled: cancelled.clone(), key };
+        self.in_progress().insert(id.clone(), entry);
+        let answered = tokio::select! {
+            answered = self.answer(&message) => answered,
+            () = cancelled.cancelled() => Ok(()),
+        };
+        self.in_progress().remove(&id);
+        if let Err(why) = answered {
+            // The client has closed its end.
+            tracing::debug!(error = %why, "a message did not reach the client");
+        }
+    }
+
+    /// Sends a request until it is answered, and passes the answer on.
+    async fn answer(&self, message: &JsonValue) -> io::Result<()> {
+        let mut silent_since = Instant::now();
+        let mut subscription = Subscription::of(message);
+        loop {
+            let session = self.session.lock().await.number;
+            let mut is_reached = false;
+            let failed = match self.attempt(message, &mut subscription, &mut is_reached).await {
+                Ok(answered) => return answered,
+                Err(failed) => failed,
+            };
+            if is_reached {
+                silent_since = Instant::now();
+            }
+            let failed = match failed {
+                SendError::SessionGone => match self.renew(session).await {
+                    Ok(()) => continue,
+                    Err(failed) => failed,
+                },
+                other => other,
+            };
+            let why = match failed {
+                SendError::Lost(_) | SendError::SessionGone if silent_since.elapsed() < PATIENCE => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                SendError::Lost(why) => format!("the server does not answer: {why}"),
+                SendError::SessionGone => "the server does not keep the session".to_owned(),
+                SendError::Refused(why) => why,
+            };
+            return self.fail(&message["id"], -32603, &why).await;
+        }
+    }
+
+    /// Sends a request once. The outer error is that of the server, the inner one that of the client.
+    async fn attempt(
+        &self,
+        message: &JsonValue,
+        subscription: &mut Option<Subscription>,
+        is_reached: &mut bool,
+    ) -> Result<io::Result<()>, SendError> {
+        let headers = self.headers(message).await;
+        let mut answer = self.endpoint.post(message, headers).await?;
+        *is_reached = true;
+        while let Some(received) = answer.next().await? {
+            let is_last = received["id"] == message["id"] && received["method"].is_null();
+            let is_ok = received["error"].is_null();
+            if is_last && (is_stopping(&received) || (is_ok && subscription.is_some())) {
+                break;
+            }
+            if is_last && is_ok {
+                let mut session = self.session.lock().await;
+                match message["method"].as_str() {
+                    Some("initialize") => session.started(answer.session.take(), message, &received),
+                    _ => session.keep(message),
+                }
+            }
+            let messages = match subscription {
+                Some(subscription) => subscription.pass(received),
+                None => vec![received],
+            };
+            for message in messages {
+                if let Err(why) = self.send(&message).await {
+                    return Ok(Err(why));
+                }
+            }
+            if is_last {
+                return Ok(Ok(()));
+            }
+        }
+        Err(SendError::Lost("the connection ended before the answer".to_owned()))
+    }
+
+    /// Starts the session of the client again, unless another request has done so.
+    async fn renew(&self, number: u64) -> Result<(), SendError> {
+        let mut session = self.session.lock().await;
+        if session.number != number {
+            return Ok(());
+        }
+        session.renew(&self.endpoint).await?;
+        for message in session.missed() {
+            // An error shows when the request is answered.
+            let _ = self.send(&message).await;
+        }
+        Ok(())
+    }
+
+    /// Passes the notifications of the session on.
+    async fn follow_session(self: Arc<Self>) {
+        loop {
+            let (number, headers) = {
+                let session = self.session.lock().await;
+                (session.number, session.headers())
+            };
+            let ended = match self.endpoint.get(headers).await {
+                Ok(mut answer) => loop {
+                    match answer.next().await {
+                        Ok(Some(message)) if self.send(&message).await.is_err() => return,
+                        Ok(Some(_)) => {}
+                        Ok(None) => break None,
+                        Err(why) => break Some(why),
+                    }
+                },
+                Err(why) => Some(why),
+            };
+            match ended {
+                Some(SendError::Refused(why)) => {
+                    tracing::debug!(why, "there are no notifications");
+                    return;
+                }
+                Some(SendError::SessionGone) if self.renew(number).await.is_ok() => {}
+                _ => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// The headers of a message: those of 2026-07-28 say what the message says, those before name the session.
+    async fn headers(&self, message: &JsonValue) -> HeaderMap {
+        let params = &message["params"];
+        let method = message["method"].as_str().unwrap_or_default();
+        let Some(version) = params["_meta"][META_VERSION].as_str() else {
+            return match method {
+                "initialize" => HeaderMap::new(),
+                _ => self.session.lock().await.headers(),
+            };
+        };
+        let member = match method {
+            "tools/call" | "prompts/get" => "name",
+            "resources/read" => "uri",
+            _ => "taskId",
+        };
+        let mut headers = HeaderMap::new();
+        let name = params[member].as_str().map(encoded);
+        for (header, value) in [
+            (VERSION, Some(version)),
+            (HeaderName::from_static("mcp-method"), Some(method)),
+            (HeaderName::from_static("mcp-name"), name.as_deref()),
+        ] {
+            if let Some(Ok(value)) = value.map(HeaderValue::from_str) {
+                headers.insert(header, value);
+            }
+        }
+        headers
+    }
+
+    async fn fail(&self, id: &JsonValue, code: i64, why: &str) -> io::Result<()> {
+        let error = json!({"code": code, "message": why});
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await
+    }
+
+    async fn send(&self, message: &JsonValue) -> io::Result<()> {
+        let mut stdout = self.stdout.lock().await;
+        stdout.write_all(format!("{message}\n").as_bytes()).await?;
+        stdout.flush().await
+    }
+
+    fn in_progress(&self) -> MutexGuard<'_, HashMap<String, InProgress>> {
+        self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The idempotency key of a call. It gets one if it has none.
+fn with_key(message: &mut JsonValue) -> Option<String> {
+    if message["method"] != "tools/call" || !message["params"].is_object() {
+        return None;
+    }
+    let meta = &mut message["params"]["_meta"];
+    if meta.is_null() || (meta.is_object() && meta[REQUEST_ID].is_null()) {
+        meta[REQUEST_ID] = json!(Uuid::new_v4().to_string());
+    }
+    meta.get(REQUEST_ID).and_then(JsonValue::as_str).map(str::to_owned)
+}
+
+/// Whether the server stops, while what the request has started continues after its next start.
+fn is_stopping(answer: &JsonValue) -> bool {
+    answer["error"]["code"] == -32603 && answer["error"]["data"]["run_id"].is_string()
+}
+
+/// A value as a header has it: what is not visible ASCII is encoded.
+fn encoded(value: &str) -> String {
+    let is_plain = value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+        && value.trim() == value
+        && !value.starts_with("=?");
+    if is_plain { value.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(value)) }
+}
