@@ -5,6 +5,7 @@ pub(crate) mod access_config;
 pub(crate) mod authenticator;
 pub(crate) mod credential_store;
 pub(crate) mod jwt;
+pub(crate) mod protected_resource;
 
 use abide_schema::{Code, Refusal};
 

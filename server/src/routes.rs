@@ -17,7 +17,7 @@ use axum::middleware;
 use axum::routing::{any, get, post};
 
 use crate::app_state::AppState;
-use crate::auth::access;
+use crate::auth::{access, protected_resource};
 pub(crate) use crate::routes::protocols::mcp::McpState;
 use crate::routes::protocols::{a2a, ag_ui, chat, mcp, responses};
 use crate::{metrics, page, problem, sse, websocket};
@@ -58,6 +58,8 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/lf.a2a.v1.A2AService/{method}", post(a2a::grpc_call))
         .route("/a2a/{agent}/{*operation}", any(a2a::http_call))
         .route("/mcp", post(mcp::post).get(mcp::get).delete(mcp::delete))
+        .route(protected_resource::PATH, get(protected_resource::metadata))
+        .route(protected_resource::PATH_OF_MCP, get(protected_resource::metadata))
         .route("/openapi.json", get(describe::openapi))
         .route("/health", get(probe::health))
         .route("/ready", get(probe::ready))

@@ -18,6 +18,7 @@ mod files;
 mod handoff;
 mod kill;
 mod load;
+mod mcp;
 mod memory;
 mod mistakes;
 mod open;

@@ -87,10 +87,10 @@ impl Proxy {
                 continue;
             }
             match serde_json::from_slice::<JsonValue>(&text) {
-                Ok(message) if message.is_object() => self.pass(message, &mut tasks).await,
-                Ok(_) => {
-                    let why = "the line is not one JSON-RPC message: batches are not supported";
-                    self.fail(&JsonValue::Null, -32600, why).await?;
+                Ok(message) if is_message(&message) => self.pass(message, &mut tasks).await,
+                Ok(other) => {
+                    let why = "the line is not one message of JSON-RPC 2.0";
+                    self.fail(&other["id"], -32600, why).await?;
                 }
                 Err(why) => {
                     self.fail(&JsonValue::Null, -32700, &format!("not JSON: {why}")).await?;
@@ -331,6 +331,12 @@ impl Proxy {
     fn in_progress(&self) -> MutexGuard<'_, HashMap<String, InProgress>> {
         self.in_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether it looks like a request, a notification or a response. The server checks the rest.
+fn is_message(value: &JsonValue) -> bool {
+    let is_response = value["method"].is_null() && !value["id"].is_null();
+    value["jsonrpc"] == "2.0" && (value["method"].is_string() || is_response)
 }
 
 /// The idempotency key of a call. It gets one if it has none.

@@ -23,12 +23,20 @@ use crate::app_state::AppState;
 use crate::auth::access_config::is_loopback;
 use crate::auth::authenticator::{AuthSession, Authenticator};
 use crate::auth::jwt::UniqueObject;
+use crate::auth::protected_resource;
 use crate::connections::lifecycle::ConnectionPermit;
 use crate::connections::pending::PendingConnection;
 use crate::problem::Problem;
 
 /// Paths without authentication: probes have no credentials, and a browser opens the page before it has any.
-const OPEN: [&str; 3] = ["/", "/health", "/ready"];
+const OPEN: [&str; 5] = [
+    "/",
+    "/health",
+    "/ready",
+    // A client has no token before it knows who issues them.
+    protected_resource::PATH,
+    protected_resource::PATH_OF_MCP,
+];
 
 /// Paths where a browser cannot set headers, so that the token may be in the query.
 const TOKEN_IN_QUERY: [&str; 2] = ["/v1/ws", "/v1/subscribe"];
@@ -148,7 +156,13 @@ pub(crate) async fn guard(
             let open = OPEN.contains(&request.uri().path()) && request.method() != Method::POST;
             // Probes are answered even if credentials cannot be looked up.
             if !open || matches!(refusal.code, Code::Denied | Code::BadRequest) {
-                return Problem(refusal).into_response();
+                let is_of_issuer = refusal.code == Code::Unauthenticated
+                    && app.authenticator.access.jwt().is_some();
+                let mut response = Problem(refusal).into_response();
+                if is_of_issuer {
+                    protected_resource::challenge(&mut response, request.uri(), request.headers());
+                }
+                return response;
             }
         }
     }

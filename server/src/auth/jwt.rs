@@ -130,6 +130,11 @@ impl fmt::Debug for Jwt {
 }
 
 impl Jwt {
+    /// The name of the issuer, usually its URL.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.config.issuer
+    }
+
     /// Opens a configuration file: a JSON object with `jwks` (the path of the keys), `issuer`, `audience`, and
     /// optionally `leeway_s`, `role` and `claims` (`id`, `role`, `capabilities`, `scope`: the names of the claims).
     ///

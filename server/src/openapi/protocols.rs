@@ -3,6 +3,7 @@
 use serde_json::{Value as JsonValue, json};
 
 use super::elements::{answers, idempotency_key};
+use crate::auth::protected_resource;
 
 /// The routes of the Responses API, the chat of the AI SDK, AG-UI, A2A, and MCP.
 pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
@@ -58,6 +59,7 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
     let mut call = operation("a2a_call", "A request of A2A in JSON-RPC, as docs/a2a.md says.");
     call["parameters"] = agent();
     call["requestBody"] = body();
+    let metadata = |id: &str| operation(id, "Who issues tokens (RFC 9728); 404 without an issuer.");
     vec![
         (
             "/.well-known/agent-card.json",
@@ -66,6 +68,8 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ("/a2a/{agent}", json!({"post": call})),
         ("/a2a/{agent}/.well-known/agent-card.json", json!({"get": card})),
         ("/mcp", mcp()),
+        (protected_resource::PATH, json!({"get": metadata("resource_metadata")})),
+        (protected_resource::PATH_OF_MCP, json!({"get": metadata("mcp_resource_metadata")})),
         ("/v1/agents/{name}/chat", json!({"post": chat})),
         ("/v1/agents/{name}/chat/{id}/stream", json!({"get": resume})),
         ("/v1/agents/{name}/ag-ui", json!({"post": ag_ui})),

@@ -490,3 +490,30 @@ async fn claims_are_unique_and_subjects_printable() {
         assert_eq!(refused.code, abide_schema::Code::BadArguments, "{issuer:?}");
     }
 }
+
+/// A client without a token finds the issuer (RFC 9728). Its own headers decide on nothing but its own answer.
+#[tokio::test]
+async fn a_client_finds_the_issuer() {
+    let server = server().await;
+    let metadata = "/.well-known/oauth-protected-resource";
+    for (path, found_at) in [("/mcp", "/mcp"), ("/v1/sql", "")] {
+        let refused = server.request("POST", path).header("host", "abide.example:7341");
+        let refused = refused.body("{}".to_owned()).send().await;
+        assert_eq!(refused.status, 401, "{refused:?}");
+        let way = format!("Bearer resource_metadata=\"http://abide.example:7341{metadata}{found_at}\"");
+        assert_eq!(refused.header("www-authenticate"), Some(&*way));
+        let found = server.request("GET", &format!("{metadata}{found_at}"));
+        let found = found.header("host", "abide.example:7341").send().await.json();
+        let expected = json!({"resource": format!("http://abide.example:7341{found_at}"),
+            "authorization_servers": ["https://id.example"], "bearer_methods_supported": ["header"],
+            "resource_name": "Abide"});
+        assert_eq!(found, expected);
+    }
+    let forged = server.request("POST", "/mcp").header("authorization", "Bearer x.y.z");
+    let forged = forged.header("host", "a\"b").header("x-forwarded-proto", "https").send().await;
+    let way = format!("Bearer error=\"invalid_token\", resource_metadata=\"https://localhost{metadata}/mcp\"");
+    assert_eq!(forged.header("www-authenticate"), Some(&*way), "{forged:?}");
+    let none = TestServer::start().await;
+    let missing = none.request("GET", metadata).send().await;
+    assert_eq!(missing.status, 404, "{missing:?}");
+}

@@ -1,0 +1,65 @@
+//! OAuth protected resource metadata (RFC 9728): where a client gets a token of the issuer. It exists if the server has an
+//! issuer of JSON Web Tokens.
+
+use abide_schema::{Code, Refusal};
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::response::Response;
+use serde_json::{Value as JsonValue, json};
+
+use crate::app_state::AppState;
+use crate::problem::Problem;
+
+/// The document for the server, and the beginning of the path of that for an endpoint.
+pub(crate) const PATH: &str = "/.well-known/oauth-protected-resource";
+
+/// The document for `/mcp`, whose clients look there first.
+pub(crate) const PATH_OF_MCP: &str = "/.well-known/oauth-protected-resource/mcp";
+
+/// The metadata of the server or of `/mcp`.
+pub(crate) async fn metadata(
+    State(app): State<AppState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Json<JsonValue>, Problem> {
+    let missing = || {
+        Refusal::new(Code::NotFound, "this server has no issuer of tokens")
+            .hint("abide serve --jwt names one: docs/authority.md")
+    };
+    let jwt = app.authenticator.access.jwt().ok_or_else(missing)?;
+    let endpoint = uri.path().strip_prefix(PATH).unwrap_or_default();
+    let resource = format!("{}{endpoint}", origin(&headers));
+    Ok(Json(json!({
+        "resource": resource,
+        "authorization_servers": [jwt.issuer()],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Abide",
+    })))
+}
+
+/// Adds the way to the metadata to the refusal of a request without a valid token.
+pub(crate) fn challenge(response: &mut Response, uri: &Uri, headers: &HeaderMap) {
+    let path = if uri.path() == "/mcp" { PATH_OF_MCP } else { PATH };
+    let error = match headers.contains_key(AUTHORIZATION) {
+        true => "error=\"invalid_token\", ",
+        false => "",
+    };
+    let value = format!("Bearer {error}resource_metadata=\"{}{path}\"", origin(headers));
+    if let Ok(value) = HeaderValue::from_str(&value) {
+        response.headers_mut().insert(WWW_AUTHENTICATE, value);
+    }
+}
+
+/// The address of the server, as the client has written it. A proxy that decrypts says so.
+fn origin(headers: &HeaderMap) -> String {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    let host = header(HOST.as_str()).filter(|host| host.chars().all(is_part));
+    let scheme = match header("x-forwarded-proto") {
+        Some("https") => "https",
+        _ => "http",
+    };
+    format!("{scheme}://{}", host.unwrap_or("localhost"))
+}
