@@ -201,7 +201,8 @@ impl AgentProject {
         }
         tools.block(config.tool_security.blocked_tools)?;
         let mcp = McpExposure {
-            tools: tools.view(Selection { tools: Some(config.mcp.tools), ..Selection::default() })?,
+            tools: tools
+                .view(Selection { tools: Some(config.mcp.tools), ..Selection::default() })?,
             reducers: config.mcp.reducers,
         };
         let backend = sandbox.as_ref().map(Sandbox::backend);

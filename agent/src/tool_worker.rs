@@ -74,7 +74,8 @@ impl ToolWorker {
             let mut calls: Vec<Waiting> = waiting.typed_rows()?;
             calls.sort_by_key(|(.., created, _)| *created);
             for (call_id, session_id, tool, ..) in calls {
-                if self.shared.tools.get(&tool).is_some() && running.have_room(&call_id, &session_id)
+                if self.shared.tools.get(&tool).is_some()
+                    && running.have_room(&call_id, &session_id)
                 {
                     let work = self.clone().work(call_id.clone(), session_id.clone(), stop.clone());
                     running.begin(call_id, session_id, work);

@@ -16,8 +16,8 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
-    agent, backup, call, environment, events, explain, identity, init, mcp, open, output, printable,
-    replay, role, serve, sql, token, usage, verify, watch,
+    agent, backup, call, environment, events, explain, identity, init, mcp, open, output,
+    printable, replay, role, serve, sql, token, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.

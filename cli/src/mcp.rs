@@ -83,7 +83,7 @@ pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
 async fn pass(endpoint: Endpoint, stop: impl Future<Output = ()>) -> Result<(), Failure> {
     let proxy = Arc::new(Proxy::new(endpoint));
     tokio::select! {
-        passed = proxy.run(tokio::io::stdin()) => passed.map_err(Failure::from),
+        passed = proxy.run() => passed.map_err(Failure::from),
         () = stop => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 
 const agents = new URL("agents", import.meta.url).pathname;
-const binary = process.env.ABIDE_BINARY ?? new URL("../../target/debug/abide", import.meta.url).pathname;
+export const binary = process.env.ABIDE_BINARY ?? new URL("../../target/debug/abide", import.meta.url).pathname;
 
 export class Server {
   port = 0;

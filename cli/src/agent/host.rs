@@ -144,9 +144,10 @@ impl AgentHost {
         };
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
-        let worker = abide.engine().is_some().then(|| {
-            ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT)
-        });
+        let worker = abide
+            .engine()
+            .is_some()
+            .then(|| ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT));
         let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
             .environment(options.environment.clone());
         let runtime = match tracer {

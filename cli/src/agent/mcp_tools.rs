@@ -121,11 +121,7 @@ impl McpTools {
     }
 
     /// Waits until the call has ended, or waits for a decision.
-    async fn follow(
-        &self,
-        call_id: &str,
-        notifier: &McpNotifier,
-    ) -> Result<McpReply, Error> {
+    async fn follow(&self, call_id: &str, notifier: &McpNotifier) -> Result<McpReply, Error> {
         let mut rows = self.abide.subscribe(CALL).param("id", call_id).await?;
         let mut steps = 0.0;
         while rows.next().await.is_some() {

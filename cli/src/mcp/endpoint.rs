@@ -49,7 +49,10 @@ impl Endpoint {
         })?;
         let value = |token| {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-                Failure::usage("the token has characters that a header cannot have", "check --token")
+                Failure::usage(
+                    "the token has characters that a header cannot have",
+                    "check --token",
+                )
             })?;
             value.set_sensitive(true);
             Ok::<_, Failure>(value)
@@ -157,8 +160,9 @@ fn message_of(event: &[u8]) -> Option<JsonValue> {
 /// A refusal before the message was handled, such as that of a token.
 fn refused(status: StatusCode, body: &JsonValue) -> SendError {
     let said = body["detail"].as_str().map_or_else(|| format!("HTTP {status}"), str::to_owned);
-    match status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        // It is starting, stopping or overloaded.
+    let is_temporary = [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+    match status.is_server_error() || is_temporary {
+        // It is starting, stopping or overloaded, or has not noticed the end of the last connection.
         true => SendError::Lost(said),
         false => SendError::Refused(said),
     }

@@ -27,7 +27,12 @@ pub(super) struct LegacySession {
 
 impl LegacySession {
     /// The session that a server has started with its answer to `initialize`.
-    pub(super) fn started(&mut self, id: Option<String>, initialize: &JsonValue, answer: &JsonValue) {
+    pub(super) fn started(
+        &mut self,
+        id: Option<String>,
+        initialize: &JsonValue,
+        answer: &JsonValue,
+    ) {
         self.number += 1;
         self.id = id;
         let version = &answer["result"]["protocolVersion"];

@@ -1,9 +1,10 @@
 //! Lines of a client, of bounded size.
 
-use std::io;
+use std::io::{self, BufRead};
+use std::thread;
 
 use abide_schema::limits::MESSAGE_BYTES;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::sync::mpsc;
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,59 +14,62 @@ pub(super) enum Line {
     TooLong,
 }
 
-/// Reads lines. A line that is too long is read to its end and not kept.
-pub(super) struct Lines<R> {
-    from: BufReader<R>,
-    most: usize,
-}
-
-impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn of(from: R) -> Lines<R> {
-        Lines { from: BufReader::new(from), most: MESSAGE_BYTES }
-    }
-
-    /// The next line; `None` at the end.
-    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
-        let mut line = Vec::new();
-        let (mut is_long, mut is_any) = (false, false);
-        loop {
-            let read = self.from.fill_buf().await?;
-            if read.is_empty() {
-                break;
-            }
-            is_any = true;
-            let end = read.iter().position(|byte| *byte == b'\n');
-            let part = &read[..end.unwrap_or(read.len())];
-            is_long |= line.len() + part.len() > self.most;
-            if is_long {
-                line = Vec::new();
-            } else {
-                line.extend_from_slice(part);
-            }
-            let used = end.map_or(read.len(), |end| end + 1);
-            self.from.consume(used);
-            if end.is_some() {
+/// Reads the lines of stdin in a thread of its own: a read of a terminal or pipe cannot be cancelled.
+pub(super) fn of_stdin() -> mpsc::Receiver<io::Result<Line>> {
+    let (lines, receiver) = mpsc::channel(1);
+    thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        while let Some(line) = next(&mut stdin, MESSAGE_BYTES).transpose() {
+            let is_last = line.is_err();
+            if lines.blocking_send(line).is_err() || is_last {
                 break;
             }
         }
-        Ok(match (is_any, is_long) {
-            (false, _) => None,
-            (true, true) => Some(Line::TooLong),
-            (true, false) => Some(Line::Text(line)),
-        })
+    });
+    receiver
+}
+
+/// The next line; `None` at the end. A line of more than `most` bytes is read to its end and not kept.
+fn next(from: &mut impl BufRead, most: usize) -> io::Result<Option<Line>> {
+    let mut line = Vec::new();
+    let (mut is_long, mut is_any) = (false, false);
+    loop {
+        let read = from.fill_buf()?;
+        if read.is_empty() {
+            break;
+        }
+        is_any = true;
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let part = &read[..end.unwrap_or(read.len())];
+        is_long |= line.len() + part.len() > most;
+        if is_long {
+            line = Vec::new();
+        } else {
+            line.extend_from_slice(part);
+        }
+        let used = end.map_or(read.len(), |end| end + 1);
+        from.consume(used);
+        if end.is_some() {
+            break;
+        }
     }
+    Ok(match (is_any, is_long) {
+        (false, _) => None,
+        (true, true) => Some(Line::TooLong),
+        (true, false) => Some(Line::Text(line)),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn long_lines_are_skipped() {
+    #[test]
+    fn long_lines_are_skipped() {
         let text = b"one\n\ntoo long\nlast".as_slice();
-        let mut lines = Lines { from: BufReader::with_capacity(3, text), most: 5 };
+        let mut from = io::BufReader::with_capacity(3, text);
         let mut all = Vec::new();
-        while let Some(line) = lines.next().await.expect("memory can be read") {
+        while let Some(line) = next(&mut from, 5).expect("memory can be read") {
             all.push(match line {
                 Line::Text(text) => String::from_utf8(text).expect("ASCII"),
                 Line::TooLong => "…".to_owned(),

@@ -2,7 +2,7 @@
 //! leaves without an answer are sent again: a call has an idempotency key, so that it is the same call.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as JsonValue, json};
-use tokio::io::{AsyncRead, AsyncWriteExt as _, Stdout};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +17,7 @@ use uuid::Uuid;
 
 use super::endpoint::{Endpoint, SendError};
 use super::legacy_session::{LegacySession, VERSION};
-use super::lines::{Line, Lines};
+use super::lines::{self, Line};
 use super::subscription::Subscription;
 
 /// How long a request waits for a server that does not answer, such as one that is being restarted.
@@ -29,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long requests may take after stdin was closed.
 const LAST_REQUESTS: Duration = Duration::from_secs(60);
+
+/// How long a call that the client has cancelled may take to stop.
+const LAST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Requests that are answered at the same time. A client that sends more waits.
 const AT_ONCE: usize = 256;
@@ -42,7 +44,8 @@ const REQUEST_ID: &str = "abide/request_id";
 /// A client and its server.
 pub(super) struct Proxy {
     endpoint: Endpoint,
-    stdout: tokio::sync::Mutex<Stdout>,
+    /// Held while a message is written.
+    writing: tokio::sync::Mutex<()>,
     session: tokio::sync::Mutex<LegacySession>,
     /// Requests without an answer, by id.
     in_progress: Mutex<HashMap<String, InProgress>>,
@@ -56,7 +59,16 @@ struct InProgress {
     key: Option<String>,
 }
 
-/// What reads the messages of the client.
+/// A request on its way.
+struct PendingRequest {
+    message: JsonValue,
+    subscription: Option<Subscription>,
+    /// The server has received the last attempt.
+    is_reached: bool,
+    cancelled: CancellationToken,
+}
+
+/// The tasks of messages of the client.
 #[derive(Default)]
 struct Tasks {
     requests: JoinSet<()>,
@@ -68,18 +80,18 @@ impl Proxy {
     pub(super) fn new(endpoint: Endpoint) -> Proxy {
         Proxy {
             endpoint,
-            stdout: tokio::sync::Mutex::new(tokio::io::stdout()),
+            writing: tokio::sync::Mutex::default(),
             session: tokio::sync::Mutex::default(),
             in_progress: Mutex::default(),
         }
     }
 
-    /// Passes messages until the input ends.
-    pub(super) async fn run(self: &Arc<Self>, stdin: impl AsyncRead + Unpin) -> io::Result<()> {
-        let mut lines = Lines::of(stdin);
+    /// Passes messages until stdin ends.
+    pub(super) async fn run(self: &Arc<Self>) -> io::Result<()> {
+        let mut lines = lines::of_stdin();
         let mut tasks = Tasks::default();
-        while let Some(line) = lines.next().await? {
-            let Line::Text(text) = line else {
+        while let Some(line) = lines.recv().await {
+            let Line::Text(text) = line? else {
                 self.fail(&JsonValue::Null, -32600, "the message is too long").await?;
                 continue;
             };
@@ -161,9 +173,21 @@ impl Proxy {
         let cancelled = CancellationToken::new();
         let entry = InProgress { cancelled: cancelled.clone(), key };
         self.in_progress().insert(id.clone(), entry);
+        let mut pending = PendingRequest {
+            subscription: Subscription::of(&message),
+            message,
+            is_reached: false,
+            cancelled: cancelled.clone(),
+        };
+        let is_call = pending.message["method"] == "tools/call";
+        let mut answered = std::pin::pin!(self.answer(&mut pending));
         let answered = tokio::select! {
-            answered = self.answer(&message) => answered,
-            () = cancelled.cancelled() => Ok(()),
+            answered = &mut answered => answered,
+            () = cancelled.cancelled() => match is_call {
+                // Its connection stays open until the server has stopped the work. The client gets no answer.
+                true => timeout(LAST_ANSWER, answered).await.unwrap_or(Ok(())),
+                false => Ok(()),
+            },
         };
         self.in_progress().remove(&id);
         if let Err(why) = answered {
@@ -173,17 +197,16 @@ impl Proxy {
     }
 
     /// Sends a request until it is answered, and passes the answer on.
-    async fn answer(&self, message: &JsonValue) -> io::Result<()> {
+    async fn answer(&self, pending: &mut PendingRequest) -> io::Result<()> {
         let mut silent_since = Instant::now();
-        let mut subscription = Subscription::of(message);
         loop {
             let session = self.session.lock().await.number;
-            let mut is_reached = false;
-            let failed = match self.attempt(message, &mut subscription, &mut is_reached).await {
+            pending.is_reached = false;
+            let failed = match self.attempt(pending).await {
                 Ok(answered) => return answered,
                 Err(failed) => failed,
             };
-            if is_reached {
+            if pending.is_reached {
                 silent_since = Instant::now();
             }
             let failed = match failed {
@@ -194,7 +217,9 @@ impl Proxy {
                 other => other,
             };
             let why = match failed {
-                SendError::Lost(_) | SendError::SessionGone if silent_since.elapsed() < PATIENCE => {
+                SendError::Lost(_) | SendError::SessionGone
+                    if silent_since.elapsed() < PATIENCE =>
+                {
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -202,17 +227,13 @@ impl Proxy {
                 SendError::SessionGone => "the server does not keep the session".to_owned(),
                 SendError::Refused(why) => why,
             };
-            return self.fail(&message["id"], -32603, &why).await;
+            return self.fail(&pending.message["id"], -32603, &why).await;
         }
     }
 
     /// Sends a request once. The outer error is that of the server, the inner one that of the client.
-    async fn attempt(
-        &self,
-        message: &JsonValue,
-        subscription: &mut Option<Subscription>,
-        is_reached: &mut bool,
-    ) -> Result<io::Result<()>, SendError> {
+    async fn attempt(&self, pending: &mut PendingRequest) -> Result<io::Result<()>, SendError> {
+        let PendingRequest { message, subscription, is_reached, cancelled } = pending;
         let headers = self.headers(message).await;
         let mut answer = self.endpoint.post(message, headers).await?;
         *is_reached = true;
@@ -225,7 +246,9 @@ impl Proxy {
             if is_last && is_ok {
                 let mut session = self.session.lock().await;
                 match message["method"].as_str() {
-                    Some("initialize") => session.started(answer.session.take(), message, &received),
+                    Some("initialize") => {
+                        session.started(answer.session.take(), message, &received)
+                    }
                     _ => session.keep(message),
                 }
             }
@@ -233,8 +256,8 @@ impl Proxy {
                 Some(subscription) => subscription.pass(received),
                 None => vec![received],
             };
-            for message in messages {
-                if let Err(why) = self.send(&message).await {
+            for message in messages.iter().filter(|_| !cancelled.is_cancelled()) {
+                if let Err(why) = self.send(message).await {
                     return Ok(Err(why));
                 }
             }
@@ -323,9 +346,15 @@ impl Proxy {
     }
 
     async fn send(&self, message: &JsonValue) -> io::Result<()> {
-        let mut stdout = self.stdout.lock().await;
-        stdout.write_all(format!("{message}\n").as_bytes()).await?;
-        stdout.flush().await
+        let text = format!("{message}\n");
+        let _writing = self.writing.lock().await;
+        // A client that does not read blocks this thread only.
+        let written = tokio::task::spawn_blocking(move || {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(text.as_bytes())?;
+            stdout.flush()
+        });
+        written.await.map_err(io::Error::other)?
     }
 
     fn in_progress(&self) -> MutexGuard<'_, HashMap<String, InProgress>> {

@@ -500,7 +500,8 @@ async fn a_client_finds_the_issuer() {
         let refused = server.request("POST", path).header("host", "abide.example:7341");
         let refused = refused.body("{}".to_owned()).send().await;
         assert_eq!(refused.status, 401, "{refused:?}");
-        let way = format!("Bearer resource_metadata=\"http://abide.example:7341{metadata}{found_at}\"");
+        let way =
+            format!("Bearer resource_metadata=\"http://abide.example:7341{metadata}{found_at}\"");
         assert_eq!(refused.header("www-authenticate"), Some(&*way));
         let found = server.request("GET", &format!("{metadata}{found_at}"));
         let found = found.header("host", "abide.example:7341").send().await.json();
@@ -511,9 +512,11 @@ async fn a_client_finds_the_issuer() {
     }
     let forged = server.request("POST", "/mcp").header("authorization", "Bearer x.y.z");
     let forged = forged.header("host", "a\"b").header("x-forwarded-proto", "https").send().await;
-    let way = format!("Bearer error=\"invalid_token\", resource_metadata=\"https://localhost{metadata}/mcp\"");
+    let way = format!(
+        "Bearer error=\"invalid_token\", resource_metadata=\"https://localhost{metadata}/mcp\""
+    );
     assert_eq!(forged.header("www-authenticate"), Some(&*way), "{forged:?}");
-    let none = TestServer::start().await;
+    let none = TestServer::open().await;
     let missing = none.request("GET", metadata).send().await;
     assert_eq!(missing.status, 404, "{missing:?}");
 }

@@ -112,7 +112,9 @@ async fn common(exchange: &Exchange, request: &Request) -> Result<JsonValue, Mcp
         "tools/list" => page("tools", "name", tools::list(exchange).await?),
         "tools/call" => tools::call(exchange, request).await,
         "resources/list" => resources::list(exchange, request).await,
-        "resources/templates/list" => page("resourceTemplates", "uriTemplate", resources::templates(exchange)),
+        "resources/templates/list" => {
+            page("resourceTemplates", "uriTemplate", resources::templates(exchange))
+        }
         "resources/read" => resources::read(exchange, request).await,
         "prompts/list" => page("prompts", "name", prompts::list(exchange).await?),
         "prompts/get" => prompts::get(exchange, request).await,

@@ -121,9 +121,10 @@ pub(super) async fn respond(
         let _in_progress = exchange
             .session()
             .map(|session| session.begin(&request.id, exchange.cancelled.clone()));
-        let _can_be_cancelled = exchange.key.as_ref().map(|key| {
-            exchange.app.mcp.begin(exchange.by(), key, exchange.cancelled.clone())
-        });
+        let _can_be_cancelled = exchange
+            .key
+            .as_ref()
+            .map(|key| exchange.app.mcp.begin(exchange.by(), key, exchange.cancelled.clone()));
         let answered = methods::answer(&exchange, &request).await;
         Some(match answered {
             Ok(result) => {
