@@ -50,8 +50,9 @@ Examples:
 A client of MCP starts it. In the configuration of Claude Desktop and other programs:
   {\"mcpServers\": {\"abide\": {\"command\": \"abide\", \"args\": [\"mcp\"]}}}
 
-Each line of stdin and stdout is a message of JSON-RPC. If the server is restarted, requests wait for it and continue;
-nothing runs twice. The process ends when stdin is closed and the requests before that are answered.";
+Each line of stdin and stdout is a message of JSON-RPC. If the server is restarted, requests wait
+for it and continue; nothing runs twice. The process ends when stdin is closed and the requests
+before that are answered.";
 
 /// Passes messages until stdin is closed.
 ///

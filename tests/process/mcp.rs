@@ -192,7 +192,7 @@ fn exposed_tools_are_rows_with_approvals() {
         ORDER BY c.created_seq";
     let rows = run(["sql", "--json", "--db", db.to_str().unwrap(), sql]).json();
     let look = json!(["look", "succeeded", 1, null, null, "mcp"]);
-    let refund = json!(["refund", "succeeded", 1, "approved", "local", "mcp"]);
+    let refund = json!(["refund", "succeeded", 1, "approved", "token", "mcp"]);
     assert_eq!(rows["rows"], json!([look, refund, look, refund]));
 }
 
