@@ -187,8 +187,8 @@ fn exposed_tools_are_rows_with_approvals() {
         );
         client.end();
     }
-    let sql = "SELECT c.tool_name, c.status, c.attempt, a.status, a.decided_by, s.agent FROM tool_calls c \
-        JOIN sessions s ON s.id = c.session_id LEFT JOIN approvals a ON a.call_id = c.call_id \
+    let sql = "SELECT c.tool_name, c.status, c.attempt, a.status, a.decided_by, s.agent \
+        FROM tool_calls c JOIN sessions s ON s.id = c.session_id LEFT JOIN approvals a ON a.call_id = c.call_id \
         ORDER BY c.created_seq";
     let rows = run(["sql", "--json", "--db", db.to_str().unwrap(), sql]).json();
     let look = json!(["look", "succeeded", 1, null, null, "mcp"]);

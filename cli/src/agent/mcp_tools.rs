@@ -167,8 +167,8 @@ fn reply(call: &ToolCall) -> Option<McpReply> {
         }
         ToolCallStatus::Succeeded => succeeded(call),
         ToolCallStatus::Unknown => {
-            let text = "The process that ran the call disappeared. Whether the call had an effect is \
-                        unknown, so it does not run again.";
+            let text = "The process that ran the call disappeared. Whether the call had an effect \
+                        is unknown, so it does not run again.";
             result(call, text, true)
         }
         status => {

@@ -35,11 +35,6 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         json!({"name": "name", "in": "path", "required": true, "schema": {"type": "string"},
             "description": "The agent."})
     };
-    let streamed = |id: &str, meaning: &str, parameters: JsonValue| {
-        json!({"operationId": id, "tags": ["protocols"], "description": meaning,
-            "parameters": parameters,
-            "responses": answers("The events.", "text/event-stream", json!({"type": "string"}))})
-    };
     let meaning = "Sends a message to an agent, as docs/ai-sdk.md says.";
     let mut chat = streamed("send_chat", meaning, json!([name()]));
     chat["requestBody"] = body();
@@ -78,6 +73,13 @@ pub(super) fn paths() -> Vec<(&'static str, JsonValue)> {
         ("/v1/responses/{id}/cancel", json!({"post": cancel})),
         ("/v1/models", json!({"get": operation("models", "Lists the agents as models.")})),
     ]
+}
+
+/// An operation that answers with a stream.
+fn streamed(id: &str, meaning: &str, parameters: JsonValue) -> JsonValue {
+    json!({"operationId": id, "tags": ["protocols"], "description": meaning,
+        "parameters": parameters,
+        "responses": answers("The events.", "text/event-stream", json!({"type": "string"}))})
 }
 
 /// The route of MCP.

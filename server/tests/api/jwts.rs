@@ -498,7 +498,7 @@ async fn a_client_finds_the_issuer() {
     let metadata = "/.well-known/oauth-protected-resource";
     for (path, found_at) in [("/mcp", "/mcp"), ("/v1/sql", "")] {
         let refused = server.request("POST", path).header("host", "abide.example:7341");
-        let refused = refused.body("{}".to_owned()).send().await;
+        let refused = refused.body("{}").send().await;
         assert_eq!(refused.status, 401, "{refused:?}");
         let way =
             format!("Bearer resource_metadata=\"http://abide.example:7341{metadata}{found_at}\"");

@@ -468,3 +468,120 @@ async fn odd_messages_are_refused() {
     }
     assert_eq!(names(&result(&server, "tools/list", json!({})).await, "tools").len(), 2);
 }
+
+/// Random numbers from a seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let number = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        usize::try_from(number).expect("31 bits") % n
+    }
+
+    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+
+    /// A text with up to three changes. Parts of the other text are inserted.
+    fn changed(&mut self, text: &str, other: &str) -> String {
+        let mut text = text.to_owned();
+        for _ in 0..=self.below(3) {
+            let at = text.floor_char_boundary(self.below(text.len() + 1));
+            match self.below(4) {
+                0 => text.truncate(at),
+                1 => text.insert_str(at, self.of(&SPECIAL)),
+                2 => {
+                    let end = text.ceil_char_boundary((at + 1 + self.below(9)).min(text.len()));
+                    text.replace_range(at..end, self.of(&SPECIAL));
+                }
+                _ => {
+                    let from = other.floor_char_boundary(self.below(other.len()));
+                    text.insert_str(at, &other[from..]);
+                }
+            }
+        }
+        text
+    }
+}
+
+/// Texts that parsers treat in special ways.
+const SPECIAL: [&str; 16] = [
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\\",
+    ",",
+    ":",
+    "null",
+    "1e999",
+    "-0",
+    "9223372036854775808",
+    "\\u0000",
+    "\\ud800",
+    "\u{1}",
+    "\u{feff}",
+];
+
+/// Messages with random changes get an answer of the protocol, never an internal error, and change nothing.
+#[tokio::test]
+async fn random_messages_are_refused_or_answered() {
+    let server = with_clerk().await;
+    let session = initialize(&server, None).await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities":
+            {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}});
+    let originals: Vec<(&str, String)> = [
+        (
+            "tools/call",
+            json!({"_meta": meta, "name": "agent_other", "arguments": {"message": "x"}}),
+        ),
+        (
+            "tools/call",
+            json!({"_meta": meta, "name": "sql_query", "arguments": {"sql": "SELECT 1"}}),
+        ),
+        ("tasks/get", json!({"_meta": meta, "taskId": "run_9"})),
+        ("resources/read", json!({"_meta": meta, "uri": "abide://tables/runs"})),
+        ("resources/list", json!({"_meta": meta, "cursor": "runs/x"})),
+        ("tools/call", json!({"name": "sql_query", "arguments": {"sql": "SELECT 1"}})),
+        ("tasks/list", json!({"cursor": "x"})),
+        ("notifications/cancelled", json!({"requestId": 1, "_meta": {"abide/request_id": "k"}})),
+    ]
+    .into_iter()
+    .map(|(method, params)| (method, call(method, params).to_string()))
+    .collect();
+    let mut random = Random(2026);
+    for _ in 0..1_000 {
+        let (method, original) = &originals[random.below(originals.len())];
+        let other = &originals[random.below(originals.len())].1;
+        let text = random.changed(original, other);
+        let versions = [MODERN, "2025-11-25", "2024-11-05", "9999-99-99", "x"];
+        let mut request = server
+            .request("POST", "/mcp")
+            .header("accept", random.of(&["application/json", "text/event-stream", "*/*", ","]))
+            .header("mcp-protocol-version", random.of(&versions))
+            .header("mcp-method", random.of(&[method, method, method, "=?base64?x?=", "%"]))
+            .header(
+                "mcp-name",
+                random.of(&["agent_clerk", "sql_query", "run_9", "=?base64?????="]),
+            );
+        if random.below(3) == 0 {
+            request = request.header("mcp-session-id", random.of(&[&session, "none", "%00"]));
+        }
+        let response = request.body(&text).send().await;
+        assert!([200, 202, 400, 404].contains(&response.status), "{text}: {response:?}");
+        let is_stream = response.body.starts_with("event:") || response.body.starts_with(':');
+        if response.status != 202 && !is_stream {
+            let body = response.json();
+            assert!(body["error"]["code"] != -32603, "{text}: {body}");
+        }
+    }
+    let query = json!({"name": "sql_query", "arguments": {"sql": "SELECT count(*) FROM runs"}});
+    let runs = result(&server, "tools/call", query).await;
+    assert_eq!(runs["structuredContent"]["rows"], json!([[0]]));
+    assert_eq!(names(&result(&server, "tools/list", json!({})).await, "tools").len(), 2);
+}
