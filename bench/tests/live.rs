@@ -39,8 +39,8 @@ fn a_quick_run_fills_every_table_and_draws_every_plot() {
         .arg(folder.path())
         .output()
         .expect("the bench starts");
-    let rendered = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{rendered}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let document = read(folder.path(), "live.md");
     assert_eq!(
         document,

@@ -58,14 +58,14 @@ pub(crate) fn run(options: &Options, args: Verify) -> Result<(), Failure> {
     let events = verified.events.0.unsigned_abs();
     let head = hex::encode(verified.hash);
     if options.json {
-        let rendered = json!({
+        let report = json!({
             "verified": true,
             "replayed": args.replay,
             "file": args.file.display().to_string(),
             "events": events,
             "head": head,
         });
-        say_json(&rendered)
+        say_json(&report)
     } else {
         let replayed = if args.replay { "  ·  rows ok" } else { "" };
         say(format!("{}  ·  chain ok{replayed}  ·  head {head}", cells::counted(events, "event")))

@@ -114,8 +114,8 @@ fn a_hidden_pin_cannot_be_guessed_from_an_event_hash() {
         let session = |id: &str| json!({"agent": "a", "id": id});
         engine.call(&zeta, "create_session", &session("z"), None).await.unwrap();
         engine.call(&acme, "create_session", &session("m"), None).await.unwrap();
-        let said = json!({"session_id": "m", "role": "user", "content": "PIN 8302"});
-        engine.call(&acme, "append_message", &said, None).await.unwrap();
+        let message = json!({"session_id": "m", "role": "user", "content": "PIN 8302"});
+        engine.call(&acme, "append_message", &message, None).await.unwrap();
         let wanted =
             json!({"call_id": "c", "session_id": "z", "tool_name": "pay", "arguments": {}});
         engine.call(&zeta, "request_tool_call", &wanted, None).await.unwrap();
@@ -223,23 +223,27 @@ fn step(random: &mut Random, world: u64) -> Step {
     let by = if random.one_in(2) { "acme" } else { "zeta" };
     let session = format!("s-{by}-{}", random.below(3));
     let call = format!("c-{by}-{}", random.below(4));
-    let said = text(random, by, world);
+    let text_of_call = text(random, by, world);
     let (reducer, args) = match random.below(9) {
-        0 => ("create_session", json!({"agent": "a", "id": session, "title": said})),
-        1 => ("create_session", json!({"agent": "a", "metadata": {"note": said}})),
-        2..=4 => {
-            ("append_message", json!({"session_id": session, "role": "user", "content": said}))
-        }
+        0 => ("create_session", json!({"agent": "a", "id": session, "title": text_of_call})),
+        1 => ("create_session", json!({"agent": "a", "metadata": {"note": text_of_call}})),
+        2..=4 => (
+            "append_message",
+            json!({"session_id": session, "role": "user", "content": text_of_call}),
+        ),
         5 => {
             let args = json!({"call_id": call, "session_id": session, "tool_name": "pay",
-                "arguments": {"pin": said}});
+                "arguments": {"pin": text_of_call}});
             ("request_tool_call", args)
         }
-        6 => ("decide_approval", json!({"call_id": call, "decision": "approve", "comment": said})),
+        6 => (
+            "decide_approval",
+            json!({"call_id": call, "decision": "approve", "comment": text_of_call}),
+        ),
         7 => ("claim_tool_call", json!({"call_id": call, "lease_ms": 60_000})),
         _ => {
             let args = json!({"session_id": session, "in_ms": 1 + random.below(5_000),
-                "message": said});
+                "message": text_of_call});
             ("set_timer", args)
         }
     };

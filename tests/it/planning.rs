@@ -99,8 +99,8 @@ fn a_hostile_policy_takes_the_writer_few_steps() {
             let (steps, of_call) = (between.0 - before.0, after.0 - between.0);
             assert!(steps <= MOST[nth], "{name}: {steps} steps over {policies} policies");
             assert!(of_call <= MOST_OF_CALL[nth], "{name}: then {of_call} steps");
-            let said = done.map_or_else(|why| why.to_string(), |_| "done".to_owned());
-            outcomes.push(format!("{name}: {said}"));
+            let outcome = done.map_or_else(|why| why.to_string(), |_| "done".to_owned());
+            outcomes.push(format!("{name}: {outcome}"));
             let drop = json!({"table": "sessions", "role": "app"});
             let _ = run(world.call("drop_policy", drop));
         }

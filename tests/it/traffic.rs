@@ -225,7 +225,7 @@ impl Traffic {
             0..=3 => ("suspend_session", json!({"session_id": id, "reason": text})),
             4..=6 => ("resume_session", json!({"session_id": id})),
             7 if self.random.one_in(2) => {
-                ("complete_session", json!({"session_id": id, "result": {"said": text}}))
+                ("complete_session", json!({"session_id": id, "result": {"text": text}}))
             }
             7 => ("cancel_session", json!({"session_id": id, "reason": text})),
             _ => ("fail_session", json!({"session_id": id, "code": "boom", "message": text})),

@@ -236,8 +236,8 @@ fn hold(caller: &Caller, client: &Client, whole: &AllRows) -> usize {
 
 /// Checks that a refusal reveals nothing about any row.
 pub(crate) fn said_nothing(what: &str, refusal: &Refusal) {
-    let said = format!("{refusal:?}");
-    assert!(!said.contains(MARK) && refusal.code != Code::Internal, "{what}: {said}");
+    let message = format!("{refusal:?}");
+    assert!(!message.contains(MARK) && refusal.code != Code::Internal, "{what}: {message}");
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn with_json_stdout_is_pure_json() {
     let agent_folder = AgentFolder::new(ANSWERS);
     let waits = agent_folder.clerk(&["--json"]);
     assert_eq!(waits.code, Some(5), "{waits:?}");
-    let rendered = kinds(&waits.stdout);
+    let kinds_of_events = kinds(&waits.stdout);
     let expected = [
         "status",
         "token",
@@ -217,7 +217,7 @@ fn with_json_stdout_is_pure_json() {
         "tool_call",
         "interrupt",
     ];
-    assert_eq!(rendered, expected);
+    assert_eq!(kinds_of_events, expected);
     let problem: JsonValue = serde_json::from_str(&waits.stderr).unwrap();
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("waits"), &json!(true)));
     let done = agent_folder.clerk(&["--json", "--yes"]).good();
@@ -305,9 +305,9 @@ fn a_check_shows_the_numbers_of_profiles() {
         5 agents, no errors
     "#]]
     .assert_eq(&agent_folder.run(&["agent", "check"]).good());
-    let rendered = agent_folder.run(&["agent", "check", "--json"]).good();
-    let rendered: JsonValue = serde_json::from_str(&rendered).unwrap();
-    assert_eq!(rendered["settings"]["context"]["max_token"], 90_000);
+    let report = agent_folder.run(&["agent", "check", "--json"]).good();
+    let report: JsonValue = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["settings"]["context"]["max_token"], 90_000);
     let wrong = "profile: { context: { max_token: 9 } }\n";
     fs::write(agent_folder.path("project/agents/digger.yaml"), wrong).unwrap();
     let wrong = agent_folder.run(&["agent", "check"]);
@@ -405,14 +405,13 @@ fn after_a_kill_the_same_command_completes_the_run() {
         → refund {"order":"A-7"}
     "#]]
     .assert_eq(&waits.stdout);
-    let rendered = agent_folder.clerk(&["--json"]);
-    let restarts =
-        rendered.stdout.lines().filter(|line| line.contains("runtime_restarted")).count();
-    assert!(restarts > 0, "{rendered:?}");
+    let resumed = agent_folder.clerk(&["--json"]);
+    let restarts = resumed.stdout.lines().filter(|line| line.contains("runtime_restarted")).count();
+    assert!(restarts > 0, "{resumed:?}");
     let done = agent_folder.clerk(&["--json", "--yes"]).good();
     assert_eq!(kinds(&done).last().unwrap(), "done");
     assert_eq!(agent_folder.ledger(), ["look A-7", "paid A-7"]);
-    let said = agent_folder.rows("SELECT role, content FROM agent_state ORDER BY id");
+    let messages = agent_folder.rows("SELECT role, content FROM agent_state ORDER BY id");
     let expected = json!([
         ["user", INPUT],
         ["assistant", "Let me look."],
@@ -421,7 +420,7 @@ fn after_a_kill_the_same_command_completes_the_run() {
         ["tool", "done"],
         ["assistant", "Order A-7 is paid back."]
     ]);
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
 }
 
 /// A program that acts as Claude Code, asks to run `ls`, records the response, and replies.

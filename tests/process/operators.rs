@@ -60,8 +60,8 @@ const OPERATORS: &[(&str, &str)] = &[
     ),
     (
         "cte",
-        "WITH said AS (SELECT session_id, content FROM agent_state WHERE role = 'user') \
-         SELECT s.agent, said.content FROM sessions s JOIN said ON said.session_id = s.id",
+        "WITH user_messages AS (SELECT session_id, content FROM agent_state WHERE role = 'user') \
+         SELECT s.agent, user_messages.content FROM sessions s JOIN user_messages ON user_messages.session_id = s.id",
     ),
     (
         "window function",

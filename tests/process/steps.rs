@@ -53,18 +53,19 @@ impl Agent {
     }
 
     /// Runs the program again: its steps return what they returned.
-    fn assert_replays(&self, said: &str) {
+    fn assert_replays(&self, expected: &str) {
         let payments = self.payments();
-        assert_eq!(self.start().ended().good(), said);
+        assert_eq!(self.start().ended().good(), expected);
         assert_eq!(self.payments(), payments, "no step runs again");
     }
 
     /// The messages of the session.
     async fn messages(&self) -> Vec<String> {
         let abide = Abide::open_shared(self.db()).binary(program()).await.unwrap();
-        let said = abide.sql("SELECT content FROM agent_state ORDER BY id").fetch().await.unwrap();
+        let messages =
+            abide.sql("SELECT content FROM agent_state ORDER BY id").fetch().await.unwrap();
         abide.close().await;
-        said
+        messages
     }
 }
 
@@ -79,8 +80,8 @@ async fn tools_that_may_run_again_run_again_after_a_crash() {
         assert_eq!(again.ended().good(), "receipt 1\n");
         assert_eq!(agent.payments(), 2);
         agent.assert_replays("receipt 1\n");
-        let said = ["Please refund order 8812.", "It is done: receipt 1"];
-        assert_eq!(agent.messages().await, said, "each message once");
+        let expected = ["Please refund order 8812.", "It is done: receipt 1"];
+        assert_eq!(agent.messages().await, expected, "each message once");
     }
 }
 
@@ -93,8 +94,8 @@ async fn a_tool_that_must_not_run_twice_has_an_unknown_outcome_after_a_crash() {
     agent.assert_replays("receipt 7\n");
     agent.assert_replays("receipt 7\n");
     assert_eq!(agent.payments(), 1);
-    let said = ["Please refund order 8812.", "It is done: receipt 7"];
-    assert_eq!(agent.messages().await, said, "each message once");
+    let expected = ["Please refund order 8812.", "It is done: receipt 7"];
+    assert_eq!(agent.messages().await, expected, "each message once");
 }
 
 /// The engine is killed in the middle of the tool: the step goes on, and its outcome is recorded.

@@ -119,9 +119,9 @@ fn fuzz(
     fuzzer.arg(format!("-artifact_prefix={}/", found.display()));
     let ended = fuzzer.arg(&grown).arg(&corpus).output();
     let ended = ended.map_err(|why| format!("{}: {why}", program.display()))?;
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let stderr = String::from_utf8_lossy(&ended.stderr);
     let number = |name: &str| {
-        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        let line = stderr.lines().find_map(|line| line.strip_prefix(name));
         line.map_or("?", str::trim).to_owned()
     };
     let inputs = number("stat::number_of_executed_units:");
@@ -132,7 +132,7 @@ fn fuzz(
         let _ = fs::remove_dir(&found);
         return Ok(true);
     }
-    let last: Vec<&str> = said.lines().rev().take(60).collect();
+    let last: Vec<&str> = stderr.lines().rev().take(60).collect();
     last.iter().rev().for_each(|line| println!("{line}"));
     println!("stored in {}; fix the bug, and commit the input", found.display());
     Ok(false)

@@ -152,8 +152,8 @@ fn call(arguments: &str) -> RequestedCall {
 }
 
 fn turn(arguments: &str, result: &str) -> [AgentState; 2] {
-    let said = json!({"run_id": "r", "iteration": 1, "calls": [call(arguments)]});
-    [entry("assistant", "message", "", said), entry("tool", "message", result, json!({}))]
+    let data = json!({"run_id": "r", "iteration": 1, "calls": [call(arguments)]});
+    [entry("assistant", "message", "", data), entry("tool", "message", result, json!({}))]
 }
 
 #[test]

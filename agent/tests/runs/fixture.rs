@@ -190,18 +190,18 @@ impl RuntimeFixture {
     pub(crate) async fn output(&self, run_id: &str, after: i64) -> (String, AgentEvent) {
         let mut events =
             Events::of(&self.abide, run_id, after).await.expect("the subscription starts");
-        let (mut output, mut said) = (String::new(), String::new());
+        let (mut output, mut text) = (String::new(), String::new());
         loop {
             let event =
                 events.next().await.expect("the stream continues").expect("the turn has an end");
             if event.kind == RunEventKind::Token {
-                said.push_str(event.data["content"].as_str().expect("it is text"));
+                text.push_str(event.data["content"].as_str().expect("it is text"));
                 continue;
             }
-            if !said.is_empty() {
-                writeln!(output, "{} says {said:?}", event.turn)
+            if !text.is_empty() {
+                writeln!(output, "{} says {text:?}", event.turn)
                     .expect("writing to a string succeeds");
-                said.clear();
+                text.clear();
             }
             writeln!(output, "{} {} {}", event.turn, event.kind, event.data)
                 .expect("writing to a string succeeds");

@@ -259,11 +259,11 @@ fn spawn(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) -> ExitStatus
         None => command.env_remove(DIES_AT),
     };
     let output = command.output().expect("it starts");
-    let rendered = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let killed = !output.status.success() && output.status.code().is_none();
     assert!(
         output.status.success() || killed,
-        "{rendered}{}",
+        "{stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
     output.status
@@ -277,21 +277,21 @@ const STATE: &str = "SELECT json_array(iteration, tokens, token_drift, messages,
 
 /// The transcript in a finished folder with its other state, and the ledger.
 fn outcome(folder: &Path) -> (String, Vec<String>) {
-    let rendered = read(folder, async |abide| {
+    let transcript = read(folder, async |abide| {
         let state: Vec<(String,)> = abide.sql(STATE).fetch().await.expect("it is read");
         let state: String = state.into_iter().map(|(row,)| row + "\n").collect();
         format!("{}\n{state}{}", derived(abide).await, transcript(abide).await)
     });
-    (rendered, ledger(&folder.join("ledger")))
+    (transcript, ledger(&folder.join("ledger")))
 }
 
 fn read<T>(folder: &Path, query: impl AsyncFnOnce(&Abide) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
-        let rendered = query(&abide).await;
+        let result = query(&abide).await;
         abide.close().await;
-        rendered
+        result
     })
 }
 
@@ -382,7 +382,7 @@ fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
         return None;
     }
     assert!(spawn(folder.path(), scenario, None).success(), "not resumed after a kill at {seq}");
-    let (rendered, done) = outcome(folder.path());
+    let (transcript, done) = outcome(folder.path());
     let published = read(folder.path(), async |abide| {
         let sql = "SELECT group_concat(data) FROM run_events";
         let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it is read");
@@ -391,12 +391,12 @@ fn kill_at(scenario: &Scenario, seq: i64, expected: &str) -> Option<usize> {
     assert!(!published.contains("swordfish"), "killed at {seq}: {published}");
     let paid = done.iter().filter(|what| *what == "pay A").count();
     assert!(paid <= scenario.pays, "paid {paid} times after a kill at {seq}");
-    let rendered = match paid < scenario.pays {
+    let transcript = match paid < scenario.pays {
         // A helper reports the failure to its own model only.
-        true => rendered.replace(NOT_PAID, "pay A is done"),
-        false => rendered,
+        true => transcript.replace(NOT_PAID, "pay A is done"),
+        false => transcript,
     };
-    assert_eq!(rendered, expected, "killed at {seq}: {done:?}");
+    assert_eq!(transcript, expected, "killed at {seq}: {done:?}");
     Some(paid)
 }
 

@@ -285,8 +285,11 @@ async fn integers_of_64_bits() {
     assert_eq!(fixture.ledger(), [""; 0], "the tool did not run");
     let why = "the integer 100000000000000000000000 at /n does not fit a signed 64-bit integer";
     assert!(output.contains(why) && output.ends_with('\n'), "{output}");
-    let said = fixture.transcript().await;
-    assert!(said.contains(why) && said.contains("assistant: I give up."), "{said}");
+    let transcript = fixture.transcript().await;
+    assert!(
+        transcript.contains(why) && transcript.contains("assistant: I give up."),
+        "{transcript}"
+    );
     let sql = "SELECT arguments FROM events UNION ALL SELECT data FROM agent_state";
     let stored: Vec<Option<String>> = fixture.abide.sql(sql).fetch().await.expect("it can be read");
     fixture.close().await;

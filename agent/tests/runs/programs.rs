@@ -158,12 +158,12 @@ fn outcome(folder: &Path) -> (String, String, String) {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
         let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
-        let rendered = transcript(&abide).await;
+        let transcript = transcript(&abide).await;
         abide.close().await;
-        (status[0].0.clone(), rendered)
+        (status[0].0.clone(), transcript)
     });
     let calls = std::fs::read_to_string(folder.join("calls")).unwrap_or_default();
-    (status, rendered, calls)
+    (status, transcript, calls)
 }
 
 /// A program that reported a session is resumed, not restarted. If it has reported nothing yet, it is started

@@ -61,7 +61,7 @@ impl std::ops::AddAssign for ReplayCounts {
 #[derive(Default)]
 struct Turn {
     /// The messages before the model answers.
-    says: Vec<ModelMessage>,
+    inputs: Vec<ModelMessage>,
     /// The results of the tools, by call id.
     results: Vec<(String, ToolOutcome)>,
     /// The unanswered call.
@@ -98,15 +98,15 @@ fn turns(session: &str, conversation: &Conversation) -> Vec<Turn> {
                 }
             }
             ModelMessage::Tool { .. } => {}
-            said => {
+            message => {
                 if turn.answers > 0 {
                     turns.push(Turn::default());
                 }
-                turns.last_mut().expect("there is at least one").says.push(said.clone());
+                turns.last_mut().expect("there is at least one").inputs.push(message.clone());
             }
         }
     }
-    turns.retain(|turn| turn.answers > 0 || !turn.says.is_empty());
+    turns.retain(|turn| turn.answers > 0 || !turn.inputs.is_empty());
     turns
 }
 
@@ -265,15 +265,15 @@ async fn hold(abide: &Abide, session: &str, conversation: &Conversation) {
     let new = CreateSession::new(session).id(session);
     abide.call(new).await.expect("it is created");
     for (number, mut turn) in turns(session, conversation).into_iter().enumerate() {
-        let input = match turn.says.pop() {
+        let input = match turn.inputs.pop() {
             Some(ModelMessage::User { text }) if turn.answers > 0 => Some(text),
             other => {
-                turn.says.extend(other);
+                turn.inputs.extend(other);
                 None
             }
         };
-        for said in turn.says {
-            let (role, text) = match said {
+        for message in turn.inputs {
+            let (role, text) = match message {
                 ModelMessage::System { text } => ("system", text),
                 ModelMessage::User { text } => ("user", text),
                 other => panic!("unexpected message {other:?}"),

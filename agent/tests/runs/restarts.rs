@@ -87,8 +87,8 @@ async fn an_answer_that_starts_again_is_announced() {
         }
         output.push(format!("{} {}", event.kind, event.data));
     }
-    let said: String = pieces.into_iter().map(|(_, piece)| piece).collect();
-    assert_eq!(said, "Let me look.", "{output:#?}");
+    let text: String = pieces.into_iter().map(|(_, piece)| piece).collect();
+    assert_eq!(text, "Let me look.", "{output:#?}");
     let restart = "restart {\"code\":\"runtime_restarted\",\
         \"error\":\"the runtime ended during the answer\",\"since\":2}";
     assert_eq!(output.iter().filter(|event| *event == restart).count(), 1, "{output:#?}");

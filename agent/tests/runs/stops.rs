@@ -12,16 +12,16 @@ async fn ends(script: &str) -> (String, Option<String>, String) {
     let runs: Vec<Run> =
         fixture.abide.sql("SELECT * FROM runs").fetch().await.expect("the query succeeds");
     assert_eq!(fixture.ledger(), [""; 0], "no call runs");
-    let said = fixture.transcript().await;
+    let transcript = fixture.transcript().await;
     fixture.close().await;
     let run = runs.into_iter().next().expect("there is a run");
-    (run.status.as_str().to_owned(), run.error_code, said)
+    (run.status.as_str().to_owned(), run.error_code, transcript)
 }
 
 /// Regression: all of them ended as `done`, some with an empty text.
 #[tokio::test]
 async fn an_incomplete_answer_is_no_answer() {
-    for (answer, code, said) in [
+    for (answer, code, transcript) in [
         ("text: Half, stop: length", "answer_truncated", "assistant: Half \n"),
         ("stop: length", "answer_truncated", ""),
         ("text: No., stop: filtered", "refused", "assistant: No. \n"),
@@ -32,7 +32,7 @@ async fn an_incomplete_answer_is_no_answer() {
     ] {
         let (status, found, output) = ends(&format!("answers: [{{ {answer} }}]")).await;
         assert_eq!((status.as_str(), found.as_deref()), ("failed", Some(code)), "{answer}");
-        assert_eq!(output, format!("user: Go on. \n{said}"), "{answer}");
+        assert_eq!(output, format!("user: Go on. \n{transcript}"), "{answer}");
     }
 }
 

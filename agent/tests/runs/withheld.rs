@@ -115,13 +115,13 @@ async fn a_sentence_leaves_before_the_answer_is_complete() {
     let fixture = fixture.open().await;
     let run = fixture.begin("Count.").await;
     let mut events = Events::of(&fixture.abide, &run.id, 0).await.expect("it starts");
-    let mut said = String::new();
-    while said != "One. Two. " {
+    let mut text = String::new();
+    while text != "One. Two. " {
         let event = events.next().await.expect("it continues").expect("the run has not ended");
         if event.kind == RunEventKind::Token {
-            said.push_str(event.data["content"].as_str().expect("it is text"));
+            text.push_str(event.data["content"].as_str().expect("it is text"));
         }
-        assert!("One. Two. ".starts_with(&said), "{said}");
+        assert!("One. Two. ".starts_with(&text), "{text}");
     }
     // What is left of an interrupted answer is the cleared part.
     fixture.abide.call(AbortRun::new(&run.id).reason("enough")).await.expect("it is aborted");

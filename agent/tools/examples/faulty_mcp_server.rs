@@ -119,24 +119,24 @@ impl ServerHandler for Faulty {
             "cancelled" => {
                 let mut count = self.cancelled.subscribe();
                 let count = *count.wait_for(|count| *count > 0).await.expect("the sender is alive");
-                Ok(said(&count.to_string()))
+                Ok(text_result(&count.to_string()))
             }
             "flood" => {
                 let flood = "x".repeat(TEN_MEGABYTES);
                 std::io::stderr().write_all(flood.as_bytes()).expect("stderr is drained");
-                Ok(said("it is drained"))
+                Ok(text_result("it is drained"))
             }
             "nonsense" => {
                 println!("{{\"jsonrpc\": \"2.0\", \"id\":");
                 println!("Listening on port 8080");
-                Ok(said("all the same"))
+                Ok(text_result("all the same"))
             }
             "grow" => {
                 self.grown.store(true, Ordering::Relaxed);
                 context.peer.notify_tool_list_changed().await.expect("the client is there");
-                Ok(said("there is one more"))
+                Ok(text_result("there is one more"))
             }
-            "big" => Ok(said(&"x".repeat(TEN_MEGABYTES))),
+            "big" => Ok(text_result(&"x".repeat(TEN_MEGABYTES))),
             "fail" => {
                 let output = vec![ContentBlock::text("there is no such file")];
                 Ok(CallToolResponse::Complete(CallToolResult::error(output)))
@@ -155,10 +155,10 @@ impl ServerHandler for Faulty {
             }
             "context" => {
                 let meta = serde_json::to_value(&context.meta).expect("it is JSON");
-                Ok(said(&meta["abide/context"].to_string()))
+                Ok(text_result(&meta["abide/context"].to_string()))
             }
-            "pid" => Ok(said(&process::id().to_string())),
-            other => Ok(said(other)),
+            "pid" => Ok(text_result(&process::id().to_string())),
+            other => Ok(text_result(other)),
         }
     }
 }
@@ -167,7 +167,7 @@ fn structured(value: &Value) -> CallToolResponse {
     CallToolResponse::Complete(CallToolResult::structured(value.clone()))
 }
 
-fn said(text: &str) -> CallToolResponse {
+fn text_result(text: &str) -> CallToolResponse {
     CallToolResponse::Complete(CallToolResult::success(vec![ContentBlock::text(text)]))
 }
 

@@ -60,7 +60,7 @@ pub(super) fn in_a_process(options: &super::options::Options, runs: usize) -> St
 /// The main function of the process. Prints the results as JSON.
 pub(crate) fn measure(options: &Options) {
     let runtime = Runtime::new().expect("a tokio runtime");
-    let rendered = runtime.block_on(async {
+    let report = runtime.block_on(async {
         let pace = Pace {
             answers: ANSWERS,
             first: Duration::from_secs(1),
@@ -74,12 +74,12 @@ pub(crate) fn measure(options: &Options) {
         fixture.drive();
         fixture.all_done().await;
         let seconds = began.elapsed().as_secs_f64();
-        let rendered = json!({"seconds": seconds, "asked_most": fixture.notes.asked_most(),
+        let report = json!({"seconds": seconds, "asked_most": fixture.notes.asked_most(),
             "before_mib": before, "peak_mib": status_mib("VmHWM:")});
         fixture.close().await;
-        rendered
+        report
     });
-    println!("{rendered}");
+    println!("{report}");
 }
 
 /// A value of this process in MiB; 0 if the system does not report it (Linux does).

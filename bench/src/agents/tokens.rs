@@ -106,8 +106,8 @@ async fn listen(abide: &Abide, run: &str, notes: &Notes) -> Vec<f64> {
             continue;
         }
         let words = event.data["content"].as_str().unwrap_or_default().split_whitespace();
-        let said = words.filter_map(|word| word.parse::<u128>().ok());
-        late.extend(said.map(|said| now.saturating_sub(said) as f64 / 1e3));
+        let sent = words.filter_map(|word| word.parse::<u128>().ok());
+        late.extend(sent.map(|sent| now.saturating_sub(sent) as f64 / 1e3));
     }
     late
 }

@@ -104,8 +104,8 @@ async fn subscribe(engine: &Engine, first: usize, end: usize) -> Connection {
         let id = format!("q{n}");
         let begun = connection.subscribe(&SubscribeRequest::new(&id, sql, &params)).await;
         begun.expect("the query can be live");
-        let rendered = connection.next().await;
-        assert!(matches!(rendered, Update::Snapshot(_)), "{rendered:?}");
+        let update = connection.next().await;
+        assert!(matches!(update, Update::Snapshot(_)), "{update:?}");
     }
     connection
 }

@@ -145,12 +145,12 @@ fn show(
 ) -> Result<(), Failure> {
     let is_same = changes.iter().all(|change| change.kind.is_note());
     if options.json {
-        let rendered = changes.iter().map(|it| {
+        let changes = changes.iter().map(|it| {
             json!({"kind": it.kind.as_str(), "position": it.position, "before": it.before,
                 "after": it.after, "note": it.kind.is_note()})
         });
-        let rendered: Vec<_> = rendered.collect();
-        return say_json(&json!({"recording": name, "same": is_same, "changes": rendered}));
+        let changes: Vec<_> = changes.collect();
+        return say_json(&json!({"recording": name, "same": is_same, "changes": changes}));
     }
     let status = match (is_same, accepted) {
         (true, _) => "ok      ",

@@ -54,14 +54,14 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
         Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
         None => None,
     };
-    let rendered =
+    let outcome =
         reporting_reconnects(abide.link(), options, follow(options, folder, &abide, args)).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
         abide.close().await;
     }
-    rendered
+    outcome
 }
 
 /// Starts or continues the run, and shows its events until it ends or waits.

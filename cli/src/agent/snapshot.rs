@@ -113,13 +113,13 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
         None => None,
     };
     let followed = follow(options, folder, &abide, args, snapshot);
-    let rendered = reporting_reconnects(abide.link(), options, followed).await;
+    let outcome = reporting_reconnects(abide.link(), options, followed).await;
     if let Some(host) = host {
         let abide = host.abide.clone();
         host.close().await;
         abide.close().await;
     }
-    rendered
+    outcome
 }
 
 async fn follow(

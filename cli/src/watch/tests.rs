@@ -13,9 +13,9 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
     let (_folder, abide) = opened();
     let mut live = abide.subscribe(sql).await.expect("it can be live");
     let (mut as_lines, mut as_frames) = (Lines::default(), Frames::default());
-    let (mut said, mut framed) = (String::new(), String::new());
+    let (mut printed, mut framed) = (String::new(), String::new());
     let mut tell = |live: &Subscription, update: &abide_client::Update| {
-        said.extend(as_lines.take(live, update).into_iter().map(|line| line + "\n"));
+        printed.extend(as_lines.take(live, update).into_iter().map(|line| line + "\n"));
         let frame = as_frames.take(live, update);
         framed.push_str(&(serde_json::to_string(&frame).expect("it is JSON") + "\n"));
     };
@@ -32,7 +32,7 @@ async fn check(sql: &str, lines: Expect, frames: Expect) {
         tell(&live, &update);
     }
     abide.close().await;
-    lines.assert_eq(&said);
+    lines.assert_eq(&printed);
     frames.assert_eq(&framed);
 }
 

@@ -7,8 +7,8 @@ fn delays_double_up_to_a_limit() {
     let waits = |retry: Retry| [0, 1, 2, 3, 4, 8, 9, 1_000].map(|n| retry.wait_ms(n));
     let unsaid = [0, 0, 1_000, 2_000, 4_000, 60_000, 60_000, 60_000];
     assert_eq!(waits(Retry::default()), unsaid);
-    let said = Retry { backoff_ms: Some(10), backoff_max_ms: Some(25), max_attempts: None };
-    assert_eq!(waits(said), [0, 0, 10, 20, 25, 25, 25, 25]);
+    let retry = Retry { backoff_ms: Some(10), backoff_max_ms: Some(25), max_attempts: None };
+    assert_eq!(waits(retry), [0, 0, 10, 20, 25, 25, 25, 25]);
     let most = *limits::AHEAD_MS.end();
     let longest =
         Retry { backoff_ms: Some(most), backoff_max_ms: Some(most), max_attempts: Some(1_000) };

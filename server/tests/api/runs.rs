@@ -39,8 +39,8 @@ pub(crate) async fn claim(server: &TestServer, id: &str) -> JsonValue {
 }
 
 pub(crate) async fn say(server: &TestServer, id: &str, fencing: &JsonValue, words: &[&str]) {
-    let rendered = words.iter().map(|word| json!({"kind": "token", "data": {"content": word}}));
-    let events: Vec<JsonValue> = rendered.collect();
+    let events = words.iter().map(|word| json!({"kind": "token", "data": {"content": word}}));
+    let events: Vec<JsonValue> = events.collect();
     let args = json!({"id": id, "fencing_token": fencing, "events": events});
     local(server, "record_run", args).await;
 }
@@ -148,14 +148,14 @@ async fn a_run_can_be_followed_to_its_end() {
     assert!(first.starts_with("event: status id: 1 "), "{first}");
     say(&server, "r1", &fencing, &["Hel", "lo\n"]).await;
     finish(&server, "r1", &fencing).await;
-    let rendered = rest(&mut live).await;
+    let remaining = rest(&mut live).await;
     let expected = expect![[r#"
         event: token id: 2 turn 1 {"content":"Hel"}
         event: token id: 3 turn 1 {"content":"lo\n"}
         event: status id: 4 turn 1 {"status":"idle"}
         event: done id: 5 turn 1 {"assistant_data":{"content":"x"}}
     "#]];
-    expected.assert_eq(&rendered);
+    expected.assert_eq(&remaining);
     expected.assert_eq(&rest(&mut stream(&server, "r1", Some("1")).await).await);
     let left = rest(&mut stream(&server, "r1", Some("4")).await).await;
     assert_eq!(left, "event: done id: 5 turn 1 {\"assistant_data\":{\"content\":\"x\"}}\n");
@@ -263,9 +263,9 @@ async fn ids_of_another_tenants_runs_are_available() {
     for id in ["tenant=acme/r1", "tenant=acme/r8"] {
         let answer = home.ask(&zeta, "POST", START, &named(id)).await;
         let (status, body) = (answer.status, answer.json());
-        let rendered =
+        let outcome =
             json!([status, body["code"], body["run"]["id"], body["duplicate"]]).to_string();
-        whole.push(rendered.replace("r1", "r8"));
+        whole.push(outcome.replace("r1", "r8"));
     }
     assert_eq!(whole[0], whole[1]);
     let after = home.ask(&acme, "GET", "/v1/runs/r1", "").await.json()["run"].clone();

@@ -295,8 +295,12 @@ async fn names_and_scopes_are_not_interpreted() {
     for by in 0..scopes.len() {
         for of in 0..scopes.len() {
             let args = json!({"session_id": format!("s{of}"), "role": "user", "content": "x"});
-            let said = home.call(&format!("caller{by:02}"), "append_message", args).await;
-            assert_eq!(said.status, if by == of { 200 } else { 404 }, "{by} of {of}: {said:?}");
+            let response = home.call(&format!("caller{by:02}"), "append_message", args).await;
+            assert_eq!(
+                response.status,
+                if by == of { 200 } else { 404 },
+                "{by} of {of}: {response:?}"
+            );
         }
     }
 }

@@ -133,7 +133,7 @@ struct Model {
     calls: Vec<Call>,
     holds: Vec<WorkerClaim>,
     /// The last reports, to be repeated as if the response had been lost.
-    said: Vec<(WorkerClaim, WorkerReport)>,
+    reports: Vec<(WorkerClaim, WorkerReport)>,
 }
 
 impl Model {
@@ -146,8 +146,8 @@ impl Model {
             world.call("register_tool", args).await.unwrap();
         }
         let (random, now) = (Random::new(seed), 0);
-        let (sessions, calls, holds, said) = (vec![], vec![], vec![], vec![]);
-        let mut model = Model { world, random, now, sessions, calls, holds, said };
+        let (sessions, calls, holds, reports) = (vec![], vec![], vec![], vec![]);
+        let mut model = Model { world, random, now, sessions, calls, holds, reports };
         model.new_session().await;
         model
     }
@@ -159,7 +159,7 @@ impl Model {
             5..=8 => self.claim().await,
             9..=11 => self.run_effect(),
             12..=15 => self.say().await,
-            16 => self.say_again().await,
+            16 => self.repeat_report().await,
             17 => self.heartbeat().await,
             18 => self.crash(),
             19 => self.decide().await,
@@ -185,20 +185,20 @@ impl Model {
         if !self.calls.is_empty() && self.random.one_in(5) {
             let at = self.random.below(self.calls.len());
             let (tool, session) = (self.calls[at].tool, self.calls[at].session);
-            let answered = self.ask(at, tool, session, None).await;
-            assert!(matches!(answered, Ok((_, true))), "c{at} again: {answered:?}");
+            let response = self.ask(at, tool, session, None).await;
+            assert!(matches!(response, Ok((_, true))), "c{at} again: {response:?}");
             return;
         }
         let (at, tool) = (self.calls.len(), self.random.below(TOOLS.len()));
         let session = self.random.below(self.sessions.len());
         let lease_ms = self.random.one_in(3).then(|| self.lease_ms());
-        let answered = self.ask(at, tool, session, lease_ms).await;
+        let response = self.ask(at, tool, session, lease_ms).await;
         let Session { ended, cancelling } = self.sessions[session];
         if ended || cancelling {
-            assert_eq!(answered.unwrap_err(), Code::BadTransition);
+            assert_eq!(response.unwrap_err(), Code::BadTransition);
             return;
         }
-        let (row, duplicate) = answered.unwrap();
+        let (row, duplicate) = response.unwrap();
         assert!(!duplicate);
         self.calls.push(Call {
             tool,
@@ -245,13 +245,13 @@ impl Model {
         let Some(at) = self.a_call() else { return };
         let lease_ms = self.lease_ms();
         let args = json!({"call_id": format!("c{at:03}"), "lease_ms": lease_ms});
-        let answered = call(&self.world, "worker", "claim_tool_call", args).await;
+        let response = call(&self.world, "worker", "claim_tool_call", args).await;
         let it = &self.calls[at];
         if it.status != Pending || it.retry_at.is_some() {
-            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+            assert_eq!(response.unwrap_err(), Code::Conflict, "{it:?}");
             return;
         }
-        self.claimed(at, lease_ms, &answered.unwrap().0);
+        self.claimed(at, lease_ms, &response.unwrap().0);
     }
 
     fn claimed(&mut self, at: usize, lease_ms: i64, row: &serde_json::Value) {
@@ -285,9 +285,9 @@ impl Model {
         }
         let hold = self.holds.swap_remove(self.random.below(count));
         let tool = &TOOLS[self.calls[hold.call].tool];
-        // Workers are honest: they report what happened, and do not release a call whose effect
+        // Workers report what happened, and do not release a call whose effect
         // ran. They do not know whether they still hold the call.
-        let said = match (hold.ran, self.random.below(5)) {
+        let report = match (hold.ran, self.random.below(5)) {
             (true, 0..=2) => WorkerReport::Completed,
             (true, 3) => WorkerReport::Failed,
             (true, _) if tool.once() => WorkerReport::Completed,
@@ -295,48 +295,48 @@ impl Model {
             (false, 1) if self.calls[hold.call].unwanted => WorkerReport::Stopped,
             _ => WorkerReport::Retry,
         };
-        self.tell(hold, said).await;
-        self.said.push((hold, said));
+        self.send_report(hold, report).await;
+        self.reports.push((hold, report));
     }
 
-    async fn say_again(&mut self) {
-        let latest = self.said.len().saturating_sub(5);
-        if let Some((hold, said)) = self.said.get(latest + self.random.below(5)).copied() {
-            self.tell(hold, said).await;
+    async fn repeat_report(&mut self) {
+        let latest = self.reports.len().saturating_sub(5);
+        if let Some((hold, report)) = self.reports.get(latest + self.random.below(5)).copied() {
+            self.send_report(hold, report).await;
         }
     }
 
-    async fn tell(&mut self, hold: WorkerClaim, said: WorkerReport) {
+    async fn send_report(&mut self, hold: WorkerClaim, report: WorkerReport) {
         let mut args =
             json!({"call_id": format!("c{:03}", hold.call), "fencing_token": hold.token});
-        let reducer = match said {
+        let reducer = match report {
             WorkerReport::Completed => {
                 args["result"] = json!({"done": hold.token});
                 "complete_tool_call"
             }
             WorkerReport::Failed | WorkerReport::Retry => {
-                args["error"] = format!("{said:?} {}", hold.token).into();
-                args["retryable"] = (said == WorkerReport::Retry).into();
+                args["error"] = format!("{report:?} {}", hold.token).into();
+                args["retryable"] = (report == WorkerReport::Retry).into();
                 "fail_tool_call"
             }
             WorkerReport::Stopped => "acknowledge_cancel",
         };
-        let answered = call(&self.world, "worker", reducer, args).await;
-        let expected = self.hear(hold, said);
-        let heard = answered.as_ref().map(|(_, duplicate)| *duplicate).map_err(|code| *code);
-        assert_eq!(heard, expected, "{said:?} {hold:?} of {:?}", self.calls[hold.call]);
+        let response = call(&self.world, "worker", reducer, args).await;
+        let expected = self.expect_report(hold, report);
+        let outcome = response.as_ref().map(|(_, duplicate)| *duplicate).map_err(|code| *code);
+        assert_eq!(outcome, expected, "{report:?} {hold:?} of {:?}", self.calls[hold.call]);
     }
 
     /// The expected response: ended, a retry, or the refusal.
-    fn hear(&mut self, hold: WorkerClaim, said: WorkerReport) -> Result<bool, Code> {
+    fn expect_report(&mut self, hold: WorkerClaim, report: WorkerReport) -> Result<bool, Code> {
         let it = &mut self.calls[hold.call];
         if it.status == Claimed && it.token == hold.token {
-            if said == WorkerReport::Stopped && !it.unwanted {
+            if report == WorkerReport::Stopped && !it.unwanted {
                 return Err(Code::Conflict);
             }
             let tool = &TOOLS[it.tool];
-            it.ended_by = Some((hold.token, said));
-            it.status = match said {
+            it.ended_by = Some((hold.token, report));
+            it.status = match report {
                 WorkerReport::Completed => Succeeded,
                 WorkerReport::Failed => Failed,
                 WorkerReport::Stopped => Cancelled,
@@ -351,17 +351,17 @@ impl Model {
             self.session_may_end(hold.call);
             return Ok(false);
         }
-        if said != WorkerReport::Stopped
-            && let Some(heard) = it.lost.get_mut(&hold.token)
+        if report != WorkerReport::Stopped
+            && let Some(reported) = it.lost.get_mut(&hold.token)
         {
-            *heard = true;
+            *reported = true;
             return Err(Code::LeaseLost);
         }
-        let again = it.ended_by == Some((hold.token, said)) && it.token == hold.token;
-        if again && (it.status != Cancelled || said == WorkerReport::Stopped) {
+        let again = it.ended_by == Some((hold.token, report)) && it.token == hold.token;
+        if again && (it.status != Cancelled || report == WorkerReport::Stopped) {
             return Ok(true);
         }
-        if said == WorkerReport::Stopped && it.status == Cancelled && it.token == hold.token {
+        if report == WorkerReport::Stopped && it.status == Cancelled && it.token == hold.token {
             return Ok(true);
         }
         Err(it.not_held(hold.token))
@@ -376,14 +376,14 @@ impl Model {
         let lease_ms = self.lease_ms();
         let args = json!({"call_id": format!("c{:03}", hold.call), "fencing_token": hold.token,
             "lease_ms": lease_ms});
-        let answered = call(&self.world, "worker", "heartbeat_tool_call", args).await;
+        let response = call(&self.world, "worker", "heartbeat_tool_call", args).await;
         let it = &mut self.calls[hold.call];
         if it.status == Claimed && it.token == hold.token {
-            let (row, _) = answered.unwrap();
+            let (row, _) = response.unwrap();
             assert_eq!(row["cancel_requested_at"].is_null(), !it.unwanted);
             it.lease_until = it.lease_until.max(self.now + lease_ms);
         } else {
-            assert_eq!(answered.unwrap_err(), it.not_held(hold.token));
+            assert_eq!(response.unwrap_err(), it.not_held(hold.token));
         }
     }
 
@@ -400,18 +400,18 @@ impl Model {
         let Some(at) = self.a_call() else { return };
         let decision = *self.random.pick(&["approve", "approve", "reject"]);
         let args = json!({"call_id": format!("c{at:03}"), "decision": decision});
-        let answered = call(&self.world, "ann", "decide_approval", args).await;
+        let response = call(&self.world, "ann", "decide_approval", args).await;
         let it = &mut self.calls[at];
         if !TOOLS[it.tool].needs_approval {
-            assert_eq!(answered.unwrap_err(), Code::NotFound);
+            assert_eq!(response.unwrap_err(), Code::NotFound);
         } else if it.decided == Some(decision) {
-            assert!(answered.unwrap().1, "the same decision again");
+            assert!(response.unwrap().1, "the same decision again");
         } else if it.status == AwaitingApproval {
-            assert!(!answered.unwrap().1);
+            assert!(!response.unwrap().1);
             it.decided = Some(decision);
             it.status = if decision == "approve" { Pending } else { Rejected };
         } else {
-            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+            assert_eq!(response.unwrap_err(), Code::Conflict, "{it:?}");
         }
     }
 
@@ -431,36 +431,36 @@ impl Model {
         } else {
             json!({"call_id": format!("c{at:03}"), "outcome": "failed", "error": "it never ran"})
         };
-        let answered = call(&self.world, "ann", "settle_tool_call", args).await;
+        let response = call(&self.world, "ann", "settle_tool_call", args).await;
         let it = &mut self.calls[at];
         if it.status == Unknown {
-            assert!(!answered.unwrap().1);
+            assert!(!response.unwrap().1);
             it.status = if ran { Succeeded } else { Failed };
             it.settled = true;
         } else if it.settled && (it.status == Succeeded) == ran {
-            assert!(answered.unwrap().1, "the same settlement again");
+            assert!(response.unwrap().1, "the same settlement again");
         } else {
-            assert_eq!(answered.unwrap_err(), Code::Conflict, "{it:?}");
+            assert_eq!(response.unwrap_err(), Code::Conflict, "{it:?}");
         }
     }
 
     async fn cancel_call(&mut self) {
         let Some(at) = self.a_call() else { return };
         let args = json!({"call_id": format!("c{at:03}")});
-        let answered = call(&self.world, "ann", "cancel_tool_call", args).await;
+        let response = call(&self.world, "ann", "cancel_tool_call", args).await;
         let it = &mut self.calls[at];
         match it.status {
             Pending | AwaitingApproval => {
-                assert!(!answered.unwrap().1);
+                assert!(!response.unwrap().1);
                 it.status = Cancelled;
                 it.retry_at = None;
             }
             Claimed => {
-                assert_eq!(answered.unwrap().1, it.unwanted);
+                assert_eq!(response.unwrap().1, it.unwanted);
                 it.unwanted = true;
             }
-            Cancelled => assert!(answered.unwrap().1),
-            _ => assert_eq!(answered.unwrap_err(), Code::Conflict),
+            Cancelled => assert!(response.unwrap().1),
+            _ => assert_eq!(response.unwrap_err(), Code::Conflict),
         }
     }
 
@@ -470,21 +470,21 @@ impl Model {
         let args = json!({"session_id": format!("s{at}")});
         let complete = self.random.one_in(3);
         let reducer = if complete { "complete_session" } else { "cancel_session" };
-        let answered = call(&self.world, "ann", reducer, args).await;
+        let response = call(&self.world, "ann", reducer, args).await;
         let session = &mut self.sessions[at];
         if session.ended || session.cancelling {
             if complete && !session.ended {
-                assert!(!answered.unwrap().1);
+                assert!(!response.unwrap().1);
                 session.ended = true;
                 session.cancelling = false;
             } else if session.cancelling {
-                assert!(answered.unwrap().1, "asked for before");
-            } else if let Err(code) = answered {
+                assert!(response.unwrap().1, "asked for before");
+            } else if let Err(code) = response {
                 assert_eq!(code, Code::BadTransition);
             }
             return;
         }
-        answered.unwrap();
+        response.unwrap();
         let mut running = 0;
         for it in self.calls.iter_mut().filter(|it| it.session == at) {
             match it.status {
@@ -559,14 +559,14 @@ impl Model {
             })
             .collect();
         assert_eq!(stored.await, expected);
-        let heard = "SELECT call_id, fencing_token, reported_at IS NOT NULL FROM lost_leases
+        let reported = "SELECT call_id, fencing_token, reported_at IS NOT NULL FROM lost_leases
             ORDER BY call_id, fencing_token";
         let lost = self.calls.iter().enumerate().flat_map(|(at, it)| {
             it.lost
                 .iter()
-                .map(move |(token, heard)| format!("c{at:03} {token} {}", i64::from(*heard)))
+                .map(move |(token, reported)| format!("c{at:03} {token} {}", i64::from(*reported)))
         });
-        assert_eq!(rows(&self.world, heard).await, lost.collect::<Vec<_>>());
+        assert_eq!(rows(&self.world, reported).await, lost.collect::<Vec<_>>());
         let ended = rows(
             &self.world,
             "SELECT count(*) FROM sessions WHERE status IN ('completed', 'failed')",
@@ -595,7 +595,7 @@ impl Model {
                     let mut hold = self.holds.pop().unwrap();
                     hold.ran = true;
                     self.calls[at].ran += 1;
-                    self.tell(hold, WorkerReport::Completed).await;
+                    self.send_report(hold, WorkerReport::Completed).await;
                 }
             }
             self.pass_ms(2_000).await;

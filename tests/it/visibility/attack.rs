@@ -315,13 +315,13 @@ fn caller_attributes_are_never_sql() {
             let who = caller(value, "agent", &[value], &[("tenant", value)]);
             let notes = ask(world.engine(), &who, "SELECT id FROM notes", None).await.unwrap();
             assert_eq!(notes.rows.len(), 0, "{value}");
-            let said = ask(world.engine(), &who, "SELECT * FROM agent_state", None).await.unwrap();
-            assert_eq!(said.rows.len(), 0, "{value}");
+            let reply = ask(world.engine(), &who, "SELECT * FROM agent_state", None).await.unwrap();
+            assert_eq!(reply.rows.len(), 0, "{value}");
             // An invalid key is one that no session has.
             let keys = [(value, "a")];
             let who = caller("eve", "agent", &[], &keys);
-            let said = ask(world.engine(), &who, "SELECT count(*) FROM agent_state", None).await;
-            assert!(said.is_err() || said.unwrap().rows[0][0] == 0.into(), "{value}");
+            let reply = ask(world.engine(), &who, "SELECT count(*) FROM agent_state", None).await;
+            assert!(reply.is_err() || reply.unwrap().rows[0][0] == 0.into(), "{value}");
             // An unknown role sees only what needs no policy.
             let who = caller("eve", value, &[], &[]);
             let notes = ask(world.engine(), &who, "SELECT id FROM notes", None).await.unwrap_err();
@@ -373,8 +373,8 @@ fn an_explanation_reveals_no_policy() {
         let ann = furnish(&world).await;
         let sql = "SELECT id FROM notes WHERE n > 1";
         let explained = world.engine().explain(&ann, sql, &Map::new()).await.unwrap();
-        let said = serde_json::to_string(&explained).unwrap();
-        assert!(!said.contains("the-condition") && !said.contains("scope_tenant"), "{said}");
+        let plan = serde_json::to_string(&explained).unwrap();
+        assert!(!plan.contains("the-condition") && !plan.contains("scope_tenant"), "{plan}");
         let mut client = Client::new(world.engine().connect(&ann));
         let nothing = Map::new();
         let mut wanted = abide_engine::SubscribeRequest::new("q", sql, &nothing);

@@ -90,8 +90,8 @@ fn reducers_of_a_narrowed_caller_can_access_no_more() {
         let blue = caller("ann", "app", &[], &[("tenant", "a"), ("team", "blue")]);
         let say = async |who: &Caller, session: &str| {
             let message = json!({"session_id": session, "role": "user", "content": "hi"});
-            let said = world.engine().call(who, "append_message", &message, None).await;
-            said.map(drop).map_err(|refusal| refusal.code)
+            let outcome = world.engine().call(who, "append_message", &message, None).await;
+            outcome.map(drop).map_err(|refusal| refusal.code)
         };
         for _ in 0..2 {
             assert_eq!(say(&blue, "blue").await, Ok(()));

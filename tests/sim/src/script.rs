@@ -215,8 +215,8 @@ impl ScriptRun<'_> {
         self.call("agent", "heartbeat_run", beat)?;
         let reserve = json!({"id": "run1", "fencing_token": token, "tokens": 100});
         self.call("agent", "reserve_usage", reserve)?;
-        let said = json!([{"kind": "token", "data": {"content": "z".repeat(2_000)}}]);
-        let record = json!({"id": "run1", "fencing_token": token, "events": said,
+        let events = json!([{"kind": "token", "data": {"content": "z".repeat(2_000)}}]);
+        let record = json!({"id": "run1", "fencing_token": token, "events": events,
             "spent": {"iteration": true, "input_tokens": 9, "output_tokens": 1}});
         self.call("agent", "record_run", record)?;
         let withheld = json!({"id": "run1", "fencing_token": token, "iteration": 1,
@@ -287,9 +287,9 @@ impl ScriptRun<'_> {
 
     /// The first message is summarised, and a plan has two versions.
     fn summary_and_plan(&mut self, token: &JsonValue) -> ScriptResult {
-        let said = json!({"session_id": "s2", "role": "assistant", "content": "x".repeat(500)});
-        let said = self.call("agent", "append_message", said)?;
-        let Some(id) = said["id"].as_i64() else { return Ok(()) };
+        let message = json!({"session_id": "s2", "role": "assistant", "content": "x".repeat(500)});
+        let message = self.call("agent", "append_message", message)?;
+        let Some(id) = message["id"].as_i64() else { return Ok(()) };
         let summary = json!({"number": 1, "through_id": id, "folded_id": id, "goal_id": id,
             "goal_folded_id": id, "summary": {"facts": ["a parcel"]}, "kept": [], "answers": 1,
             "handoffs": [], "origin": "model", "tokens_before": 200});
@@ -324,10 +324,10 @@ impl ScriptRun<'_> {
     /// pages.
     fn crowd(&mut self) -> ScriptResult {
         for round in 0..3 {
-            let said = |nth: usize| {
+            let message = |nth: usize| {
                 vec![append("s1", &format!("{round}.{nth} {}", "y".repeat(700 * nth)))]
             };
-            let asks = (0..4).map(|nth| self.ask("app", said(nth))).collect::<Vec<_>>();
+            let asks = (0..4).map(|nth| self.ask("app", message(nth))).collect::<Vec<_>>();
             for (ask, answer) in asks.iter().zip(self.rig.put_together(&asks)) {
                 self.keep(ask, answer)?;
             }
@@ -355,7 +355,7 @@ impl ScriptRun<'_> {
 
     fn ends(&mut self) -> ScriptResult {
         self.say("s4", "hello")?;
-        let completed = json!({"session_id": "s1", "result": {"said": "bye"}});
+        let completed = json!({"session_id": "s1", "result": {"text": "bye"}});
         self.call("app", "complete_session", completed)?;
         let failed = json!({"session_id": "s3", "code": "boom", "message": "it fell"});
         self.call("app", "fail_session", failed)?;

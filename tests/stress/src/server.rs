@@ -48,9 +48,9 @@ pub(crate) fn output(command: &mut Command) -> CheckResult<String> {
     if ended.status.success() {
         return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
     let all = String::from_utf8_lossy(&ended.stdout).into_owned();
-    Err(format!("{command:?} ended with {}: {said}{all}", ended.status))
+    Err(format!("{command:?} ended with {}: {stderr}{all}", ended.status))
 }
 
 /// See the [module](self).
@@ -138,12 +138,10 @@ impl Server {
 
     /// Runs `abide verify --replay`, which must succeed; returns the number of events.
     pub(crate) fn verify(&self) -> CheckResult<u64> {
-        let rendered = output(abide()?.args(["verify", "--json", "--replay"]).arg(&self.db))?;
-        let rendered: JsonValue =
-            serde_json::from_str(&rendered).map_err(|why| format!("{why}: {rendered}"))?;
-        rendered["events"]
-            .as_u64()
-            .ok_or_else(|| format!("unexpected output of verify: {rendered}"))
+        let report = output(abide()?.args(["verify", "--json", "--replay"]).arg(&self.db))?;
+        let report: JsonValue =
+            serde_json::from_str(&report).map_err(|why| format!("{why}: {report}"))?;
+        report["events"].as_u64().ok_or_else(|| format!("unexpected output of verify: {report}"))
     }
 }
 

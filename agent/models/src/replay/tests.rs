@@ -151,10 +151,10 @@ async fn without_a_match_the_first_difference_is_reported() {
 #[tokio::test]
 async fn ambiguous_recordings() {
     let read = |id: &str, answer: &str| {
-        let said = json!([
+        let messages = json!([
             { "role": "user", "content": "Time?" }, { "role": "assistant", "content": answer },
         ]);
-        let line = json!({ "id": id, "messages": said }).to_string();
+        let line = json!({ "id": id, "messages": messages }).to_string();
         Conversation::from_json(&line).expect("it is a conversation")
     };
     let ask = async |conversations| {
@@ -180,17 +180,22 @@ async fn a_replay_has_a_speed() {
 
 #[tokio::test]
 async fn by_name() {
-    let said = |answers: usize| vec![ModelMessage::assistant("anything"); answers];
+    let answers_so_far = |answers: usize| vec![ModelMessage::assistant("anything"); answers];
     let expected = expect![[r#""Sun." End of gpt"#]];
-    check(request("rome", "any", said(1)), expected).await;
-    check(request("rome@2", "", said(9)), expect![[r#""Sun." End of gpt"#]]).await;
-    check(request("first@home", "", said(1)), expect![[r#""Rain." End of first@home"#]]).await;
-    check(request("first@home@1", "", said(1)), expect![[r#""Hello!" End of first@home"#]]).await;
+    check(request("rome", "any", answers_so_far(1)), expected).await;
+    check(request("rome@2", "", answers_so_far(9)), expect![[r#""Sun." End of gpt"#]]).await;
+    check(request("first@home", "", answers_so_far(1)), expect![[r#""Rain." End of first@home"#]])
+        .await;
+    check(
+        request("first@home@1", "", answers_so_far(1)),
+        expect![[r#""Hello!" End of first@home"#]],
+    )
+    .await;
     let expected =
         expect!["no_recording: recording `rome` has 2 answers, but number 3 is requested"];
-    check(request("rome", "", said(2)), expected).await;
+    check(request("rome", "", answers_so_far(2)), expected).await;
     let expected = expect!["no_recording: no recording starts with `assistant: anything`"];
-    check(request("rome@0", "", said(1)), expected).await;
+    check(request("rome@0", "", answers_so_far(1)), expected).await;
 }
 
 #[test]

@@ -21,8 +21,9 @@ answers:
 "#;
 
 fn after(answers: usize) -> ModelRequest {
-    let said = (0..answers).flat_map(|_| [ModelMessage::user("?"), ModelMessage::assistant("!")]);
-    let messages = said.chain([ModelMessage::user("And?")]).collect();
+    let history =
+        (0..answers).flat_map(|_| [ModelMessage::user("?"), ModelMessage::assistant("!")]);
+    let messages = history.chain([ModelMessage::user("And?")]).collect();
     ModelRequest { model: "m".to_owned(), messages, ..ModelRequest::default() }
 }
 

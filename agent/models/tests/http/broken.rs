@@ -54,8 +54,8 @@ async fn an_answer_of_another_protocol_names_the_kind() {
         (Protocol::OpenAiResponses, &chat, "openai_responses"),
         (Protocol::Gemini, &chat, "gemini"),
     ] {
-        let rendered = shown(&heard(protocol, Reply::events(body)).await);
-        assert_eq!(rendered, foreign(kind), "{protocol:?}");
+        let refused = shown(&heard(protocol, Reply::events(body)).await);
+        assert_eq!(refused, foreign(kind), "{protocol:?}");
     }
 }
 
@@ -63,16 +63,16 @@ async fn an_answer_of_another_protocol_names_the_kind() {
 #[tokio::test]
 async fn a_refusal_is_not_a_complete_answer() {
     let chat = "data: {\"choices\":[{\"delta\":{\"refusal\":\"No.\"}}]}\n\n";
-    let rendered = shown(&heard(Protocol::OpenAi, Reply::events(format!("{chat}{STOP}"))).await);
-    assert_eq!(rendered, "text No.\nanswer Filtered -/-/-/-/unavailable asked");
+    let refused = shown(&heard(Protocol::OpenAi, Reply::events(format!("{chat}{STOP}"))).await);
+    assert_eq!(refused, "text No.\nanswer Filtered -/-/-/-/unavailable asked");
     let streamed = "data: {\"type\":\"response.refusal.delta\",\"delta\":\"No.\"}\n\n\
         data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\"}}\n\n";
     let whole = "data: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\
         \"output\":[{\"type\":\"message\",\"content\":[{\"type\":\"refusal\",\
         \"refusal\":\"No.\"}]}]}}\n\n";
     for body in [streamed, whole] {
-        let rendered = shown(&heard(Protocol::OpenAiResponses, Reply::events(body)).await);
-        assert_eq!(rendered, "text No.\nanswer Filtered -/-/-/-/unavailable asked", "{body}");
+        let refused = shown(&heard(Protocol::OpenAiResponses, Reply::events(body)).await);
+        assert_eq!(refused, "text No.\nanswer Filtered -/-/-/-/unavailable asked", "{body}");
     }
 }
 

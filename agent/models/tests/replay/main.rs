@@ -83,11 +83,11 @@ async fn told_again(path: &Path) -> (usize, usize) {
         for (position, (at, (text, calls))) in
             answer_places(conversation).zip(&recorded).enumerate()
         {
-            let said = conversation.messages[..at].to_vec();
+            let history = conversation.messages[..at].to_vec();
             let request = |model: &str| ModelRequest {
                 model: model.to_owned(),
                 system: conversation.system.clone(),
-                messages: said.clone(),
+                messages: history.clone(),
                 ..ModelRequest::default()
             };
             let named = answered(&replay, request(&conversation.id)).await;

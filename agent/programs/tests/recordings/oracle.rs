@@ -35,50 +35,51 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
         Program::Gemini => gemini(&lines),
         Program::OpenCode => opencode(&lines),
         Program::Generic => {
-            let rendered: Vec<&Value> = events
+            let statuses: Vec<&Value> = events
                 .iter()
                 .map(|event| match event {
                     ProgramEvent::Status { data } => data,
                     other => panic!("{file}: {other:?} is more than a status"),
                 })
                 .collect();
-            assert_eq!(rendered, lines.iter().collect::<Vec<_>>(), "{file}");
+            assert_eq!(statuses, lines.iter().collect::<Vec<_>>(), "{file}");
             return;
         }
     };
-    assert_eq!(rendered(events), expected, "{file}");
+    assert_eq!(statuses(events), expected, "{file}");
 }
 
 /// The content of the events.
 fn rendered(events: &[ProgramEvent]) -> Recorded {
-    let mut said = Recorded::default();
+    let mut recorded = Recorded::default();
     for event in events {
         match event {
-            ProgramEvent::AssistantDelta { text, .. } => said.text += text,
-            ProgramEvent::ThinkingDelta { text, .. } => said.thoughts += text,
+            ProgramEvent::AssistantDelta { text, .. } => recorded.text += text,
+            ProgramEvent::ThinkingDelta { text, .. } => recorded.thoughts += text,
             ProgramEvent::ToolCallStarted { id, name, arguments, .. } => {
-                said.calls.push(json!([id, name, arguments]));
+                recorded.calls.push(json!([id, name, arguments]));
             }
             ProgramEvent::ToolCallFinished { id, output, is_error, exit_code, .. } => {
-                said.results.push(json!([id, output, is_error, exit_code]));
+                recorded.results.push(json!([id, output, is_error, exit_code]));
             }
-            ProgramEvent::SessionId { id } => said.sessions.push(id.clone()),
+            ProgramEvent::SessionId { id } => recorded.sessions.push(id.clone()),
             ProgramEvent::Usage(usage) => {
-                said.used = Some([usage.input_tokens, usage.output_tokens, usage.cached_tokens]);
+                recorded.used =
+                    Some([usage.input_tokens, usage.output_tokens, usage.cached_tokens]);
             }
             ProgramEvent::Final(answer) => {
-                said.end.get_or_insert((true, answer.text.clone(), answer.cost_usd));
+                recorded.end.get_or_insert((true, answer.text.clone(), answer.cost_usd));
             }
             // A failure is terminal, even after an answer.
             ProgramEvent::Error(failure) => {
                 let text = failure.message.clone();
                 let cost = failure.answer.as_ref().and_then(|answer| answer.cost_usd);
-                said.end = Some((false, text, cost));
+                recorded.end = Some((false, text, cost));
             }
             _ => {}
         }
     }
-    said
+    recorded
 }
 
 /// `.[] | select(.[key] == value)`.
@@ -108,9 +109,10 @@ fn claude(lines: &[Value]) -> Recorded {
         });
         contents.flatten().collect()
     };
-    let (said, heard) = (blocks(&assistant), blocks(&of(lines, "type", "user")));
-    let calls = of(&said, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
-    let results = of(&heard, "type", "tool_result");
+    let (from_assistant, from_user) = (blocks(&assistant), blocks(&of(lines, "type", "user")));
+    let calls =
+        of(&from_assistant, "type", "tool_use").into_iter().filter(|call| call["id"].is_string());
+    let results = of(&from_user, "type", "tool_result");
     let ends = |line: &&Value| line["subtype"].is_string() || line["result"].is_string();
     let result = of(lines, "type", "result").into_iter().find(ends).cloned();
     // The usage of the result. Without a result, the last report for each message of the agent itself; with partial
@@ -122,8 +124,8 @@ fn claude(lines: &[Value]) -> Recorded {
         _ => claude_messages(&assistant),
     };
     Recorded {
-        text: joined(&of(&said, "type", "text"), "/text"),
-        thoughts: joined(&of(&said, "type", "thinking"), "/thinking"),
+        text: joined(&of(&from_assistant, "type", "text"), "/text"),
+        thoughts: joined(&of(&from_assistant, "type", "thinking"), "/thinking"),
         calls: calls.map(|call| json!([call["id"], call["name"], call["input"]])).collect(),
         results: results
             .iter()
@@ -199,9 +201,9 @@ fn codex(lines: &[Value]) -> Recorded {
     let turn = of(lines, "type", "turn.completed").first().copied();
     let failed = of(lines, "type", "turn.failed").first().copied();
     let answered = turn.filter(|turn| turn["status"] != "pending").map(|turn| {
-        let rendered = turn["final_response"]["text"].as_str().map(str::to_owned);
+        let final_text = turn["final_response"]["text"].as_str().map(str::to_owned);
         let last = || texts("agent_message").pop().unwrap_or_default();
-        (true, rendered.unwrap_or_else(last), None)
+        (true, final_text.unwrap_or_else(last), None)
     });
     let failure = failed.map(|failed| {
         (false, failed["error"]["message"].as_str().unwrap_or_default().to_owned(), None)
@@ -252,7 +254,7 @@ fn codex_result(item: &Value) -> Value {
 }
 
 fn gemini(lines: &[Value]) -> Recorded {
-    let said: Vec<&Value> =
+    let messages: Vec<&Value> =
         of(lines, "type", "message").into_iter().filter(|m| m["role"] == "assistant").collect();
     let calls = of(lines, "type", "tool_use").into_iter();
     let results = of(lines, "type", "tool_result").into_iter();
@@ -261,7 +263,7 @@ fn gemini(lines: &[Value]) -> Recorded {
         lines[last_call..].iter().filter(|line| line["role"] == "assistant").collect();
     let result = of(lines, "type", "result").first().copied();
     Recorded {
-        text: joined(&said, "/content"),
+        text: joined(&messages, "/content"),
         thoughts: String::new(),
         calls: calls
             .map(|call| json!([call["tool_id"], call["tool_name"], call["parameters"]]))

@@ -402,12 +402,12 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 /// All scalars and keys in a value, including those in JSON strings.
-fn said(value: &Value, all: &mut Vec<String>) {
+fn scalars_and_keys(value: &Value, all: &mut Vec<String>) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| said(item, all)),
+        Value::Array(items) => items.iter().for_each(|item| scalars_and_keys(item, all)),
         Value::Object(members) => members.iter().for_each(|(name, value)| {
             all.push(format!("key {name}"));
-            said(value, all);
+            scalars_and_keys(value, all);
         }),
         Value::String(text) => {
             all.push(value.to_string());
@@ -415,7 +415,7 @@ fn said(value: &Value, all: &mut Vec<String>) {
             // string, not a boolean.
             for text in [text.clone(), text.to_lowercase()] {
                 let held = serde_json::from_str(&text);
-                held.iter().for_each(|value| said(value, all));
+                held.iter().for_each(|value| scalars_and_keys(value, all));
             }
         }
         scalar => all.push(scalar.to_string()),
@@ -441,8 +441,8 @@ proptest! {
                 prop_assert!(jsonschema::is_valid(&schema, &fitted.arguments));
                 prop_assert!(!fitted.repairs.is_empty());
                 let (mut before, mut after) = (Vec::new(), Vec::new());
-                said(&value, &mut before);
-                said(&fitted.arguments, &mut after);
+                scalars_and_keys(&value, &mut before);
+                scalars_and_keys(&fitted.arguments, &mut after);
                 for one in after {
                     let empty = one == "null" && before.contains(&"\"\"".to_owned());
                     prop_assert!(before.contains(&one) || empty, "{one} is not in {value}");

@@ -75,7 +75,7 @@ async fn invalid_definitions_are_refused() {
         config["command"] = command;
         config
     };
-    let rendered: Vec<String> = [
+    let errors: Vec<String> = [
         of(json!([])),
         of(json!(["{a}"])),
         of(json!(["ls", "{b}"])),
@@ -96,7 +96,7 @@ async fn invalid_definitions_are_refused() {
         invalid definition of t: "a}" has an unmatched }: write }} for a literal brace
         invalid definition of script: timeout_ms must not be 0
         unknown field `timeout`, expected one of `name`, `description`, `parameters`, `command`, `stdin`, `folder`, `readable`, `writable`, `env`, `inherit_env`, `ok_exit_codes`, `output`, `max_output_bytes`, `timeout_ms`, `grace_ms`, `effect`, `needs_approval`, `approval`, `retry`, `required_capability`, `limits`
-        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&rendered.join("\n"));
+        invalid definition of script: the environment variable NO_SUCH_VARIABLE is not set"#]].assert_eq(&errors.join("\n"));
 }
 
 #[tokio::test]

@@ -117,14 +117,14 @@ async fn everything_over_streamable_http() {
         .kill_on_drop(true)
         .spawn()
         .expect("node runs");
-    let mut said = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
-    while let Some(line) = said.next_line().await.expect("it can be read") {
+    let mut stderr = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+    while let Some(line) = stderr.next_line().await.expect("it can be read") {
         if line.contains("listening on port") {
             break;
         }
     }
     // Drain the rest of its output, so that the server never blocks on it.
-    tokio::spawn(async move { while let Ok(Some(_)) = said.next_line().await {} });
+    tokio::spawn(async move { while let Ok(Some(_)) = stderr.next_line().await {} });
     let url = format!("http://127.0.0.1:{port}/mcp");
     let (server, view) = start(McpServerConfig::at("everything", &url)).await;
     ask_everything(&view).await;

@@ -92,17 +92,17 @@ async fn a_session_from_its_first_message_to_its_end(abide: &Abide) {
     for message in messages.clone() {
         abide.call(message).await.expect("it is appended");
     }
-    let said: Vec<AgentState> = abide
+    let rows: Vec<AgentState> = abide
         .sql("SELECT * FROM agent_state WHERE session_id = :sid ORDER BY id")
         .param("sid", &session.id)
         .fetch()
         .await
         .expect("it is read");
-    for (said, message) in said.iter().zip(&messages) {
-        assert_eq!((&said.role, &said.content), (&message.role, &message.content.0));
-        assert_eq!(said.data.as_ref().map(|data| data.value()), message.data);
+    for (rows, message) in rows.iter().zip(&messages) {
+        assert_eq!((&rows.role, &rows.content), (&message.role, &message.content.0));
+        assert_eq!(rows.data.as_ref().map(|data| data.value()), message.data);
     }
-    assert_eq!(said[2].kind, "observation");
+    assert_eq!(rows[2].kind, "observation");
 
     let id = &session.id;
     let suspended =
@@ -448,8 +448,8 @@ async fn joins_and_groups_are_maintained(abide: &Abide) {
         }
     }
     let rows: Vec<(i64, String, String)> = joined.typed_rows().expect("rows");
-    let said: String = rows.into_iter().map(|(_, _, content)| content).collect();
-    assert_eq!(said, "cba");
+    let text: String = rows.into_iter().map(|(_, _, content)| content).collect();
+    assert_eq!(text, "cba");
     let rows: Vec<(String, i64)> = grouped.typed_rows().expect("rows");
     assert_eq!(rows, [("assistant".to_owned(), 1), ("user".to_owned(), 2)]);
 }

@@ -57,9 +57,9 @@ pub fn check(steps: &[Step]) -> Result<(), Finding> {
                 }
             }
             "complete_tool_call" | "fail_tool_call" | "acknowledge_cancel" => {
-                let said = step.arguments["fencing_token"].as_i64();
-                if holder.map(|(token, _)| token) != said {
-                    return found(format!("was ended by {said:?} while {holder:?} held it"));
+                let own_token = step.arguments["fencing_token"].as_i64();
+                if holder.map(|(token, _)| token) != own_token {
+                    return found(format!("was ended by {own_token:?} while {holder:?} held it"));
                 }
                 held.remove(&call_id);
             }

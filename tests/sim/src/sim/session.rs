@@ -37,7 +37,7 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
         Ok(message) => message,
         Err((id, refusal)) => return protocol::error(id.as_deref(), &refusal),
     };
-    let said = match message {
+    let reply = match message {
         ClientMessage::Call { id, reducer, args, request_id } => {
             let done = engine.call(&caller, &reducer, &args, request_id.as_deref()).await;
             done.map(|done| protocol::call(Some(&id), &done)).map_err(|why| (id, why))
@@ -52,7 +52,7 @@ pub(super) async fn answer(engine: Engine, caller: Caller, text: String) -> Stri
         }
         other => panic!("no client sends {other:?} separately"),
     };
-    said.unwrap_or_else(|(id, refusal)| protocol::error(Some(&id), &refusal))
+    reply.unwrap_or_else(|(id, refusal)| protocol::error(Some(&id), &refusal))
 }
 
 /// The next event on a connection.

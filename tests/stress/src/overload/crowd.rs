@@ -114,10 +114,10 @@ async fn write_often(fixture: &OverloadFixture) -> CheckResult {
     let body = json!({"session_id": "loud", "role": "user", "content": "m".repeat(LOUD_BYTES)});
     let body = body.to_string();
     for _ in 0..fixture.size.messages {
-        let said = http.post("/v1/call/append_message", &body).await;
-        let said = said.map_err(|why| format!("the writing connection failed: {why}"))?;
-        if said.status != 200 {
-            return Err(format!("unexpected response to a write: {said}"));
+        let response = http.post("/v1/call/append_message", &body).await;
+        let response = response.map_err(|why| format!("the writing connection failed: {why}"))?;
+        if response.status != 200 {
+            return Err(format!("unexpected response to a write: {response}"));
         }
     }
     Ok(())

@@ -92,9 +92,8 @@ impl OverloadFixture {
         let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
         let db = folder.path().join("abide.db");
         let token = |args: &[&str]| -> CheckResult<String> {
-            let rendered =
-                output(abide()?.args(["token", "create"]).args(args).arg("--db").arg(&db))?;
-            Ok(rendered.trim().to_owned())
+            let token = output(abide()?.args(["token", "create"]).args(args).arg("--db").arg(&db))?;
+            Ok(token.trim().to_owned())
         };
         let admin = token(&["root", "--role", "admin", "--capability", "*"])?;
         let timed = token(&["timed", "--role", "app"])?;

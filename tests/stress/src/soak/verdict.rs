@@ -177,10 +177,10 @@ fn acknowledged_is_there(output: &[Acknowledged], log: &BTreeMap<i64, Event>) ->
     let mut bytes = 0;
     for output in output {
         let is_whole = |event: &&Event| {
-            let said = output.arguments.as_object().into_iter().flatten();
-            let mut said = said.filter(|(_, value)| !value.is_null());
+            let arguments = output.arguments.as_object().into_iter().flatten();
+            let mut arguments = arguments.filter(|(_, value)| !value.is_null());
             event.reducer == output.reducer
-                && said.all(|(name, value)| event.arguments[name] == *value)
+                && arguments.all(|(name, value)| event.arguments[name] == *value)
         };
         if log.get(&output.seq).filter(is_whole).is_none() {
             return Err(format!("acknowledged but not in the log: {output:?}"));

@@ -188,13 +188,13 @@ fn the_usage_of_a_message_is_counted_once() {
     let mut parser = ClaudeParser::default();
     let lines = [line("m1", "a"), line("m1", "b"), line("m2", "c")];
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
-    let rendered: Vec<(Option<u64>, Option<u64>)> = events
+    let usages: Vec<(Option<u64>, Option<u64>)> = events
         .filter_map(|event| match event {
             ProgramEvent::Usage(usage) => Some((usage.input_tokens, usage.cached_tokens)),
             _ => None,
         })
         .collect();
-    assert_eq!(rendered, [(Some(3), Some(10)), (Some(6), Some(20))]);
+    assert_eq!(usages, [(Some(3), Some(10)), (Some(6), Some(20))]);
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn a_session_is_reported_when_it_changes() {
     let mut parser = ClaudeParser::default();
     let lines = [line("a"), line("a"), line("b"), line("")];
     let events = lines.iter().flat_map(|line| parser.parse_line(line.trim()));
-    let rendered: Vec<ProgramEvent> =
+    let ids: Vec<ProgramEvent> =
         events.filter(|event| matches!(event, ProgramEvent::SessionId { .. })).collect();
     let id = |id: &str| ProgramEvent::SessionId { id: id.to_owned() };
-    assert_eq!(rendered, [id("a"), id("b")]);
+    assert_eq!(ids, [id("a"), id("b")]);
 }
