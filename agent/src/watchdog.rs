@@ -168,26 +168,9 @@ pub(crate) fn observe(
     };
     let before = driver.health.last.as_ref();
     let (health, action) = judge(&settings, &observation, before, driver.health.compacted);
-    let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = health;
-    Some(RunHealth {
-        run_id: driver.run.id.clone(),
-        iteration: observation.iteration,
-        session_id: driver.run.session_id.clone(),
-        tokens,
-        token_drift,
-        messages,
-        new_messages,
-        tool_messages,
-        over_tooling: health.over_tooling,
-        context_rot: health.context_rot,
-        repeats: health.repeats,
-        signals: Json::from(json!(health.signals)),
-        unhealthy: health.unhealthy,
-        action,
-        // The database sets them.
-        created_at: Micros(0),
-        seq: Seq(0),
-    })
+    let of = (driver.run.id.as_str(), driver.run.session_id.as_str());
+    // The database sets the time and the event.
+    Some(health.row(of, observation.iteration, action, (Micros(0), Seq(0))))
 }
 
 /// The call that records measurements.

@@ -104,6 +104,38 @@ pub struct NewHealth {
     pub unhealthy: i64,
 }
 
+impl NewHealth {
+    /// The row of an answer of a run of a session.
+    #[must_use]
+    pub fn row(
+        self,
+        (run_id, session_id): (&str, &str),
+        iteration: i64,
+        action: HealthAction,
+        (created_at, seq): (Micros, Seq),
+    ) -> RunHealth {
+        let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = self;
+        RunHealth {
+            run_id: run_id.to_owned(),
+            iteration,
+            session_id: session_id.to_owned(),
+            tokens,
+            token_drift,
+            messages,
+            new_messages,
+            tool_messages,
+            over_tooling: self.over_tooling,
+            context_rot: self.context_rot,
+            repeats: self.repeats,
+            signals: Json::from(json!(self.signals)),
+            unhealthy: self.unhealthy,
+            action,
+            created_at,
+            seq,
+        }
+    }
+}
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
@@ -159,25 +191,8 @@ pub(crate) fn insert(
     health: NewHealth,
     action: HealthAction,
 ) -> Result<RunHealth, Abort> {
-    let NewHealth { tokens, token_drift, messages, new_messages, tool_messages, .. } = health;
-    ctx.insert(RunHealth {
-        run_id: run_id.to_owned(),
-        iteration,
-        session_id: session_id.to_owned(),
-        tokens,
-        token_drift,
-        messages,
-        new_messages,
-        tool_messages,
-        over_tooling: health.over_tooling,
-        context_rot: health.context_rot,
-        repeats: health.repeats,
-        signals: Json::from(json!(health.signals)),
-        unhealthy: health.unhealthy,
-        action,
-        created_at: ctx.now,
-        seq: ctx.seq,
-    })
+    let (now, seq) = (ctx.now, ctx.seq);
+    ctx.insert(health.row((run_id, session_id), iteration, action, (now, seq)))
 }
 
 /// Counts an action.

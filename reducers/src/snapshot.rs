@@ -2,15 +2,14 @@
 //! history of another one.
 //!
 //! Both copy a conversation, the outcomes of its tool calls, so nothing runs twice, and what else decides what the model
-//! sees: `snapshot/context.rs`. A call without an outcome is not
-//! copied: the driver that continues the run requests it again, under the rules of the file that it is in. So nothing in
+//! sees: `snapshot/context.rs`. A call without an outcome is not copied: the driver that continues the run requests it again, under the rules of the file that it is in. So nothing in
 //! a snapshot replaces an approval.
 //!
 //! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
 //! [`mod@export`], [`mod@import`] and [`mod@fork`].
 
-use abide_schema::Module;
 use abide_schema::reducer::RowVisibility;
+use abide_schema::{Context, Module};
 
 pub mod export;
 pub mod fork;
@@ -34,10 +33,19 @@ pub use format::{
 pub use import::import_run;
 pub use rows::{RunImport, RunMove, SessionFork};
 
+/// Version 2: snapshots and forks copy summaries, plans, facts and measurements. The tables do not change.
+const CONTEXT: &str = "SELECT 1";
+
+/// Whether the rules before version 2 apply, in a replay: only conversations and calls were copied.
+fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before("snapshot", 2)
+}
+
 /// The module.
 #[must_use]
 pub fn module() -> Module {
     Module::new("snapshot")
+        .step(CONTEXT)
         // A copy of the whole run: callers with restrictions read its rows instead.
         .visible::<RunMove>(RowVisibility::Closed)
         .visible::<RunImport>(RowVisibility::InScope)

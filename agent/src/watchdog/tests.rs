@@ -12,24 +12,7 @@ fn balanced() -> WatchdogSettings {
 
 /// A row with these measurements.
 fn row(iteration: i64, health: NewHealth, action: HealthAction) -> RunHealth {
-    RunHealth {
-        run_id: "r".to_owned(),
-        iteration,
-        session_id: "s".to_owned(),
-        tokens: health.tokens,
-        token_drift: health.token_drift,
-        messages: health.messages,
-        new_messages: health.new_messages,
-        tool_messages: health.tool_messages,
-        over_tooling: health.over_tooling,
-        context_rot: health.context_rot,
-        repeats: health.repeats,
-        signals: Json::from(json!(health.signals)),
-        unhealthy: health.unhealthy,
-        action,
-        created_at: Micros(0),
-        seq: Seq(1),
-    }
+    health.row(("r", "s"), iteration, action, (Micros(0), Seq(1)))
 }
 
 /// Judges answers one after the other; the actions, and the measurements of the last one.

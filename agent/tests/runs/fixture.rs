@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use abide_agent::{AgentEvent, Catalog, Events, Problem, Runtime, Settings};
 use abide_client::arguments::{CreateSession, StartRun};
-use abide_client::{Abide, AgentState, Json, Run, RunEventKind};
+use abide_client::{
+    Abide, AgentState, Clock, Config, Json, Micros, Run, RunEventKind, SystemClock,
+};
 use abide_models::{ModelProvider, Models, ModelsConfig, Script, Surroundings};
 use abide_tools::{Effect, Function, ToolContext, Tools};
 use schemars::JsonSchema;
@@ -106,20 +108,39 @@ pub(crate) fn providers(scripts: &[(&str, &str)]) -> Models {
     models
 }
 
-/// The lease of runtimes that are killed; it is short, so that the next runtime does not wait long.
-pub(crate) const LEASE: Duration = Duration::from_millis(200);
+/// A clock that is ahead.
+#[derive(Debug)]
+struct ClockAhead(Micros);
+
+impl Clock for ClockAhead {
+    fn now(&self) -> Micros {
+        Micros(SystemClock.now().0 + self.0.0)
+    }
+}
+
+/// Opens the file of a folder. If it exists, it is that of a killed process: the clock is then ahead by a minute, so that
+/// the leases of that process have expired and the test does not wait for it. Leases are never too short for a busy
+/// machine.
+pub(crate) fn open_after_kill(folder: &Path) -> Abide {
+    let file = folder.join("abide.db");
+    let ahead = if file.exists() { LEASE_ENDS } else { Micros(0) };
+    let config = Config { clock: Arc::new(ClockAhead(ahead)), ..Config::default() };
+    Abide::open_with(file, config).expect("the file opens")
+}
+
+/// More than the lease of a runtime, and less than any time limit of the tests.
+const LEASE_ENDS: Micros = Micros(60_000_000);
 
 /// The runtime that all tests use.
-pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str, lease: Duration) -> Runtime {
-    runtime_of(abide, folder, scripted(script), lease)
+pub(crate) fn runtime(abide: &Abide, folder: &Path, script: &str) -> Runtime {
+    runtime_of(abide, folder, scripted(script))
 }
 
 /// The same with other models.
-pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models, lease: Duration) -> Runtime {
+pub(crate) fn runtime_of(abide: &Abide, folder: &Path, models: Models) -> Runtime {
     let tools = tools(folder.join("ledger"));
     let catalog = Catalog::new(folder, tools.clone());
-    let settings = Settings { lease, ..Settings::named("runtime") };
-    Runtime::new(abide.clone(), models, tools, catalog, settings)
+    Runtime::new(abide.clone(), models, tools, catalog, Settings::named("runtime"))
 }
 
 impl FixtureOptions {

@@ -7,14 +7,13 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
-use std::time::Duration;
 
 use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
 use crate::compaction::derived;
-use crate::fixture::{LEASE, define, ledger, providers, runtime_of, transcript};
+use crate::fixture::{define, ledger, open_after_kill, providers, runtime_of, transcript};
 
 /// Environment variable that makes this binary the victim process: its value is the folder.
 const VICTIM: &str = "ABIDE_AGENT_VICTIM";
@@ -28,12 +27,7 @@ struct Scenario {
     scripts: &'static [(&'static str, &'static str)],
     /// How often `pay` runs.
     pays: usize,
-    /// The lease. A step that takes longer on a busy machine is repeated.
-    lease: Duration,
 }
-
-/// For scenarios with several transactions between the claim of a call and its end.
-const LONGER_LEASE: Duration = Duration::from_millis(500);
 
 const SCENARIOS: [Scenario; 6] = [
     Scenario {
@@ -41,7 +35,6 @@ const SCENARIOS: [Scenario; 6] = [
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
         scripts: &[("script", SCRIPT)],
         pays: 1,
-        lease: LEASE,
     },
     Scenario {
         name: "delegates",
@@ -68,7 +61,6 @@ const SCENARIOS: [Scenario; 6] = [
             ),
         ],
         pays: 1,
-        lease: LONGER_LEASE,
     },
     Scenario {
         name: "hands over",
@@ -91,7 +83,6 @@ const SCENARIOS: [Scenario; 6] = [
             ),
         ],
         pays: 1,
-        lease: LONGER_LEASE,
     },
     Scenario {
         name: "withholds",
@@ -101,14 +92,12 @@ const SCENARIOS: [Scenario; 6] = [
         )],
         scripts: &[("script", "answers: [{ text: One. Two. Three. It is swordfish. }]")],
         pays: 0,
-        lease: LONGER_LEASE,
     },
     Scenario {
         name: "remembers",
         agents: &[("clerk", "profile: fast\ntools: [look, pay]\n")],
         scripts: &[("script", REMEMBERS)],
         pays: 1,
-        lease: LONGER_LEASE,
     },
     Scenario {
         name: "compacts",
@@ -119,7 +108,6 @@ const SCENARIOS: [Scenario; 6] = [
         )],
         scripts: &[("script", COMPACTED)],
         pays: 0,
-        lease: LONGER_LEASE,
     },
 ];
 
@@ -175,7 +163,7 @@ async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
     for (name, text) in scenario.agents {
         define(folder, &format!("{name}.yaml"), text);
     }
-    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let abide = open_after_kill(folder);
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
         std::thread::spawn(move || {
@@ -187,7 +175,7 @@ async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let fixture = runtime_of(&abide, folder, providers(scenario.scripts), scenario.lease);
+    let fixture = runtime_of(&abide, folder, providers(scenario.scripts));
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
@@ -359,7 +347,7 @@ fn kill_at_every_step(scenario: &Scenario, from: Option<i64>) -> (usize, usize) 
     let (expected, _) = outcome(unkilled.path());
     let from = from.unwrap_or_else(|| read(unkilled.path(), begins));
     assert!(expected.ends_with(ENDS[usize::from(scenario.pays == 0)]), "{expected}");
-    // Most of the time is waiting for leases, so several victims run at a time.
+    // Most of the time is the start of processes, so several victims run at a time.
     let (next, killed, unpaid) = (AtomicI64::new(from), AtomicUsize::new(0), AtomicUsize::new(0));
     let kills = || {
         while let Some(paid) = kill_at(scenario, next.fetch_add(1, Relaxed), &expected) {

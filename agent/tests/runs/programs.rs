@@ -13,7 +13,9 @@ use abide_schema::reducer::Caller;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{FixtureOptions, LEASE, RuntimeFixture, define, runtime, transcript};
+use crate::fixture::{
+    FixtureOptions, RuntimeFixture, define, open_after_kill, runtime, transcript,
+};
 
 /// Reports its session id, sends a message, and answers. It records its arguments.
 const ANSWERS: &str = r#"
@@ -95,7 +97,7 @@ fn victim() {
 async fn work(folder: &Path, dies_at: Option<i64>) {
     let program = if folder.join("hangs").exists() { HANGS_ONCE } else { ANSWERS };
     define(folder, "clerk.yaml", &script(folder, program, ""));
-    let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
+    let abide = open_after_kill(folder);
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
         std::thread::spawn(move || {
@@ -107,7 +109,7 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
             unreachable!("the process survived the kill: {killed:?}");
         });
     }
-    let fixture = runtime(&abide, folder, "answers: []", LEASE);
+    let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
@@ -154,7 +156,7 @@ fn spawn(folder: &Path, dies_at: Option<i64>) -> ExitStatus {
 /// The run's status and transcript in a finished folder, and the program's invocations.
 fn outcome(folder: &Path) -> (String, String, String) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (status, rendered) = runtime.block_on(async {
+    let (status, transcript) = runtime.block_on(async {
         let abide = Abide::open(folder.join("abide.db")).expect("the file opens");
         let sql = "SELECT status || coalesce(' ' || error_code, '') FROM runs WHERE id = 'r1'";
         let status: Vec<(String,)> = abide.sql(sql).fetch().await.expect("the query succeeds");
@@ -252,7 +254,7 @@ async fn a_recorded_process_of_another_driver_is_not_ended() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     define(folder.path(), "clerk.yaml", &script(folder.path(), ANSWERS, ""));
     let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
-    let fixture = runtime(&abide, folder.path(), "answers: []", LEASE);
+    let fixture = runtime(&abide, folder.path(), "answers: []");
     fixture.register().await.expect("it is registered");
     abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
     abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");

@@ -13,7 +13,6 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
-use self::input::Presses;
 pub(super) use self::input::{Input, Typed};
 use super::approvals::{Decided, Decider, consent, decide, program_question};
 use super::hint::HintContext;
@@ -94,8 +93,7 @@ async fn leave_or_converse(
     abide: &Abide,
     args: Chat,
 ) -> Result<(), Failure> {
-    let presses = Presses::default();
-    let twice = presses.clone().twice(input::interrupts()?);
+    let (input, interrupts) = Input::new()?;
     let mut conversation = Conversation {
         options,
         folder,
@@ -103,7 +101,7 @@ async fn leave_or_converse(
         agent: args.name,
         yes: args.yes,
         session: None,
-        input: Input::new(presses)?,
+        input,
     };
     let done = tokio::select! {
         done = reporting_reconnects(
@@ -111,7 +109,7 @@ async fn leave_or_converse(
             options,
             conversation.begin_and_converse(args.session.as_deref()),
         ) => done,
-        () = twice => Ok(()),
+        () = interrupts.pressed_twice() => Ok(()),
     };
     conversation.farewell();
     done

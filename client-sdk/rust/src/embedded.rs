@@ -6,10 +6,13 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use abide_engine::buffers::BufferLimits;
-use abide_engine::{Change, Connection, Delta, Engine, Retention, SubscribeRequest, Update};
+use abide_engine::{
+    Change, Clock, Connection, Delta, Engine, Retention, SubscribeRequest, SystemClock, Update,
+};
 use abide_schema::reducer::Caller;
 use abide_schema::wire::CallResult;
 use abide_schema::{Code, Module, Refusal, Row, Scope, Seq};
@@ -37,21 +40,25 @@ pub struct Config {
     pub buffers: BufferLimits,
     /// Whether deadlines run: timers fire, leases expire. Off for tools that only inspect a file.
     pub timers: bool,
+    /// The source of time. Tests of your own agents can set one that they move.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (retention, buffers) = (Retention::default(), BufferLimits::default());
-        Config { modules: Vec::new(), retention, buffers, timers: true }
+        let clock = Arc::new(SystemClock);
+        Config { modules: Vec::new(), retention, buffers, timers: true, clock }
     }
 }
 
 impl From<Config> for abide_engine::Config {
     fn from(config: Config) -> abide_engine::Config {
-        let Config { modules: custom, retention, buffers, timers } = config;
+        let Config { modules: custom, retention, buffers, timers, clock } = config;
         let mut modules = abide_reducers::modules();
         modules.extend(custom);
-        abide_engine::Config { retention, buffers, timers, ..abide_engine::Config::new(modules) }
+        let config = abide_engine::Config::new(modules);
+        abide_engine::Config { retention, buffers, timers, clock, ..config }
     }
 }
 

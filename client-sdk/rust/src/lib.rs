@@ -83,7 +83,7 @@ mod subscription;
 
 pub use abide::{Abide, Builder};
 #[cfg(feature = "embedded")]
-pub use abide_engine::{Retention, buffers::BufferLimits};
+pub use abide_engine::{Clock, Retention, SystemClock, buffers::BufferLimits};
 pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::arguments;

@@ -9,9 +9,10 @@ use serde_json::{Map, Value as JsonValue};
 use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
-    FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus, SnapshotMessage,
-    SnapshotRun, VERSION,
+    FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
+    SnapshotMessage, SnapshotRun, VERSION,
 };
+use super::is_former;
 use super::refusal::too_many;
 use super::rows::RunMove;
 use crate::access::policy::Policy;
@@ -51,11 +52,12 @@ pub fn export_run(
         let hint = "export the run that has no parent_id: it includes the delegated runs";
         return Err(Refusal::new(Code::BadTransition, detail).hint(hint).into());
     }
-    let mut export = Export::default();
+    let is_former = is_former(ctx);
+    let mut export = Export { is_former, ..Export::default() };
     export.add_tree(ctx, &run)?;
     let snapshot = RunSnapshot {
         format: FORMAT.to_owned(),
-        version: VERSION,
+        version: if is_former { FIRST_VERSION } else { VERSION },
         id: ctx.new_id("snap"),
         created_at: ctx.now,
         is_copy,
@@ -145,6 +147,8 @@ fn check_whole(ctx: &mut Context<'_>, run: &Run) -> Result<(), Abort> {
 /// A snapshot in progress.
 #[derive(Default)]
 struct Export {
+    /// Whether the rules of the first version apply.
+    is_former: bool,
     runs: Vec<SnapshotRun>,
     agents: BTreeMap<(String, i64), SnapshotAgent>,
     tools: BTreeSet<String>,
@@ -214,7 +218,8 @@ impl Export {
         let pause = ctx.without_policies(|ctx| ctx.get::<Pause>(&run.id))?;
         let output = of_run(run, session, budget, (messages, calls), context);
         let (stage, stage_iteration) = pause.map_or((None, None), |it| (it.stage, it.iteration));
-        self.runs.push(SnapshotRun { stage, stage_iteration, ..output });
+        let turn = output.turn.filter(|_| !self.is_former);
+        self.runs.push(SnapshotRun { stage, stage_iteration, turn, ..output });
         Ok(())
     }
 
@@ -226,6 +231,9 @@ impl Export {
         ids: &[i64],
         spaces: &BTreeSet<String>,
     ) -> Result<SnapshotContext, Abort> {
+        if self.is_former {
+            return Ok(SnapshotContext::default());
+        }
         let mut count = |bytes| self.count(bytes);
         let found = context::read(ctx, session, i64::MAX, ids, spaces, &mut count)?;
         let mut context = found.context;

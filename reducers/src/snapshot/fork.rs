@@ -9,6 +9,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{self, Target};
 use super::conversation::{NewIds, call_ids, each_message};
+use super::is_former;
 use super::rows::SessionFork;
 use crate::check;
 use crate::message::{self, AgentState};
@@ -71,7 +72,9 @@ pub fn fork_session(
     };
     each_message(ctx, &origin, at, |ctx, entry| fork.add(ctx, &origin, entry))?;
     fork.finish(ctx)?;
-    fork.add_context(ctx, &origin)?;
+    if !is_former(ctx) {
+        fork.add_context(ctx, &origin)?;
+    }
     let (messages, calls) = fork.counts;
     if messages > 0 {
         session::to_status(ctx, fork.session, session::SessionStatus::Active, |_| {})?;

@@ -22,7 +22,7 @@ pub(super) const FORMAT: &str = "abide-run";
 pub(super) const VERSION: i64 = 2;
 
 /// The first version. It can still be imported.
-const FIRST_VERSION: i64 = 1;
+pub(super) const FIRST_VERSION: i64 = 1;
 
 /// A run that waits, with the delegated runs that it waits for.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

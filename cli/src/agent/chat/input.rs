@@ -32,34 +32,42 @@ pub(in crate::agent) struct Input {
     lines: mpsc::Receiver<io::Result<Vec<u8>>>,
     /// Lines that were typed before a question.
     typed_ahead: VecDeque<String>,
-    interrupts: Signal,
+    interrupts: mpsc::Receiver<()>,
     presses: Presses,
     is_terminal: bool,
 }
 
 /// How often Ctrl-C was pressed since the last line or answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Presses(Arc<AtomicU32>);
+struct Presses(Arc<AtomicU32>);
 
-impl Presses {
-    /// Completes when Ctrl-C was pressed twice.
-    pub(super) async fn twice(self, mut interrupts: Signal) {
-        while interrupts.recv().await.is_some() {
-            if self.0.fetch_add(1, Ordering::Relaxed) > 0 {
+/// The only listener for Ctrl-C. Two listeners would not see the same number of presses: the system merges presses that
+/// a listener has not read yet.
+pub(super) struct InterruptListener {
+    signal: Signal,
+    presses: Presses,
+    sender: mpsc::Sender<()>,
+}
+
+impl InterruptListener {
+    /// Passes each press to the input. Completes when Ctrl-C was pressed twice.
+    pub(super) async fn pressed_twice(mut self) {
+        while self.signal.recv().await.is_some() {
+            if self.presses.0.fetch_add(1, Ordering::Relaxed) > 0 {
                 return;
             }
+            // The first press after a reset may still be unread: it stands for this one as well.
+            let _ = self.sender.try_send(());
         }
     }
 }
 
-/// A listener for Ctrl-C.
-pub(super) fn interrupts() -> Result<Signal, Failure> {
-    Ok(signal(SignalKind::interrupt())?)
-}
-
 impl Input {
     /// Reads stdin in a thread of its own: the process can end while the thread waits for a line.
-    pub(super) fn new(presses: Presses) -> Result<Input, Failure> {
+    ///
+    /// # Errors
+    /// The process cannot handle Ctrl-C.
+    pub(super) fn new() -> Result<(Input, InterruptListener), Failure> {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         thread::spawn(move || {
             let mut stdin = io::stdin().lock();
@@ -79,7 +87,10 @@ impl Input {
         });
         let is_terminal = io::stdin().is_terminal();
         let typed_ahead = VecDeque::new();
-        Ok(Input { lines, typed_ahead, interrupts: interrupts()?, presses, is_terminal })
+        let (presses, signal) = (Presses::default(), signal(SignalKind::interrupt())?);
+        let (sender, interrupts) = mpsc::channel(1);
+        let listener = InterruptListener { signal, presses: presses.clone(), sender };
+        Ok((Input { lines, typed_ahead, interrupts, presses, is_terminal }, listener))
     }
 
     pub(in crate::agent) fn is_terminal(&self) -> bool {
@@ -132,7 +143,7 @@ impl Input {
 
     /// Waits for Ctrl-C.
     pub(super) async fn interrupted(&mut self) {
-        // The stream of a signal does not end.
+        // The listener lives as long as the conversation.
         let _ = self.interrupts.recv().await;
     }
 
