@@ -6,11 +6,9 @@
 //! compacted again only after the value was below the threshold, and not within a few answers after a compaction.
 
 use abide_client::arguments::RecordHealth;
-use abide_client::{
-    AgentState, Call, Error, HealthAction, Json, Micros, NewHealth, RunHealth, Seq,
-};
+use abide_client::{AgentState, Call, Error, HealthAction, Micros, NewHealth, RunHealth, Seq};
 use abide_models::{ModelMessage, ModelRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::driver::Driver;
 use crate::profile_settings::WatchdogSettings;
