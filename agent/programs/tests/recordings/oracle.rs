@@ -46,11 +46,11 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
             return;
         }
     };
-    assert_eq!(statuses(events), expected, "{file}");
+    assert_eq!(from_events(events), expected, "{file}");
 }
 
 /// The content of the events.
-fn rendered(events: &[ProgramEvent]) -> Recorded {
+fn from_events(events: &[ProgramEvent]) -> Recorded {
     let mut recorded = Recorded::default();
     for event in events {
         match event {
