@@ -8,8 +8,8 @@
 //! The format is in `snapshot/format.rs`, what is read of a conversation in `snapshot/conversation.rs`; then follow
 //! [`mod@export`], [`mod@import`] and [`mod@fork`].
 
+use abide_schema::Module;
 use abide_schema::reducer::RowVisibility;
-use abide_schema::{Context, Module};
 
 pub mod export;
 pub mod fork;
@@ -35,11 +35,6 @@ pub use rows::{RunImport, RunMove, SessionFork};
 
 /// Version 2: snapshots and forks copy summaries, plans, facts and measurements. The tables do not change.
 const CONTEXT: &str = "SELECT 1";
-
-/// Whether the rules before version 2 apply, in a replay: only conversations and calls were copied.
-fn is_former(ctx: &mut Context<'_>) -> bool {
-    ctx.is_before("snapshot", 2)
-}
 
 /// The module.
 #[must_use]

@@ -12,7 +12,6 @@ use super::format::{
     FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
     SnapshotMessage, SnapshotRun, VERSION,
 };
-use super::is_former;
 use super::refusal::too_many;
 use super::rows::RunMove;
 use crate::access::policy::Policy;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as JsonValue, json};
 
 use super::context::{self, Target};
 use super::conversation::{NewIds, call_ids, each_message};
-use super::is_former;
+use super::format::is_former;
 use super::rows::SessionFork;
 use crate::check;
 use crate::message::{self, AgentState};
@@ -72,9 +72,7 @@ pub fn fork_session(
     };
     each_message(ctx, &origin, at, |ctx, entry| fork.add(ctx, &origin, entry))?;
     fork.finish(ctx)?;
-    if !is_former(ctx) {
-        fork.add_context(ctx, &origin)?;
-    }
+    fork.add_context(ctx, &origin)?;
     let (messages, calls) = fork.counts;
     if messages > 0 {
         session::to_status(ctx, fork.session, session::SessionStatus::Active, |_| {})?;
@@ -248,6 +246,9 @@ impl Fork {
 
     /// Copies the summary, the plan and the facts of the session as they were at the event.
     fn add_context(&mut self, ctx: &mut Context<'_>, origin: &Session) -> Result<(), Abort> {
+        if is_former(ctx) {
+            return Ok(());
+        }
         let (at, origins) = (self.at, self.origins.clone());
         let spaces = std::mem::take(&mut self.spaces);
         let mut count = |bytes| self.count(bytes);

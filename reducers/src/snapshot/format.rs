@@ -24,6 +24,11 @@ pub(super) const VERSION: i64 = 2;
 /// The first version. It can still be imported.
 pub(super) const FIRST_VERSION: i64 = 1;
 
+/// Whether the rules before version 2 of the module apply, in a replay: only conversations and calls were copied.
+pub(super) fn is_former(ctx: &mut Context<'_>) -> bool {
+    ctx.is_before("snapshot", 2)
+}
+
 /// A run that waits, with the delegated runs that it waits for.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
