@@ -10,7 +10,7 @@ use super::context::{self, SnapshotContext};
 use super::conversation::{NamedCalls, each_message, handoffs};
 use super::format::{
     FIRST_VERSION, FORMAT, RunSnapshot, SnapshotAgent, SnapshotCall, SnapshotCallStatus,
-    SnapshotMessage, SnapshotRun, VERSION,
+    SnapshotMessage, SnapshotRun, VERSION, is_former,
 };
 use super::refusal::too_many;
 use super::rows::RunMove;
