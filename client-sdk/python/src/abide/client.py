@@ -103,8 +103,7 @@ class Calls:
             "args": args or {},
             "request_id": request_id or new_request_id(),
         }
-        frame = await self._client._ask(message, f"the call of {reducer}", deadline)
-        return Committed(member(frame, "seq", int), member(frame, "duplicate", bool), frame.get("result"))
+        return _committed(await self._client._ask(message, f"the call of {reducer}", deadline))
 
 
 class Abide:
@@ -242,12 +241,20 @@ class Abide:
             "calls": [{"reducer": call.reducer, "args": call.args} for call in items],
             "request_id": request_id or new_request_id(),
         }
-        frame = await self._ask(message, f"the batch of {len(items)} calls", deadline)
-        duplicate, answers = member(frame, "duplicate", bool), member(frame, "results", list)
-        if len(answers) != len(items):
-            raise ProtocolError(f"a batch of {len(items)} calls has {len(answers)} results")
-        results = [Committed(member(one, "seq", int), duplicate, one.get("result")) for one in answers]
-        return Committed(member(frame, "seq", int), duplicate, results)
+        return _committed_batch(await self._ask(message, f"the batch of {len(items)} calls", deadline), len(items))
+
+    async def _without_id(self, calls: list[Call]) -> list[Committed[Any]]:
+        """Calls in one transaction, without a request id, which takes space in the database.
+
+        If the connection is lost, they are executed again. So they have to be of a kind whose repetition is harmless or a
+        conflict.
+        """
+        items = [{"reducer": call.reducer, "args": call.args} for call in calls]
+        if len(items) == 1:
+            return [_committed(await self._ask({"op": "call", **items[0]}, f"the call of {calls[0].reducer}", None))]
+        return _committed_batch(
+            await self._ask({"op": "batch", "calls": items}, f"the batch of {len(items)} calls", None), len(items)
+        ).value
 
     @overload
     async def sql(
@@ -412,6 +419,20 @@ def check_named(reducer: str, positional: tuple[Any, ...]) -> None:
     if positional:
         hint = f'client.call.{reducer}(name=value), or client.call("{reducer}", {{"name": value}})'
         raise BadRequest(f"{reducer} takes its arguments by name", code="bad_arguments", hint=hint)
+
+
+def _committed(frame: dict[str, Any]) -> Committed[Any]:
+    """The reply to a call."""
+    return Committed(member(frame, "seq", int), member(frame, "duplicate", bool), frame.get("result"))
+
+
+def _committed_batch(frame: dict[str, Any], count: int) -> Committed[list[Committed[Any]]]:
+    """The reply to a batch of `count` calls."""
+    duplicate, answers = member(frame, "duplicate", bool), member(frame, "results", list)
+    if len(answers) != count:
+        raise ProtocolError(f"a batch of {count} calls has {len(answers)} results")
+    results = [Committed(member(one, "seq", int), duplicate, one.get("result")) for one in answers]
+    return Committed(member(frame, "seq", int), duplicate, results)
 
 
 def _call_of(call: Any, at: int) -> Call:

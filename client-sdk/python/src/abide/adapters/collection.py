@@ -103,13 +103,13 @@ class Collections:
         kind, *parts = stored_id.removeprefix(namespace).split("/")
         return list(map(unescape, parts)) if kind == self.kind and stored_id.startswith(namespace) else []
 
-    def begin(self, collection_id: str, puts: list[Entry], needs: Needs = ()) -> Write | None:
+    def begin(self, collection_id: str, puts: list[Entry], needs: Needs = (), is_repeatable: bool = False) -> Write | None:
         """Begins a write, if it fits one call; await its `done`. If it does not, see `write`.
 
         `needs` are keys of entries with their versions or writes: if one of them does not exist or has been replaced, the
         write is a conflict.
         """
-        write = Write(self.kind, collection_id, puts, (), needs)
+        write = Write(self.kind, collection_id, puts, (), needs, is_repeatable)
         if not write.fits:
             return None
         self._writer.add(write)

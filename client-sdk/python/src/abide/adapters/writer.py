@@ -35,7 +35,7 @@ Entry: TypeAlias = dict[str, Any]
 class Write:
     """A write of one caller."""
 
-    __slots__ = ("collection_id", "deleted", "deletes", "done", "kind", "needs", "puts", "seq", "size")
+    __slots__ = ("collection_id", "deleted", "deletes", "done", "is_repeatable", "is_sent", "kind", "needs", "puts", "seq", "size")
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class Write:
         puts: list[Entry],
         deletes: Sequence[str] = (),
         needs: Needs = (),
+        is_repeatable: bool = False,
     ) -> None:
+        """`is_repeatable`: a second attempt has the same effect, or is a conflict. So its calls need no request id."""
         self.kind = kind
         self.collection_id = collection_id
         self.puts = puts
@@ -57,6 +59,9 @@ class Write:
         """The version of its entries; 0 before it is acknowledged."""
         self.deleted = 0
         """Entries that it has deleted."""
+        self.is_sent = False
+        """Whether a request has it, so that it must not be changed."""
+        self.is_repeatable = is_repeatable
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -136,6 +141,7 @@ class Writer:
             is_alone = bool(write.deletes or (group and group[0].deletes))
             if group and (is_alone or count > MOST_PUTS or size > CALL_BYTES):
                 break
+            write.is_sent = True
             group.append(waiting.popleft())
         if not waiting:
             del self._waiting[collection_id]
@@ -185,6 +191,8 @@ class Writer:
 
     async def _call(self, request: list[list[Write]]) -> list[Committed[Any]]:
         calls = [Call("write_entries", _arguments(group)) for group in request]
+        if all(write.is_repeatable for group in request for write in group):
+            return await self._client._without_id(calls)
         if len(calls) == 1:
             return [await self._client.call(calls[0].reducer, calls[0].args)]
         return (await self._client.batch(calls)).value
