@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 import zlib
@@ -16,7 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from server import Server
 
 from abide import Abide
-from abide.adapters import langgraph_bytes, langgraph_values
+from abide.adapters import langgraph, langgraph_bytes, langgraph_entries, langgraph_values
 from abide.adapters.langgraph import AbideSaver
 from abide.adapters.langgraph_keys import base_key, long_id, short_id, version_count, version_prefix
 from abide.adapters.untrusted import Budget
@@ -66,6 +67,9 @@ async def test_random_checkpoints_are_those_of_the_saver_in_memory(
     """Two savers write to one thread in turn. Their memory is small, and the engine is killed from time to time."""
     monkeypatch.setattr(langgraph_values, "_RAW_BYTES", 4_000)
     monkeypatch.setattr(langgraph_values, "_LIST_BYTES", 50_000)
+    # Values with entries of their own, and several in the entry of a checkpoint.
+    for module in (langgraph, langgraph_entries):
+        monkeypatch.setattr(module, "MOST_IN_ENTRY", [4096, 4096, 300, 0][seed])
     chance = random.Random(seed)
     memory = InMemorySaver()
     parents: dict[str, list[str | None]] = {"": [None], "sub": [None]}
@@ -103,8 +107,13 @@ async def test_random_checkpoints_are_those_of_the_saver_in_memory(
                 known = channels.get(f"{namespace} versions", {})
                 channels[f"{namespace} versions"] = made["channel_versions"] = {**known, **versions}
                 metadata: Any = {"source": "loop", "step": nth, "parents": {}, "run_id": f"run{nth % 4}"}
+                write = [("a", chance.choice(values(chance, history)))]
                 for one in (saver, memory):
-                    await one.aput(config("t", parent, namespace), made, metadata, versions)
+                    await asyncio.gather(
+                        one.aput(config("t", parent, namespace), made, metadata, versions),
+                        # They become a part of the same entry.
+                        *[one.aput_writes(config("t", made["id"], namespace), write, f"first{nth}") for _ in range(nth % 2)],
+                    )
                 channels[namespace] = state
                 parents[namespace].append(made["id"])
             if nth % 25 == 20:
@@ -115,11 +124,21 @@ async def test_random_checkpoints_are_those_of_the_saver_in_memory(
                 assert shown(found) == shown(await memory.aget_tuple(config("t", None, namespace)))
         async with server.client() as third:
             made_ids = [(namespace, one) for namespace in ("", "sub") for one in parents[namespace][1:]]
-            fresh = AbideSaver(third)
-            for namespace, made_id in made_ids:
-                found = await fresh.aget_tuple(config("t", made_id, namespace))
-                assert shown(found) == shown(await memory.aget_tuple(config("t", made_id, namespace)))
+            await check_copy(AbideSaver(third), memory, made_ids)
             await check_deletions(third, savers, memory, made_ids)
+
+
+async def check_copy(saver: AbideSaver, memory: InMemorySaver, made_ids: list[tuple[str, str | None]]) -> None:
+    for namespace, made_id in made_ids:
+        found = await saver.aget_tuple(config("t", made_id, namespace))
+        assert shown(found) == shown(await memory.aget_tuple(config("t", made_id, namespace)))
+    await saver.acopy_thread("t", "copy")
+    for namespace, made_id in made_ids:
+        found = await saver.aget_tuple(config("copy", made_id, namespace))
+        assert found is not None
+        for one in (found.config, found.parent_config or {}):
+            one.get("configurable", {})["thread_id"] = "t"
+        assert shown(found) == shown(await memory.aget_tuple(config("t", made_id, namespace)))
 
 
 async def check_deletions(
@@ -221,6 +240,7 @@ def test_random_bytes_are_rebuilt() -> None:
             assert langgraph_bytes.rebuild(*found, root, Budget(1 << 30)) == value
         small = langgraph_bytes.compress(value)
         assert small is None or langgraph_bytes.decompress(small, Budget(1 << 30)) == value
+        assert langgraph_bytes.decompress_entry(langgraph_bytes.compress_entry(root, value), Budget(1 << 30)) == root + value
 
 
 def test_short_ids_have_the_order_of_the_ids() -> None:
@@ -247,6 +267,7 @@ def test_a_base_is_a_version_or_a_key() -> None:
     assert base_key("v//messages/b10.AAAAAA", "v//messages/000000009.AAAAAA") == "v//messages/000000009.AAAAAA"
 
 
-def test_the_dictionary_never_changes() -> None:
-    """Stored values need it."""
-    assert (len(langgraph_bytes.DICTIONARY), zlib.crc32(langgraph_bytes.DICTIONARY)) == (2628, 1417088684)
+def test_the_dictionaries_never_change() -> None:
+    """Stored values need them."""
+    found = [(len(one), zlib.crc32(one)) for one in (langgraph_bytes.DICTIONARY, langgraph_bytes.DICTIONARY_OF_ENTRIES)]
+    assert found == [(2628, 1417088684), (4308, 3017294024)]

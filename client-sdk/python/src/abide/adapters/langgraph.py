@@ -9,25 +9,26 @@ with AbideSaver.open("agents.db") as saver:
 
 In a coroutine: `AbideSaver(client)` with an `abide.Abide`. A thread is a collection `langgraph/<thread id>` with these entries:
 
-| key | data | blob |
-|---|---|---|
-| `c/<namespace>/<checkpoint id>` | parent, versions, run id | the checkpoint without values, its metadata, and small values |
-| `v/<namespace>/<channel>/<version>` | see `langgraph_values` | the value, or the new items of a list |
-| `w/<namespace>/<checkpoint id>/<task id>/<index>` | channel, task path | a write; several of a task have `<first>-<last>` |
+| key | contents |
+|---|---|
+| `c/<namespace>/<checkpoint id>` | a checkpoint with its metadata, its small values, and the changes of its lists |
+| `v/<namespace>/<channel>/<checkpoint id>` | a large value, or the large new items of a list |
+| `w/<namespace>/<checkpoint id>/<task id>/<index>` | a write; several of a task have `<first>-<last>` |
 
-Entries `v/…` and those of `w/…` whose index is not negative are never replaced, because others refer to them.
-`langgraph_keys` shortens ids.
+`langgraph_entries` has their bytes, and `langgraph_keys` shortens ids. Entries are not replaced, because others refer to
+them, except those of writes with a negative index, and a checkpoint that is stored again or deleted.
 """
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 import logging
 import os
 import random
-from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, cast
@@ -55,39 +56,55 @@ from ..client import Abide
 from ..errors import Conflict, LimitExceeded, MalformedEntry
 from .bridge import Bridge
 from .collection import Collections, escape, path, put, unescape
-from .langgraph_chains import Chains, description
+from .langgraph_chains import Chains
+from .langgraph_copying import copy
+from .langgraph_entries import (
+    MOST_IN_ENTRY,
+    CheckpointEntry,
+    Entries,
+    Value,
+    WriteEntry,
+    json_of_value,
+    write_checkpoint,
+    write_writes,
+)
 from .langgraph_keys import (
     checkpoint_key,
+    entry_of,
     long_id,
     short_id,
+    time_after,
+    time_at,
     value_key,
     version_count,
     version_prefix,
     writes_prefix,
 )
+from .langgraph_pruning import Pruning
 from .langgraph_serde import AllowedTypes, StrictSerializer
-from .langgraph_values import Encoded, Stored, Values
+from .langgraph_values import Encoded, Known, Pending, Place, Values
 from .untrusted import Budget, decoding
 from .writer import Entry, Write
 
 _KIND = "langgraph"
 
-# How LangGraph begins the path of a usual task; the name of its node follows.
-_PATH_OF_NODE = "~__pregel_pull, "
-
 _SMALL_TEXT = 64
 
-# A checkpoint, its pending writes, and its values, without the blobs of those that the caller knows.
+# The bytes of all values in the entry of a checkpoint.
+_MOST_IN_CHECKPOINT = 16 << 10
+
+_ATTEMPTS = 5
+
+# A checkpoint, its pending writes, and the versions of the entries whose values the caller probably knows.
 _LATEST = """WITH head AS (
-  SELECT key, data, blob, seq FROM entries WHERE collection_id = :c AND key >= :first AND key < :end ORDER BY key DESC LIMIT 1)
+  SELECT key, data, blob, seq FROM entries
+  WHERE collection_id = :c AND key >= :first AND key < :end AND json_extract(data, '$.x') IS NULL ORDER BY key DESC LIMIT 1)
 SELECT key, data, blob, seq FROM head
 UNION ALL
 SELECT e.key, e.data, e.blob, e.seq FROM head, entries AS e
 WHERE e.collection_id = :c AND e.key >= 'w' || substr(head.key, 2) || '/' AND e.key < 'w' || substr(head.key, 2) || '0'
 UNION ALL
-SELECT e.key, e.data, iif(e.seq IN (SELECT value FROM json_each(:known)), NULL, e.blob), e.seq
-FROM head, json_each(head.data, '$.v') AS v
-JOIN entries AS e ON e.collection_id = :c AND e.key = :values || v.key || '/' || v.value"""
+SELECT e.key, NULL, NULL, e.seq FROM json_each(:expected) AS x JOIN entries AS e ON e.collection_id = :c AND e.key = x.value"""
 
 MAX_BYTES = 64 << 20
 """How many bytes the values of one checkpoint may have, unless the saver has another limit."""
@@ -95,7 +112,8 @@ MAX_BYTES = 64 << 20
 _LOG = logging.getLogger("abide")
 
 _KEYS_OF_THREAD = (
-    "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after ORDER BY key LIMIT 10000"
+    "SELECT key FROM entries WHERE collection_id = :c AND key >= :first AND key < :end AND key > :after"
+    " AND json_extract(data, '$.x') IS NULL ORDER BY key LIMIT 10000"
 )
 
 _THREADS = "SELECT id FROM collections WHERE kind = :kind AND id > :after ORDER BY id LIMIT 10000"
@@ -104,7 +122,7 @@ _OF_RUNS = """SELECT e.collection_id, e.key FROM collections AS c
   JOIN entries AS e ON e.collection_id = c.id AND e.key >= 'c/' AND e.key < 'c0'
 WHERE c.kind = :kind AND json_extract(e.data, '$.r') IN (SELECT value FROM json_each(:runs))"""
 
-_ALL = "SELECT key, data, blob FROM entries WHERE collection_id = :c AND key > :after ORDER BY key LIMIT 500"
+_ONE = "SELECT key, data, blob, seq FROM entries WHERE collection_id = :c AND key = :key"
 
 
 class AbideSaver(BaseCheckpointSaver[str]):
@@ -130,7 +148,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self._bridge = Bridge(client)
         self._collections = Collections.of(self._bridge.client, _KIND)
         self._values = Values(self.serde, max_bytes)
-        self._chains = Chains(self._bridge.client, max_bytes)
+        self._chains = Chains(self._bridge.client)
 
     @staticmethod
     def open(
@@ -162,9 +180,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The next version of a channel."""
-        count = 0 if current is None else version_count(str(current))
-        branch = urlsafe_b64encode(random.getrandbits(32).to_bytes(4, "big"))[:6].decode()
-        return f"{version_prefix(count + 1)}.{branch}"
+        return version_prefix(1 + (0 if current is None else version_count(str(current))))
 
     # Reading.
 
@@ -201,8 +217,8 @@ class AbideSaver(BaseCheckpointSaver[str]):
     async def _load_once(self, collection: str, thread_id: str, key: str, config: RunnableConfig | None) -> CheckpointTuple | None:
         end = key[:-1] + "0" if key.endswith("/") else key + "\0"
         self._values.begin(self._collections.client.timeline)
-        known = json.dumps(self._values.known(collection))
-        params = {"c": collection, "first": key, "end": end, "known": known, "values": f"v/{key.split('/', 2)[1]}/"}
+        expected = json.dumps(self._values.expected(collection, key))
+        params = {"c": collection, "first": key, "end": end, "expected": expected}
         rows: builtins.list[tuple[Any, ...]] = (await self._collections.client.sql(_LATEST, params)).cells
         self._values.begin(self._collections.client.timeline)
         if not rows:
@@ -214,55 +230,64 @@ class AbideSaver(BaseCheckpointSaver[str]):
         self, collection: str, thread_id: str, rows: builtins.list[tuple[Any, ...]], config: RunnableConfig | None
     ) -> CheckpointTuple:
         """A checkpoint from its entry, its pending writes and its values."""
-        budget = Budget(self._values.max_bytes)
-        head_key, data, blob, _ = rows[0]
-        head = json.loads(data)
-        checkpoint, metadata, inline = self._values.unpack(head, blob or b"", budget)
-        stored = {name: Stored(description(data), blob, seq) for name, data, blob, seq in rows[1:]}
-        keys = _value_keys(head_key, head)
-        values = self._remembered(collection, keys, stored)
-        # Entries that are not here, or refer to others.
-        missing = [name for channel, name in keys.items() if channel not in values and not _is_whole(stored.get(name))]
-        missing += [name for name in stored if name.startswith("w/") and not _is_whole(stored[name])]
-        if missing:
-            stored.update(await self._chains.read(collection, missing))
-        for channel, name in keys.items():
-            if channel not in values and name in stored:
-                values[channel] = self._values.decode(collection, name.rsplit("/", 1)[0], name, stored, budget)
-        namespace, checkpoint_id = unescape(head_key.split("/")[1]), long_id(head_key.split("/")[2])
+        entries = Entries(Budget(self._values.max_bytes))
+        seqs: dict[str, int] = {}
+        for name, data, blob, seq in rows:
+            seqs[name] = seq
+            if not (data is None and blob is None):
+                entries.add(name, data, blob, seq)
+        key: str = rows[0][0]
+        stored = entries.checkpoint(key)
+        _, namespace, short = key.split("/")
+        checkpoint_id = long_id(short)
+        checkpoint, metadata, inline = self._values.load(stored.kind, stored.head)
         checkpoint["id"] = checkpoint_id
+        if type(checkpoint["ts"]) is int:
+            checkpoint["ts"] = time_at(checkpoint_id, checkpoint["ts"])
+        names = {channel: f"{key}/{channel}" for channel in stored.own} | stored.places
+        values: dict[str, Any] = {}
+        missing: dict[str, str] = {}
+        for channel, name in names.items():
+            found = self._values.remembered(collection, f"{namespace}/{channel}", name, seqs.get(entry_of(name), 0))
+            if found is None:
+                missing[channel] = name
+            else:
+                [values[unescape(channel)]] = found
+        writes = [f"{key}/{name}" for name in stored.writes] + [name for name in entries.stored if name.startswith("w/")]
+        await self._chains.complete(collection, entries, [*missing.values(), *writes])
+        for channel, name in missing.items():
+            if stored.is_former and not entries.has(name):
+                del names[channel]  # Earlier releases did not store a value whose version was not new.
+                continue
+            values[unescape(channel)] = self._values.decode(collection, f"{namespace}/{channel}", name, entries)
         checkpoint["channel_values"] = {**inline, **values}
+        versions = checkpoint["channel_versions"]
+        places = {channel: Place(versions.get(unescape(channel)), name) for channel, name in names.items()}
+        self._values.remember(collection, key, Known(seqs[key], places))
         return CheckpointTuple(
-            config or _config(thread_id, namespace, checkpoint_id),
+            config or _config(thread_id, unescape(namespace), checkpoint_id),
             checkpoint,
             metadata,
-            _config(thread_id, namespace, long_id(head["p"])) if head["p"] else None,
-            self._writes(stored, [name for name, *_ in rows[1:] if name.startswith("w/")], budget),
+            _config(thread_id, unescape(namespace), long_id(stored.parent)) if stored.parent else None,
+            self._writes(entries, writes),
         )
 
-    def _remembered(self, collection: str, keys: dict[str, str], stored: dict[str, Stored]) -> dict[str, Any]:
-        """The values of channels that this process knows."""
-        values: dict[str, Any] = {}
-        for channel, key in keys.items():
-            if key in stored:
-                known = self._values.remembered(collection, key.rsplit("/", 1)[0], key, stored[key].seq)
-                if known is not None:
-                    [values[channel]] = known
-        return values
-
-    def _writes(self, stored: dict[str, Stored], keys: builtins.list[str], budget: Budget) -> builtins.list[tuple[str, str, Any]]:
+    def _writes(self, entries: Entries, keys: builtins.list[str]) -> builtins.list[tuple[str, str, Any]]:
         """The pending writes in entries, in the order of their tasks."""
         found: dict[tuple[str, int], tuple[Any, tuple[str, str, Any]]] = {}
         # The first write with an index counts; a special one has been replaced by the latest.
-        for key in sorted(keys, key=lambda key: (stored[key].seq, len(key), key)):
-            data = stored[key].data
-            value = self._values.decode_write(key, stored, budget)
+        for key in sorted(keys, key=lambda key: (key.startswith("w/") and entries.stored[key].seq, len(key), key)):
+            entry = entries.write(key)
+            value = self._values.load(entry.value.kind, entries.raw(key))
             *_, task, index = key.split("/")
             task_id = long_id(task)
-            many = isinstance(data["c"], builtins.list)
-            indexes = data.get("i") or (range(len(data["c"])) if many else [int(index)])
-            for at, channel, one in zip(indexes, data["c"] if many else [data["c"]], value if many else [value], strict=True):
-                order = writes_sort_key(_task_path(data), task_id, at)
+            if isinstance(entry.channels, str):
+                channels, values, indexes = [entry.channels], [value], [int(index)]
+            else:
+                channels, values = entry.channels, value
+                indexes = entry.indexes or [*range(len(channels))]
+            for at, channel, one in zip(indexes, channels, values, strict=True):
+                order = writes_sort_key(entry.path, task_id, at)
                 found.setdefault((task_id, at), (order, (task_id, channel, one)))
         return [write for _, write in sorted(found.values(), key=itemgetter(0))]
 
@@ -396,10 +421,25 @@ class AbideSaver(BaseCheckpointSaver[str]):
         try:
             await self._write_checkpoint(collection, config, checkpoint, metadata, new_versions)
         except Conflict:
-            # A version that this process remembers has been deleted, or this one exists: the values refer to nothing.
-            self._values.forget(collection)
-            await self._write_checkpoint(collection, config, checkpoint, metadata, new_versions, refers=False)
+            await self._replace_checkpoint(collection, config, checkpoint, metadata)
         return _config(thread_id, namespace, checkpoint["id"])
+
+    async def _replace_checkpoint(
+        self, collection: str, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> None:
+        """Stores a checkpoint that exists, or whose ancestors another process has deleted. Its values refer to nothing."""
+        key = checkpoint_key(config["configurable"].get("checkpoint_ns", ""), checkpoint["id"])
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._values.forget(collection)
+            entries = Entries(Budget(self._values.max_bytes))
+            for row in (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells:
+                entries.add(*cast(tuple[str, Any, Any, int], row))
+            try:
+                await self._write_checkpoint(collection, config, checkpoint, metadata, {}, entries)
+                return
+            except Conflict:
+                if attempt == _ATTEMPTS:
+                    raise
 
     async def _write_checkpoint(
         self,
@@ -408,62 +448,98 @@ class AbideSaver(BaseCheckpointSaver[str]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-        *,
-        refers: bool = True,
+        earlier: Entries | None = None,
     ) -> None:
-        namespace = config["configurable"].get("checkpoint_ns", "")
-        key = checkpoint_key(namespace, checkpoint["id"])
-        parent = config["configurable"].get("checkpoint_id")
-        inline: dict[str, Any] = {}
-        versions: dict[str, str] = {}
-        encoded: builtins.list[Encoded] = []
-        puts: builtins.list[Entry] = []
-        for channel, value in checkpoint["channel_values"].items():
-            if _is_small(value):
-                inline[channel] = value
-                continue
-            version = checkpoint["channel_versions"].get(channel)
-            name = escape(channel)
-            # A value without a version belongs to this checkpoint alone, and is replaced with it.
-            versions[name] = short_id(checkpoint["id"]) if version is None else escape(_version_text(version))
-            value_name = value_key(key, name, versions[name])
-            if version is None:
-                puts.append(put(value_name, *self._values.pack(value)))
-            elif channel in new_versions:
-                folder = value_name.rsplit("/", 1)[0]
-                encoded.append(self._values.encode_channel(collection, folder, value_name, value, encoded if refers else None))
+        """Writes a checkpoint: one that should not exist, or one in place of `earlier`."""
+        configurable = config["configurable"]
+        key = checkpoint_key(configurable.get("checkpoint_ns", ""), checkpoint["id"])
+        parent = configurable.get("checkpoint_id")
+        parent_key = checkpoint_key(configurable.get("checkpoint_ns", ""), parent) if parent else None
+        if earlier is None:
+            draft = self._draft(collection, key, checkpoint, _Draft([], {}), new_versions, parent_key)
+        else:
+            # Other checkpoints may refer to the values of the earlier one.
+            before = earlier.checkpoint(key) if earlier.stored else None
+            draft = self._draft(collection, key, checkpoint, _Draft(None, dict(before.own) if before else {}), {}, None)
         all_metadata = get_checkpoint_metadata(config, metadata)
-        stripped = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
-        packed, blob = self._values.pack((stripped, all_metadata, inline))
-        data = {**packed, "p": parent and short_id(parent), "v": versions}
-        if all_metadata.get("run_id"):
-            data["r"] = all_metadata["run_id"]
-        puts = [_put_new(one, one.data, refers) for one in encoded] + puts
-        puts.append(put(key, data, blob))
-        write = self._begin(collection, puts, encoded, checkpoint_key(namespace, parent) if parent else None, refers)
-        if write is not None and refers:
-            self._values.wrote_checkpoint(collection, key, list(_value_keys(key, data).values()), write)
-        await self._end(write, collection, puts, encoded)
+        head: dict[str, Any] = {name: part for name, part in checkpoint.items() if name not in ("channel_values", "id")}
+        head["ts"] = time_after(checkpoint["id"], checkpoint["ts"])
+        kind, raw = self._values.dump((head, all_metadata, draft.inline))
+        others = {name: place.name for name, place in draft.places.items() if entry_of(place.name) != key}
+        entry = CheckpointEntry(short_id(parent) if parent else None, kind, raw, others, draft.own)
+        seq = 0
+        if earlier is not None and earlier.stored:
+            seq, entry.writes = earlier.stored[key].seq, earlier.checkpoint(key).writes
+        data = {"r": all_metadata["run_id"]} if all_metadata.get("run_id") else None
+        made = put(key, data, write_checkpoint(key, entry), expected_seq=seq)
+        write = await self._begin(collection, [*draft.puts, made], draft.needs, parent_key)
+        if write is not None and draft.encoded is not None:
+            self._values.wrote(collection, draft.encoded, write)
+            known = Known(write, draft.places, Pending(entry, made, draft.size, parent_key))
+            write.done.add_done_callback(known.has_ended)
+            self._values.remember(collection, key, known)
+        try:
+            await self._end(write)
+        except Conflict:
+            # The answer to an earlier attempt may have been lost.
+            stored = (await self._collections.client.sql(_ONE, {"c": collection, "key": key})).cells
+            if not stored or stored[0][2] != made["blob"]:
+                raise
 
-    def _begin(
+    def _draft(
         self,
         collection: str,
-        puts: builtins.list[Entry],
-        encoded: builtins.list[Encoded],
+        key: str,
+        checkpoint: Checkpoint,
+        draft: _Draft,
+        new_versions: ChannelVersions,
         parent: str | None,
-        refers: bool,
+    ) -> _Draft:
+        """Encodes the values of a checkpoint."""
+        namespace, short = key.split("/")[1:]
+        known = self._values.known(collection, parent)
+        # A checkpoint in place of another one must not change the values that others refer to.
+        suffix = f".{random.getrandbits(64):x}" if draft.encoded is None else ""
+        for channel, value in checkpoint["channel_values"].items():
+            if _is_small(value):
+                draft.inline[channel] = value
+                continue
+            name = escape(channel)
+            version = checkpoint["channel_versions"].get(channel)
+            if known is not None and parent is not None and channel not in new_versions and version is not None:
+                place = known.places.get(name)
+                if place is not None and place.version == version:
+                    draft.places[name] = place
+                    draft.needs[parent] = known.written
+                    continue
+            one = self._values.encode_channel(collection, f"{namespace}/{name}", f"{key}/{name}", value, draft.encoded)
+            size = len(one.value.between)
+            if size > MOST_IN_ENTRY or draft.size + size > _MOST_IN_CHECKPOINT or name in draft.own:
+                one.name = value_key(key, name, short + suffix)
+                draft.puts.append(put(one.name, *json_of_value(one.name, one.value), expected_seq=0))
+            else:
+                draft.own[name] = one.value
+                draft.size += size
+            draft.places[name] = Place(version, one.name)
+            draft.needs |= one.needs
+            if draft.encoded is not None:
+                draft.encoded.append(one)
+        return draft
+
+    async def _begin(
+        self, collection: str, puts: builtins.list[Entry], needs: dict[str, Write | int], parent: str | None
     ) -> Write | None:
-        """Begins a write that fits one call, and remembers the values in it if they are new."""
-        write = self._collections.begin(collection, puts, self._values.needs(collection, encoded, parent))
-        if write is not None and refers:
-            self._values.wrote(collection, encoded, write)
+        """Begins a write that fits one call. A larger one has ended then."""
+        write = self._collections.begin(collection, puts, self._values.needs(collection, needs, parent), is_repeatable=True)
+        if write is None:
+            await self._collections.write(collection, puts, needs=self._values.needs(collection, needs, None))
         return write
 
-    async def _end(self, write: Write | None, collection: str, puts: builtins.list[Entry], encoded: builtins.list[Encoded]) -> None:
-        if write is None:
-            await self._collections.write(collection, puts, needs=self._values.needs(collection, encoded, None))
-        else:
-            await write.done
+    async def _end(self, write: Write | None) -> None:
+        if write is not None:
+            # Others may wait for the same write.
+            write.done.add_done_callback(_ignore)
+            await asyncio.shield(write.done)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -484,17 +560,14 @@ class AbideSaver(BaseCheckpointSaver[str]):
             return
         self._values.begin(self._collections.client.timeline)
         try:
-            puts, encoded = self._encode_writes(collection, prefix, writes, task_path, True)
-            await self._end(self._begin(collection, puts, encoded, checkpoint, True), collection, puts, encoded)
+            await self._write_writes(collection, checkpoint, prefix, writes, task_path, True)
         except Conflict:
             self._values.forget(collection)
-            puts, encoded = self._encode_writes(collection, prefix, writes, task_path, False)
-            await self._end(self._begin(collection, puts, encoded, checkpoint, False), collection, puts, encoded)
+            await self._write_writes(collection, checkpoint, prefix, writes, task_path, False)
 
-    def _encode_writes(
-        self, collection: str, prefix: str, writes: Sequence[tuple[str, Any]], task_path: str, refers: bool
-    ) -> tuple[builtins.list[Entry], builtins.list[Encoded]]:
-        said = _path_description(task_path)
+    async def _write_writes(
+        self, collection: str, checkpoint: str, prefix: str, writes: Sequence[tuple[str, Any]], task_path: str, refers: bool
+    ) -> None:
         puts: builtins.list[Entry] = []
         usual: builtins.list[tuple[int, str, Any]] = []
         for at, (channel, value) in enumerate(writes):
@@ -503,23 +576,55 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 usual.append((index, channel, value))
             else:
                 # A special write, such as an error, replaces the earlier one; others are written once.
-                data, blob = self._values.pack(value)
-                puts.append(put(f"{prefix}/{index}", {**data, "c": channel, **said}, blob))
-        if not usual:
-            return puts, []
-        indexes = [index for index, _, _ in usual]
-        channels: Any = [channel for _, channel, _ in usual]
-        values: Any = [value for _, _, value in usual]
-        key = f"{prefix}/{indexes[0]}"
-        if len(usual) == 1:
-            [channels], [values] = channels, values
-        else:
-            key += f"-{indexes[-1]}"
-            if indexes != builtins.list(range(len(indexes))):
-                said = {**said, "i": indexes}
-        encoded = self._values.encode(collection, key, values, [] if refers else None)
-        puts.append(_put_new(encoded, {**encoded.data, "c": channels, **said}, refers))
-        return puts, [encoded]
+                kind, raw = self._values.dump(value)
+                key = f"{prefix}/{index}"
+                puts.append(put(key, *write_writes(key, WriteEntry(channel, task_path, Value(raw, kind)))))
+        encoded: builtins.list[Encoded] = []
+        if usual:
+            indexes = [index for index, _, _ in usual]
+            channels: Any = [channel for _, channel, _ in usual]
+            values: Any = [value for _, _, value in usual]
+            key = f"{prefix}/{indexes[0]}"
+            if len(usual) == 1:
+                [channels], [values] = channels, values
+            else:
+                key += f"-{indexes[-1]}"
+            is_usual = len(usual) == 1 or indexes == builtins.list(range(len(indexes)))
+            one = self._values.encode(collection, key, values, [] if refers else None)
+            entry = WriteEntry(channels, task_path, one.value, None if is_usual else indexes)
+            if refers and not puts:
+                name = key.removeprefix(writes_prefix(checkpoint))
+                joined = self._write_with_checkpoint(collection, checkpoint, name, entry, one)
+                if joined is not None:
+                    await self._end(joined)
+                    return
+            # Others can refer to it, so it is never replaced. An earlier one is a conflict if this one has references.
+            only = {"expected_seq": 0} if refers else {"keep": True}
+            puts.append({**put(key, *write_writes(key, entry)), **only})
+            encoded.append(one)
+        write = await self._begin(collection, puts, encoded[0].needs if encoded else {}, checkpoint)
+        if write is not None and refers:
+            self._values.wrote(collection, encoded, write)
+        await self._end(write)
+
+    def _write_with_checkpoint(self, collection: str, checkpoint: str, name: str, entry: WriteEntry, one: Encoded) -> Write | None:
+        """Makes writes a part of the entry of their checkpoint, if it is not sent yet: two entries take more space."""
+        known = self._values.known(collection, checkpoint)
+        if known is None or known.pending is None or not isinstance(known.written, Write) or known.written.is_sent:
+            return None
+        pending, write = known.pending, known.written
+        size = len(entry.value.between)
+        if write.done.done() or name in pending.entry.writes or pending.size + size > _MOST_IN_CHECKPOINT:
+            return None
+        one.name = f"{checkpoint}/{name}"
+        pending.entry.writes[name] = entry
+        pending.size += size
+        pending.put["blob"] = write_checkpoint(checkpoint, pending.entry)
+        write.size += size * 2
+        needs = {key: written for key, written in one.needs.items() if written is not write}
+        write.needs = [*write.needs, *self._values.needs(collection, needs, pending.parent)]
+        self._values.wrote(collection, [one], write)
+        return write
 
     # Deleting and copying.
 
@@ -550,8 +655,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         for collection, key in await self._collections.client.sql(_OF_RUNS, params):
             by_collection.setdefault(collection, set()).add(key)
         for collection, gone in by_collection.items():
-            kept: set[str] = set(await self._keys_between(collection, "c/", "c0")) - gone
-            await self._retain(collection, kept)
+            await self._remove(collection, gone)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to another one."""
@@ -565,17 +669,7 @@ class AbideSaver(BaseCheckpointSaver[str]):
         source = await self._collections.stored_id(str(source_thread_id))
         target = await self._collections.stored_id(str(target_thread_id))
         self._values.forget(target)
-        pages: builtins.list[builtins.list[dict[str, Any]]] = []
-        after = ""
-        while True:
-            rows = (await self._collections.client.sql(_ALL, {"c": source, "after": after})).cells
-            if not rows:
-                break
-            after = str(rows[-1][0])
-            pages.append([put(str(key), json.loads(str(data)), cast(bytes, blob)) for key, data, blob in rows])
-        # Checkpoints are the first keys, and are written after the values that they refer to.
-        for page in reversed(pages):
-            await self._collections.write(target, list(reversed(page)))
+        await copy(self._collections, source, target)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Deletes all checkpoints of threads, or all except the latest of each namespace."""
@@ -593,13 +687,12 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 await self._delete_thread(thread_id)
                 continue
             collection = await self._collections.stored_id(str(thread_id))
-            latest: dict[str, str] = {}
-            for key in await self._keys_between(collection, "c/", "c0"):
-                latest[key.rsplit("/", 1)[0]] = key
+            keys = await self._keys_between(collection, "c/", "c0")
+            latest = {key.rsplit("/", 1)[0]: key for key in keys}
             kept: set[str] = set()
             for key in latest.values():
                 kept |= await self._with_ancestors(collection, str(thread_id), key)
-            await self._retain(collection, kept)
+            await self._remove(collection, set(keys) - kept)
 
     async def _with_ancestors(self, collection: str, thread_id: str, key: str) -> set[str]:
         """A checkpoint, and the ancestors from which its delta channels are rebuilt."""
@@ -620,25 +713,16 @@ class AbideSaver(BaseCheckpointSaver[str]):
                 waiting -= loaded.checkpoint["channel_values"].keys()
         return kept
 
-    async def _retain(self, collection: str, kept: set[str]) -> None:
-        """Deletes all checkpoints except these, with their writes, and the values that no checkpoint needs."""
-        heads = await self._chains.heads(collection, sorted(kept))
-        prefixes = {"w" + key[1:] for key in kept}
-        writes = await self._keys_between(collection, "w/", "w0")
-        needed = {value for key, head in heads.items() for value in _value_keys(key, head).values()}
-        needed |= {key for key in writes if key.rsplit("/", 2)[0] in prefixes}
-        references = await self._chains.references_of_thread(collection)
-        waiting = builtins.list(needed)
-        while waiting:
-            base, root, _ = references.get(waiting.pop(), (None, None, 0))
-            new = {name for name in (base, root) if name is not None} - needed
-            needed |= new
-            waiting += new
-        gone = [key for key in await self._keys_between(collection, "c/", "c0") if key not in kept]
-        gone += [key for key in writes if key not in needed]
-        gone += [key for key in await self._keys_between(collection, "v/", "v0") if key not in needed]
+    async def _remove(self, collection: str, gone: set[str]) -> None:
+        """Deletes checkpoints, with their writes, and the values that no other checkpoint needs."""
         self._values.forget(collection)
-        await self._collections.write(collection, [], gone)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await Pruning(self._collections, collection, self._values.max_bytes).remove(gone)
+                return
+            except Conflict:
+                if attempt == _ATTEMPTS:
+                    raise
 
     # Delta channels.
 
@@ -667,6 +751,31 @@ class _AsyncOnly(BaseCheckpointSaver[str]):
         return await self._saver._get_tuple(config)
 
 
+@dataclass(slots=True)
+class _Draft:
+    """The values of a checkpoint that is written."""
+
+    encoded: list[Encoded] | None
+    """The values in this write; `None` if they must not refer to others."""
+    own: dict[str, Value]
+    """Values in the entry of the checkpoint."""
+    inline: dict[str, Any] = field(default_factory=dict)
+    """Small values."""
+    places: dict[str, Place] = field(default_factory=dict)
+    puts: list[Entry] = field(default_factory=list)
+    """Entries of large values."""
+    needs: dict[str, Write | int] = field(default_factory=dict)
+    """Entries that must exist."""
+    size: int = 0
+    """The bytes of the new values in the entry of the checkpoint."""
+
+
+def _ignore(done: asyncio.Future[None]) -> None:
+    """Marks the error of a write as seen: its callers may have been cancelled."""
+    if not done.cancelled():
+        done.exception()
+
+
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
 
@@ -674,38 +783,6 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 def _is_small(value: Any) -> bool:
     """Whether a value is stored in each checkpoint: an entry of its own would take more space."""
     return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SMALL_TEXT)
-
-
-def _value_keys(key: str, data: Mapping[str, Any]) -> dict[str, str]:
-    """The keys of the values of a checkpoint, by channel."""
-    return {unescape(channel): value_key(key, channel, version) for channel, version in data["v"].items()}
-
-
-def _put_new(encoded: Encoded, data: dict[str, Any], refers: bool) -> Entry:
-    """An entry that others can refer to, so it is never replaced. An earlier one is a conflict if this one has references."""
-    blob = None if "f" in data and not encoded.blob else encoded.blob
-    return put(encoded.key, data, blob, expected_seq=0) if refers else put(encoded.key, data, blob, keep=True)
-
-
-def _is_whole(stored: Stored | None) -> bool:
-    """Whether an entry is here, and its value needs no other."""
-    return stored is not None and stored.blob is not None and not ("b" in stored.data or "f" in stored.data)
-
-
-def _version_text(version: str | int | float) -> str:
-    return version if isinstance(version, str) else f"{version:09}"
-
-
-def _path_description(task_path: str) -> dict[str, Any]:
-    """The path of a task in the JSON of a write."""
-    if task_path.startswith(_PATH_OF_NODE):
-        return {"q": task_path.removeprefix(_PATH_OF_NODE)}
-    return {"p": task_path} if task_path else {}
-
-
-def _task_path(data: Mapping[str, Any]) -> str:
-    """The inverse of `_path_description`."""
-    return _PATH_OF_NODE + str(data["q"]) if "q" in data else data.get("p", "")
 
 
 def _has(metadata: CheckpointMetadata, filter: dict[str, Any] | None) -> bool:

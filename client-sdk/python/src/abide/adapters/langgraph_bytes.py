@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from .langgraph_dictionary import DICTIONARY
+from .langgraph_dictionary import DICTIONARY, DICTIONARY_OF_ENTRIES
 from .untrusted import Budget
 
 _COMPRESS_FROM = 32
@@ -20,6 +20,9 @@ _COMPRESS_FROM = 32
 _LEVEL = 6
 _LEVEL_OF_LONG = 1
 _LONG_FROM = 64 << 10
+
+# A block of its own costs some tens of bytes.
+_BLOCK_FROM = 256
 
 # A shorter match costs more than it saves.
 _PROBE_BYTES = 32
@@ -49,6 +52,21 @@ def compress(raw: bytes) -> bytes | None:
     return small if len(small) < len(raw) else None
 
 
+def compress_entry(first: bytes, second: bytes = b"") -> bytes:
+    """The bytes of an entry, whose second part has other bytes than the first one."""
+    level = _LEVEL if len(first) + len(second) < _LONG_FROM else _LEVEL_OF_LONG
+    packer = zlib.compressobj(level, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, DICTIONARY_OF_ENTRIES)
+    small = packer.compress(first)
+    if len(second) >= _BLOCK_FROM:
+        small += packer.flush(zlib.Z_BLOCK)
+    return small + packer.compress(second) + packer.flush()
+
+
+def decompress_entry(small: bytes, budget: Budget) -> bytes:
+    """The inverse of `compress_entry`; see `decompress`."""
+    return _inflated(small, DICTIONARY_OF_ENTRIES, budget)
+
+
 def decompress(small: bytes, budget: Budget) -> bytes:
     """The inverse of `compress`.
 
@@ -56,7 +74,11 @@ def decompress(small: bytes, budget: Budget) -> bytes:
         LimitExceeded: the bytes exceed the budget.
         ValueError: they are not compressed bytes.
     """
-    unpacker = zlib.decompressobj(-15, DICTIONARY)
+    return _inflated(small, DICTIONARY, budget)
+
+
+def _inflated(small: bytes, dictionary: bytes, budget: Budget) -> bytes:
+    unpacker = zlib.decompressobj(-15, dictionary)
     raw = unpacker.decompress(small, budget.left + 1)
     budget.take(len(raw))
     if not unpacker.eof or unpacker.unused_data:

@@ -1,13 +1,16 @@
-"""Keys of the entries of a LangGraph thread.
+"""Keys of the entries of a LangGraph thread, and names of the values in them.
 
 Ids are UUIDs, which are stored with 22 characters instead of 36, in the same order. Any other id is stored as it is.
-A version of a channel is a count, and a random part that distinguishes the branches of a thread.
+
+The name of a value is the key of its entry. The entry of a checkpoint has several values: their names begin with the key of
+the entry, and end with the channel, or with the task and index of a write.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 
 from .collection import escape, path, unescape
@@ -19,22 +22,35 @@ _IN_ORDER = bytes(sorted(_USUAL))
 _TO_ORDER = bytes.maketrans(_USUAL, _IN_ORDER)
 _FROM_ORDER = bytes.maketrans(_IN_ORDER, _USUAL)
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_OF_UUIDS = 0x01B21DD213814000
+"""The same moment in the units of a UUID, 100 ns since 1582."""
+
 
 @lru_cache(maxsize=1024)
 def short_id(name: str) -> str:
     """An id as a part of a key."""
     if not _IS_UUID(name):
         return f"%3D{escape(name[1:])}" if name.startswith("=") else escape(name)
-    encoded = urlsafe_b64encode(bytes.fromhex(name.replace("-", "")))
-    return f"={encoded[:22].translate(_TO_ORDER).decode()}"
+    return short_id_of(bytes.fromhex(name.replace("-", "")))
 
 
 def long_id(part: str) -> str:
     """The inverse of `short_id`."""
     if not part.startswith("="):
         return unescape(part)
-    digits = urlsafe_b64decode(part[1:].encode().translate(_FROM_ORDER) + b"==").hex()
+    digits = bytes_of(part).hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def bytes_of(part: str) -> bytes:
+    """The bytes of a UUID from its short form."""
+    return urlsafe_b64decode(part[1:].encode().translate(_FROM_ORDER) + b"==")
+
+
+def short_id_of(uuid: bytes) -> str:
+    """The short form of a UUID."""
+    return f"={urlsafe_b64encode(uuid)[:22].translate(_TO_ORDER).decode()}"
 
 
 @lru_cache(maxsize=1024)
@@ -49,18 +65,22 @@ def writes_prefix(checkpoint: str) -> str:
 
 
 def value_key(checkpoint: str, channel: str, version: str) -> str:
-    """The key of a version of a channel; both are escaped. `checkpoint` is a key of its namespace."""
+    """The key of a value with an entry of its own; its parts are escaped. `checkpoint` is a key of its namespace."""
     return f"v/{checkpoint.split('/', 2)[1]}/{channel}/{version}"
 
 
+def entry_of(name: str) -> str:
+    """The key of the entry that has a value."""
+    return "/".join(name.split("/", 3)[:3]) if name.startswith("c/") else name
+
+
 def base_key(key: str, base: str) -> str:
-    """The key of the version that another one is based on. Both are of one channel, so only the version is stored."""
-    # Older entries have the whole key. A version is escaped, so it has no separator.
+    """The name of the version that one with its own entry is based on. One of the same channel is stored as its last part."""
     return base if "/" in base else f"{key.rsplit('/', 1)[0]}/{base}"
 
 
 def version_prefix(count: int) -> str:
-    """A count as the first part of a version: its digits after a letter for their number, so that texts have its order."""
+    """A count as a version: its digits after a letter for their number, so that texts have its order."""
     digits = str(count)
     return chr(ord("a") + len(digits) - 1) + digits
 
@@ -69,3 +89,24 @@ def version_count(version: str) -> int:
     """The count of a version. Those of other savers, and older ones, are digits only, and are before all others."""
     count = version.split(".", 1)[0]
     return int(count[1:] if count[:1].isalpha() else count)
+
+
+def time_after(checkpoint_id: str, time: str) -> int | str:
+    """A time as microseconds after that of the id of its checkpoint; the same text if it has no such form."""
+    try:
+        after = (datetime.fromisoformat(time) - _time_of(checkpoint_id)) // timedelta(microseconds=1)
+        return after if time_at(checkpoint_id, after) == time else time
+    except (ValueError, TypeError, OverflowError):
+        return time
+
+
+def time_at(checkpoint_id: str, after: int) -> str:
+    """The inverse of `time_after`."""
+    return (_time_of(checkpoint_id) + timedelta(microseconds=after)).isoformat()
+
+
+def _time_of(checkpoint_id: str) -> datetime:
+    """When an id was made: LangGraph's are UUIDs of version 6."""
+    digits = checkpoint_id.replace("-", "")
+    ticks = int(digits[:12], 16) << 12 | int(digits[13:16], 16)
+    return _EPOCH + timedelta(microseconds=(ticks - _EPOCH_OF_UUIDS) // 10)
