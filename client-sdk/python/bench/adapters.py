@@ -2,8 +2,9 @@
 
     ABIDE_BINARY=target/release/abide python client-sdk/python/bench/adapters.py [langgraph] [openai] [adk] [live]
 
-For each framework it prints turns per second with 64 concurrent conversations of 10 turns, milliseconds per turn in the
-four quarters of one conversation of 1,000 turns, and the bytes on disk after a graceful stop, as a multiple of the payload.
+For each framework it prints turns per second with 64 concurrent conversations of 10 turns, the milliseconds of CPU that a
+turn of them takes in this process and in the engine, which depend less on other programs, milliseconds per turn in the four
+quarters of one conversation of 1,000 turns, and the bytes on disk after a graceful stop, as a multiple of the payload.
 A turn is a message of the user and an answer, 700 characters each. The row `memory` is LangGraph's store in memory: the
 framework itself. The backends take turns: three times for the concurrent conversations, whose median counts, and after each
 quarter of the long one. `ABIDE_BENCH_TURNS` sets another length of the long conversation. It needs
@@ -19,6 +20,7 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import statistics
@@ -30,7 +32,7 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from abide import Abide
 from abide.engine import find_binary
@@ -183,8 +185,27 @@ FRAMEWORKS: dict[str, dict[str, Make]] = {
 }
 
 
-async def concurrent(make: Make) -> float:
-    """Turns per second of many conversations."""
+class Rate(NamedTuple):
+    """The speed of many conversations."""
+
+    turns: float
+    """Per second."""
+    own_ms: float
+    """CPU of this process for a turn."""
+    engine_ms: float
+    """CPU of the engine for a turn, with its start."""
+
+
+def cpu(who: int) -> float:
+    """Seconds of CPU."""
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+async def concurrent(make: Make) -> Rate:
+    """Many conversations at the same time."""
+    count = CONVERSATIONS * TURNS
+    engine = cpu(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as path:
         async with AsyncExitStack() as stack:
             turn = await make(Path(path), stack)
@@ -194,9 +215,11 @@ async def concurrent(make: Make) -> float:
                 for _ in range(TURNS):
                     await turn(f"c{nth}", text(), text())
 
-            started = time.perf_counter()
+            started, own = time.perf_counter(), cpu(resource.RUSAGE_SELF)
             await asyncio.gather(*[converse(nth) for nth in range(CONVERSATIONS)])
-            return CONVERSATIONS * TURNS / (time.perf_counter() - started)
+            rate, own = count / (time.perf_counter() - started), cpu(resource.RUSAGE_SELF) - own
+    engine = cpu(resource.RUSAGE_CHILDREN) - engine
+    return Rate(rate, own * 1000 / count, engine * 1000 / count)
 
 
 async def long(makes: dict[str, Make]) -> dict[str, tuple[list[float], float]]:
@@ -221,11 +244,12 @@ async def long(makes: dict[str, Make]) -> dict[str, tuple[list[float], float]]:
 
 async def frameworks(names: list[str]) -> None:
     """Runs the adapters, and prints a table."""
-    print(f"| framework | backend | turns/s at {CONVERSATIONS} | ms per turn, 4 quarters of {LONG} | disk / payload |")
-    print("|---|---|---:|---:|---:|")
+    columns = f"turns/s at {CONVERSATIONS} | CPU ms per turn | of the engine | ms per turn, 4 quarters of {LONG} | disk / payload"
+    print(f"| framework | backend | {columns} |")
+    print("|---|---|---:|---:|---:|---:|---:|")
     for framework in names:
         makes = FRAMEWORKS[framework]
-        rates: dict[str, list[float]] = {backend: [] for backend in makes}
+        rates: dict[str, list[Rate]] = {backend: [] for backend in makes}
         for _ in range(ROUNDS):
             for backend, make in makes.items():
                 try:
@@ -234,7 +258,10 @@ async def frameworks(names: list[str]) -> None:
                     print(f"{framework}, {backend}: {why}", file=sys.stderr)
         for backend, (quarters, size) in (await long(makes)).items():
             times = ", ".join(f"{quarter:.1f}" for quarter in quarters)
-            rate = f"{statistics.median(rates[backend]):.0f}" if rates[backend] else "failed"
+            rate = "failed | |"
+            if rates[backend]:
+                turns, own, engine = map(statistics.median, zip(*rates[backend], strict=True))
+                rate = f"{turns:.0f} | {own:.1f} | {engine:.1f}"
             print(f"| {framework} | {backend} | {rate} | {times} | {size:.1f} |", flush=True)
 
 
