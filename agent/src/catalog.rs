@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use abide_client::{Abide, Error};
+use abide_programs::{Parser, Parsers};
 use abide_tools::{BackendName, Tools};
 
 use crate::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
@@ -24,6 +25,7 @@ pub struct Catalog {
     store: Option<Box<dyn PromptStore>>,
     guardrails: GuardrailFunctions,
     middleware: RegisteredMiddleware,
+    parsers: Parsers,
     sandbox: Option<BackendName>,
 }
 
@@ -75,6 +77,7 @@ impl Catalog {
             store: None,
             guardrails: GuardrailFunctions::default(),
             middleware: RegisteredMiddleware::default(),
+            parsers: Parsers::default(),
             sandbox: None,
         }
     }
@@ -122,8 +125,20 @@ impl Catalog {
         self
     }
 
-    /// The same with the guardrails and the middleware of another catalog.
+    /// Adds a parser in Rust, which definitions name in `cli.parser`. The factory makes one for each run.
+    #[must_use]
+    pub fn parser<P: Parser + 'static>(
+        mut self,
+        name: impl Into<String>,
+        factory: impl Fn() -> P + Send + Sync + 'static,
+    ) -> Catalog {
+        self.parsers.add(name, factory);
+        self
+    }
+
+    /// The same with the guardrails, the middleware and the parsers of another catalog.
     pub(crate) fn with_guardrails_of(mut self, other: &Catalog) -> Catalog {
+        self.parsers = other.parsers.clone();
         self.guardrails = other.guardrails.clone();
         self.middleware = other.middleware.clone();
         self
@@ -137,6 +152,11 @@ impl Catalog {
     /// The middleware in Rust.
     pub(crate) fn registered_middleware(&self) -> &RegisteredMiddleware {
         &self.middleware
+    }
+
+    /// The parsers in Rust.
+    pub(crate) fn parsers(&self) -> &Parsers {
+        &self.parsers
     }
 
     /// All definitions, resolved and sorted by name, and the invalid files. A definition in a file overrides the
@@ -228,6 +248,7 @@ impl Catalog {
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;
+        definition.check_parsers(&self.parsers)?;
         definition.check_sandbox(self.sandbox)?;
         Ok(definition)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
-use abide_programs::CliConfig;
+use abide_programs::{CliConfig, ParserChoice, Parsers};
 use abide_tools::{BackendName, Parameters, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -376,22 +376,7 @@ impl AgentDefinition {
             return Err(DefinitionError::Name(self.name.clone()));
         }
         let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
-        if self.cli.is_some() && !(self.tools.is_empty() && self.subagents.is_empty()) {
-            return contradiction(
-                "an agent with cli uses the program's tools: remove tools and subagents",
-            );
-        }
-        if self.cli.is_some() && self.planning == Some(true) {
-            return contradiction("an agent with cli uses the program's plans: remove planning");
-        }
-        if self.cli.is_some() && !self.middleware.is_empty() {
-            return contradiction(
-                "the output of a program (cli) cannot be held back: remove middleware",
-            );
-        }
-        if self.cli.is_some() && !self.pause.is_empty() {
-            return contradiction("a program (cli) cannot be paused at a stage: remove pause");
-        }
+        self.check_program()?;
         if let Some(why) = self.pause.iter().find_map(|rule| rule.check().err()) {
             return contradiction(&why);
         }
@@ -417,9 +402,6 @@ impl AgentDefinition {
                 );
             }
         }
-        if self.as_handoff.is_some() && self.cli.is_some() {
-            return contradiction("a program (cli) cannot take over a turn: remove as_handoff");
-        }
         for (name, most) in [
             ("delegation_seconds", self.limits.delegation_seconds),
             ("descendants", self.limits.descendants),
@@ -440,6 +422,36 @@ impl AgentDefinition {
         Ok(())
     }
 
+    /// Checks what an agent that is a program cannot have.
+    fn check_program(&self) -> Result<(), DefinitionError> {
+        let Some(cli) = &self.cli else { return Ok(()) };
+        let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
+        if !(self.tools.is_empty() && self.subagents.is_empty()) {
+            return contradiction(
+                "an agent with cli uses the program's tools: remove tools and subagents",
+            );
+        }
+        if let Err((subject, why)) = cli.check() {
+            let (why, subject) = (why.to_owned(), subject.to_owned());
+            return Err(DefinitionError::Program { code: "bad_parser", why, subject });
+        }
+        if self.planning == Some(true) {
+            return contradiction("an agent with cli uses the program's plans: remove planning");
+        }
+        if !self.middleware.is_empty() {
+            return contradiction(
+                "the output of a program (cli) cannot be held back: remove middleware",
+            );
+        }
+        if !self.pause.is_empty() {
+            return contradiction("a program (cli) cannot be paused at a stage: remove pause");
+        }
+        if self.as_handoff.is_some() {
+            return contradiction("a program (cli) cannot take over a turn: remove as_handoff");
+        }
+        Ok(())
+    }
+
     /// Checks that the guardrails in Rust exist.
     pub(crate) fn check_guardrails(
         &self,
@@ -455,6 +467,20 @@ impl AgentDefinition {
             Subagent::Inline(inline) => inline.check_guardrails(functions),
             Subagent::Named(_) => Ok(()),
         })
+    }
+
+    /// Checks that the parsers in Rust exist, also those of inline subagents.
+    pub(crate) fn check_parsers(&self, parsers: &Parsers) -> Result<(), DefinitionError> {
+        for part in self.with_inline() {
+            let parser = part.cli.as_ref().and_then(|cli| cli.parser.as_ref());
+            if let Some(ParserChoice::Named(name)) = parser
+                && !parsers.names().any(|known| known == name)
+            {
+                let known = parsers.names().map(str::to_owned).collect();
+                return Err(DefinitionError::Parser { name: name.clone(), known });
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the definition and its inline subagents get the sandbox that they need.

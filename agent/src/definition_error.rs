@@ -57,6 +57,14 @@ pub enum DefinitionError {
         /// The names that it can use.
         known: Vec<String>,
     },
+    /// It names a parser that does not exist.
+    #[error("unknown parser {name}; available: {}", listed(.known))]
+    Parser {
+        /// The name.
+        name: String,
+        /// The registered parsers.
+        known: Vec<String>,
+    },
     /// It delegates to an agent that does not exist.
     #[error("unknown subagent {name}; available: {}", listed(.known))]
     Subagent {
@@ -115,6 +123,7 @@ impl DefinitionError {
             DefinitionError::Sandbox { .. } => "sandbox_unavailable",
             DefinitionError::Subagent { .. } => "unknown_subagent",
             DefinitionError::Middleware { .. } => "unknown_middleware",
+            DefinitionError::Parser { .. } => "unknown_parser",
             DefinitionError::Mode(_) => "wrong_mode",
             DefinitionError::Model { code, .. } | DefinitionError::Program { code, .. } => code,
         }
@@ -129,6 +138,11 @@ impl DefinitionError {
         };
         let text = match self {
             DefinitionError::Malformed { why, .. } => return misspelled(why),
+            DefinitionError::Parser { name, known } => {
+                let known = known.iter().map(String::as_str);
+                let meant = nearest(name, known).map(|name| format!("did you mean {name}?"));
+                return meant.or_else(|| Some("Catalog::parser adds one in Rust".to_owned()));
+            }
             DefinitionError::Tools(ToolsError::Unknown { names, known }) => {
                 return mean(names.first()?, known);
             }
@@ -158,7 +172,10 @@ impl DefinitionError {
                 "create the file in the agent folder, or correct its name"
             }
             DefinitionError::Program { code: "no_terminal_rule", .. } => {
-                "set terminal to exit_zero or to a line, or program to the program's format"
+                "set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format"
+            }
+            DefinitionError::Program { code: "bad_parser", .. } => {
+                "docs/programs.md describes the rules of a parser"
             }
             DefinitionError::Program { code: "missing_folder", .. } => "create the folder",
             DefinitionError::Program { .. } => "install it, or name it with its path",
@@ -187,6 +204,7 @@ impl DefinitionError {
             DefinitionError::Name(name)
             | DefinitionError::Subagent { name, .. }
             | DefinitionError::Middleware { name, .. }
+            | DefinitionError::Parser { name, .. }
             | DefinitionError::Mode(name) => Some(name),
             DefinitionError::Missing { what, .. } => {
                 let file = what.rsplit(['/', ' ']).next().unwrap_or(what);

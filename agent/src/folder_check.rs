@@ -5,7 +5,7 @@ use std::path::Path;
 
 use abide_client::AgentMode;
 use abide_models::{ModelSelection, Models, ResolveError};
-use abide_programs::{CliConfig, Program, TerminalRule};
+use abide_programs::CliConfig;
 use abide_tools::Environment;
 
 use crate::catalog::{Catalog, CatalogSnapshot, Problem};
@@ -133,11 +133,15 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
     if !exists(name, folder, environment) {
         add("program_not_found", name, format!("there is no program {name:?}"));
     }
-    let kind = cli.program.unwrap_or_else(|| Program::of(&cli.command));
-    if kind == Program::Generic && cli.terminal == TerminalRule::Parser {
-        let why = format!(
-            "the program {name:?} has no known format, so no output of it counts as an answer"
-        );
+    if !cli.can_answer() {
+        let why = match &cli.parser {
+            Some(_) => {
+                "the parser has no rule terminal, so no output counts as an answer".to_owned()
+            }
+            None => format!(
+                "the program {name:?} has no known format, so no output of it counts as an answer"
+            ),
+        };
         add("no_terminal_rule", name, why);
     }
     errors

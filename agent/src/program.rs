@@ -7,8 +7,7 @@
 
 use abide_client::{Call, Error, Json, ModelUsage, RunEventKind};
 use abide_programs::{
-    Answer, CliConfig, Decision, InheritEnv, InputFormat, ProcessIdentity, Program, Prompt,
-    Running, Usage, hold,
+    Answer, CliConfig, Decision, InheritEnv, ProcessIdentity, Program, Prompt, Running, Usage, hold,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -44,7 +43,7 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
     let mut config = before.resumed(config)?;
     inherit(&driver.shared.environment, &mut config);
     program_approvals::take_back_all(driver).await?;
-    let deaf = config.input_format == InputFormat::Text;
+    let deaf = !config.takes_decisions();
     let (mut output, mut open) = (ProgramOutput::default(), OpenApprovals::default());
     let mut decisions: Decisions = FuturesUnordered::new();
     // Its usage is known at its end only. A program that was left behind has ended before, also if nothing is left.
@@ -93,7 +92,8 @@ pub(crate) async fn drive(driver: &mut Driver) -> Step<DriveResult> {
 
 /// Starts the program. Its identity is stored before it gets the prompt.
 async fn begin(driver: &Driver, config: CliConfig, before: &Before) -> Step<Running> {
-    let running = hold(config, prompt(driver), None);
+    let parser = driver.shared.parsers.parser(&config);
+    let running = hold(config, prompt(driver), parser);
     let mut events = Vec::new();
     if before.has_begun() {
         events.push(restart::of_program(driver).await?);
@@ -242,7 +242,7 @@ impl Before {
     /// The configuration that resumes the program's session. A program that has written nothing is started again if
     /// its format is known: such programs report their session before they do anything.
     fn resumed(&self, mut config: CliConfig) -> Step<CliConfig> {
-        let kind = config.program.unwrap_or_else(|| Program::of(&config.command));
+        let kind = config.kind();
         match &self.session {
             Some(session) => config.session = Some(session.clone()),
             None if self.has_lines || (self.has_begun() && kind == Program::Generic) => {

@@ -36,6 +36,24 @@ impl ProgramPlan {
 
     /// The events for an output line with a plan.
     pub(crate) fn of_status(&mut self, line: &Value) -> Vec<NewRunEvent> {
+        // The Agent Client Protocol.
+        if line["sessionUpdate"] == "plan" {
+            let entry = |it: &Value| Step::of(&it["content"], it["status"].as_str());
+            let entries = line["entries"].as_array().into_iter().flatten();
+            return self.noted(entries.filter_map(entry).collect());
+        }
+        // Codex's app server.
+        if line["method"] == "turn/plan/updated" {
+            let step = |it: &Value| {
+                let status = it["status"].as_str();
+                Step::of(
+                    &it["step"],
+                    status.map(|it| if it == "inProgress" { "in_progress" } else { it }),
+                )
+            };
+            let steps = line["params"]["plan"].as_array().into_iter().flatten();
+            return self.noted(steps.filter_map(step).collect());
+        }
         let item = &line["item"];
         let items = match item["type"].as_str() {
             Some("todo_list") => item["items"].as_array(),

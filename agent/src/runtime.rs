@@ -66,6 +66,7 @@ impl Runtime {
             environment: Environment::of_process(),
             guardrails: catalog.guardrails().clone(),
             middleware: catalog.registered_middleware().clone(),
+            parsers: catalog.parsers().clone(),
             pause_callback: PauseCallback::default(),
             sandbox: catalog.sandbox_name(),
         });

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use abide_client::{Abide, Error, Json, Scope};
 use abide_models::Models;
+use abide_programs::Parsers;
 use abide_tools::{BackendName, Environment, Tools};
 use serde_json::Value;
 
@@ -30,6 +31,8 @@ pub(crate) struct RuntimeContext {
     pub(crate) guardrails: GuardrailFunctions,
     /// The middleware in Rust.
     pub(crate) middleware: RegisteredMiddleware,
+    /// The parsers in Rust.
+    pub(crate) parsers: Parsers,
     /// The callback that can pause a run.
     pub(crate) pause_callback: PauseCallback,
     /// The sandbox of the tools.

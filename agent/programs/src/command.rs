@@ -1,7 +1,12 @@
 //! What a configuration means for its program: the complete command, and the parser of the output.
 
 use crate::config::{CliConfig, InputFormat, OutputFormat};
-use crate::parser::{Parser, TextParser};
+use crate::dialogue::Dialogue;
+use crate::dialogue::acp::AcpDialogue;
+use crate::dialogue::app_server::AppServer;
+use crate::dialogue::claude_control::ClaudeControl;
+use crate::dialogue::text_prompt::TextPrompt;
+use crate::parser::{CustomParser, Parser, ParserChoice, TextParser};
 use crate::program::Program;
 
 /// A flag and its value.
@@ -20,20 +25,44 @@ impl Flag {
     }
 }
 
-/// The parser for a configuration: of the configured program, else of the detected one.
-pub(crate) fn parser(config: &CliConfig) -> Box<dyn Parser> {
-    match config.output_format {
-        OutputFormat::Text => Box::new(TextParser),
-        OutputFormat::StreamJson => {
-            config.program.unwrap_or_else(|| Program::of(&config.command)).parser()
-        }
+/// The parser for a configuration: the configured one, else of the configured program, else of the detected one. An
+/// error if it is one in Rust: the caller has to pass it.
+fn parser(config: &CliConfig) -> Result<Box<dyn Parser>, String> {
+    match (&config.parser, config.output_format) {
+        (Some(ParserChoice::Rules(rules)), _) => Ok(Box::new(CustomParser::new((**rules).clone()))),
+        (Some(ParserChoice::Named(name)), _) => Err(format!("there is no parser {name}")),
+        (None, OutputFormat::Text) => Ok(Box::new(TextParser)),
+        (None, OutputFormat::StreamJson) => Ok(config.kind().parser()),
     }
+}
+
+/// The conversation of a run: the protocol of the program if it has one, else the prompt as text or as JSON lines, with
+/// the given parser or that of the configuration.
+pub(crate) fn dialogue(
+    config: &CliConfig,
+    given: Option<Box<dyn Parser>>,
+) -> Result<Box<dyn Dialogue>, String> {
+    if given.is_none() && config.kind().has_protocol() {
+        let folder = config.working_dir.clone().unwrap_or_default();
+        let folder = std::env::current_dir().map(|current| current.join(folder));
+        let folder = folder.map_err(|why| format!("there is no working directory: {why}"))?;
+        let (folder, session) = (folder.to_string_lossy().into_owned(), config.session.clone());
+        return Ok(match config.kind() {
+            Program::CodexAppServer => Box::new(AppServer::new(folder, session)),
+            _ => Box::new(AcpDialogue::new(folder, session)),
+        });
+    }
+    let parser = given.map_or_else(|| parser(config), Ok)?;
+    Ok(match config.input_format {
+        InputFormat::Text => Box::new(TextPrompt(parser)),
+        InputFormat::StreamJson => Box::new(ClaudeControl(parser)),
+    })
 }
 
 /// The complete command: the configured one, missing flags, the session to resume, extra arguments, and a final `-`
 /// if the command has one. An error if the session cannot be resumed.
 pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
-    let program = config.program.unwrap_or_else(|| Program::of(&config.command));
+    let program = config.kind();
     let mut words = config.command.clone();
     let dash = words.pop_if(|word| word == "-" && config.command.len() > 1).is_some();
     // If the program is configured explicitly, the command may be a wrapper, whose arguments are not the program's.
@@ -43,7 +72,8 @@ pub(crate) fn command(config: &CliConfig) -> Result<Vec<String>, &'static str> {
             words.extend(flag.words.iter().map(|word| (*word).to_owned()));
         }
     }
-    if let Some(session) = &config.session {
+    // A protocol has a request for that.
+    if let Some(session) = config.session.as_ref().filter(|_| !program.has_protocol()) {
         let known = || program.resume().map(|words| words.iter().map(|w| (*w).into()).collect());
         let template: Vec<String> =
             config.resume_args.clone().or_else(known).ok_or("resume_args are missing")?;
@@ -85,7 +115,7 @@ impl Program {
                 Flag { also: None, words: &["run"] },
                 Flag { also: None, words: &["--format", "json"] },
             ],
-            Self::Generic => Vec::new(),
+            Self::Acp | Self::CodexAppServer | Self::Generic => Vec::new(),
         }
     }
 
@@ -95,7 +125,7 @@ impl Program {
             Self::Claude | Self::Gemini => Some(&["--resume", "{session}"]),
             Self::Codex => Some(&["resume", "{session}"]),
             Self::OpenCode => Some(&["--session", "{session}"]),
-            Self::Generic => None,
+            Self::Acp | Self::CodexAppServer | Self::Generic => None,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::parser::ParserChoice;
 use crate::program::Program;
 
 /// The environment variables that a program inherits by default: enough to find files and print text, and no
@@ -59,6 +60,9 @@ pub struct CliConfig {
     /// The program whose output format is used, if the command does not show it: a wrapper script, a container.
     #[serde(default)]
     pub program: Option<Program>,
+    /// The parser of the output, if it is not the one of the program: rules, or the name of a registered parser.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parser: Option<ParserChoice>,
     /// Which output counts as the answer. Default: only what the parser recognizes.
     #[serde(default)]
     pub terminal: TerminalRule,
@@ -89,10 +93,58 @@ impl CliConfig {
             env_allowlist: env_allowlist(),
             working_dir: None,
             program: None,
+            parser: None,
             terminal: TerminalRule::default(),
             session: None,
             resume_args: None,
             extra_args: Vec::new(),
+        }
+    }
+}
+
+impl CliConfig {
+    /// The program: the configured one, else the detected one.
+    #[must_use]
+    pub fn kind(&self) -> Program {
+        self.program.unwrap_or_else(|| Program::of(&self.command))
+    }
+
+    /// Whether the program waits for decisions on its approval requests.
+    #[must_use]
+    pub fn takes_decisions(&self) -> bool {
+        self.input_format == InputFormat::StreamJson || self.kind().has_protocol()
+    }
+
+    /// Whether some output of the program can count as an answer.
+    #[must_use]
+    pub fn can_answer(&self) -> bool {
+        let by_parser = match &self.parser {
+            Some(ParserChoice::Named(_)) => true,
+            Some(ParserChoice::Rules(rules)) => rules.terminal.is_some(),
+            None => {
+                let kind = self.kind();
+                let has_format = kind != Program::Generic;
+                has_format
+                    && (kind.has_protocol() || self.output_format == OutputFormat::StreamJson)
+            }
+        };
+        by_parser || self.terminal != TerminalRule::Parser
+    }
+
+    /// What makes the configuration useless: the field, and the reason in one sentence.
+    ///
+    /// # Errors
+    /// Two fields contradict each other, or the rules of the parser are useless.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.parser.is_some() && self.output_format == OutputFormat::Text {
+            return Err(("output_format", "a parser needs output_format: stream-json"));
+        }
+        if self.parser.is_some() && self.kind().has_protocol() {
+            return Err(("parser", "the program has a protocol of its own: remove parser"));
+        }
+        match &self.parser {
+            Some(ParserChoice::Rules(rules)) => rules.check(),
+            _ => Ok(()),
         }
     }
 }
@@ -113,6 +165,7 @@ impl fmt::Debug for CliConfig {
             .field("env_allowlist", &self.env_allowlist)
             .field("working_dir", &self.working_dir)
             .field("program", &self.program)
+            .field("parser", &self.parser)
             .field("terminal", &self.terminal)
             .field("session", &self.session)
             .field("resume_args", &self.resume_args)

@@ -1,11 +1,17 @@
-//! The input of a program that reads JSON lines: Claude Code's control protocol.
-//!
-//! A conversation has one turn: the prompt is a single user message. Stdin stays open for decisions until there is
-//! an answer. Then it is closed, so that the program exits.
+//! Both directions of the conversation with a program: what is written to its stdin, and what its lines mean. A
+//! conversation has one turn: one prompt, and one answer.
+
+pub(crate) mod acp;
+pub(crate) mod app_server;
+pub(crate) mod claude_control;
+mod json_rpc;
+pub(crate) mod text_prompt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::event::ProgramEvent;
+use crate::parser::Parser;
 use crate::prompt::Prompt;
 
 /// The decision on a tool that a program wants to run.
@@ -26,35 +32,38 @@ pub enum Decision {
     },
 }
 
-/// The first lines: the start of the control protocol, and the prompt.
-pub(crate) fn opening(prompt: &Prompt) -> String {
-    let initialize = request("initialize", json!({"subtype": "initialize"}));
-    let message = json!({"role": "user", "content": prompt.layout()});
-    let user = json!({
-        "type": "user", "message": message, "parent_tool_use_id": null, "session_id": "default",
-    });
-    format!("{initialize}{user}\n")
+/// The conversation of one run. [`Parser::reply`] is what the lines so far require to be written.
+pub(crate) trait Dialogue: Parser {
+    /// The first text for stdin.
+    fn opening(&mut self, prompt: &Prompt) -> String;
+
+    /// The answer to a pending approval request.
+    fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply;
+
+    /// Asks the program to stop its turn; `None` if it has no such request.
+    fn interrupt(&mut self) -> Option<Reply>;
+
+    /// Whether stdin stays open for decisions until there is an answer.
+    fn stays_open(&self) -> bool {
+        true
+    }
+
+    /// Whether the program waits for more requests after an answer. If so it is ended, and its exit code does not
+    /// count.
+    fn is_server(&self) -> bool {
+        false
+    }
 }
 
-/// Asks the program to interrupt its turn.
-pub(crate) fn interrupt() -> String {
-    request("interrupt", json!({"subtype": "interrupt"}))
+/// What to write, and what a reader of the run has to know about it.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) text: String,
+    pub(crate) events: Vec<ProgramEvent>,
 }
 
-/// The answer to an approval request. The program uses the arguments in the answer, so they are always included.
-pub(crate) fn decision(request_id: &str, asked: &Value, decision: Decision) -> String {
-    let response = match decision {
-        Decision::Allow { input } => {
-            json!({"behavior": "allow", "updatedInput": input.unwrap_or_else(|| asked.clone())})
-        }
-        Decision::Deny { message, interrupt } => {
-            json!({"behavior": "deny", "message": message, "interrupt": interrupt})
-        }
-    };
-    let response = json!({"subtype": "success", "request_id": request_id, "response": response});
-    format!("{}\n", json!({"type": "control_response", "response": response}))
-}
-
-fn request(id: &str, request: Value) -> String {
-    format!("{}\n", json!({"type": "control_request", "request_id": id, "request": request}))
+impl From<String> for Reply {
+    fn from(text: String) -> Self {
+        Self { text, events: Vec::new() }
+    }
 }

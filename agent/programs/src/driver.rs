@@ -19,13 +19,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::command;
-use crate::config::{CliConfig, InputFormat, TerminalRule};
+use crate::config::{CliConfig, TerminalRule};
 use crate::control::{ControlRequest, OpenApprovals};
-use crate::dialogue;
+use crate::dialogue::{Dialogue, Reply};
 use crate::environment::{Environment, Secrets};
 use crate::event::{Answer, ErrorKind, Failure, Line, NoticeCode, ProgramEvent};
 use crate::lines::Lines;
-use crate::parser::Parser;
 use crate::process::{self, Process};
 use crate::process_identity::ProcessIdentity;
 use crate::prompt::Prompt;
@@ -36,6 +35,9 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// Number of bytes at the end of stderr that are kept; error messages are usually at the end.
 const STDERR_TAIL_BYTES: usize = 8 * 1024;
+
+/// How long a server that has given its answer may take to end after its stdin was closed. Some servers do not end then.
+const DISMISSAL: Duration = Duration::from_secs(2);
 
 /// Replaces a timeout that the clock cannot represent.
 const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
@@ -70,9 +72,8 @@ enum Wake {
 /// A run from start to end.
 pub(crate) struct Driver {
     process: Process,
-    parser: Box<dyn Parser>,
+    dialogue: Box<dyn Dialogue>,
     rule: TerminalRule,
-    input: InputFormat,
     timeout: Duration,
     grace: Duration,
     deadline: Instant,
@@ -108,7 +109,7 @@ impl Driver {
     pub(crate) fn start(
         config: CliConfig,
         prompt: &Prompt,
-        parser: Box<dyn Parser>,
+        mut dialogue: Box<dyn Dialogue>,
         open: OpenApprovals,
         to: mpsc::Sender<Line>,
         asks: mpsc::UnboundedReceiver<ControlRequest>,
@@ -124,18 +125,14 @@ impl Driver {
             let what = format!("cannot start program {name:?}: {error}");
             refused(Failure::new(ErrorKind::RuntimeCrash, what))
         })?;
-        let outbox = match config.input_format {
-            InputFormat::Text => prompt.layout(),
-            InputFormat::StreamJson => dialogue::opening(prompt),
-        };
+        let outbox = dialogue.opening(prompt);
         let now = Instant::now();
         let deadline = now.checked_add(config.timeout).unwrap_or(now + FOR_EVER);
         let buffer = || vec![0; READ_BYTES].into_boxed_slice();
         Ok(Self {
             process,
-            parser,
+            dialogue,
             rule: config.terminal,
-            input: config.input_format,
             timeout: config.timeout,
             grace: config.grace,
             deadline,
@@ -232,16 +229,24 @@ impl Driver {
             Some(ControlRequest::Cancel) => self.stop(StopReason::Cancelled),
             Some(ControlRequest::Interrupt) => {
                 self.facts.interrupted = true;
-                match self.input {
-                    InputFormat::StreamJson => self.outbox.extend(dialogue::interrupt().bytes()),
-                    InputFormat::Text => self.process.signal(Signal::INT),
+                match self.dialogue.interrupt() {
+                    Some(reply) => self.write(reply),
+                    None => self.process.signal(Signal::INT),
                 }
             }
             Some(ControlRequest::Decide { request_id, asked, decision }) => {
-                let line = dialogue::decision(&request_id, &asked, decision);
-                self.outbox.extend(line.bytes());
+                let reply = self.dialogue.decide(&request_id, &asked, decision);
+                self.write(reply);
             }
             None => self.asks_ended = true,
+        }
+    }
+
+    fn write(&mut self, reply: Reply) {
+        self.outbox.extend(reply.text.bytes());
+        let events = self.keep(reply.events);
+        if !events.is_empty() {
+            self.queue.push_back(Line { raw: None, events });
         }
     }
 
@@ -327,6 +332,7 @@ impl Driver {
 
     fn on_time(&mut self) {
         match self.phase {
+            Phase::Running if self.facts.dismissed => self.terminate(),
             Phase::Running => self.stop(StopReason::TimedOut(self.timeout)),
             Phase::Stopping => {
                 self.process.signal(Signal::KILL);
@@ -348,10 +354,14 @@ impl Driver {
     fn stop(&mut self, why: StopReason) {
         self.facts.stop.get_or_insert(why);
         if self.phase == Phase::Running {
-            self.process.signal(Signal::TERM);
-            self.phase = Phase::Stopping;
-            self.due = Instant::now() + self.grace.min(FOR_EVER);
+            self.terminate();
         }
+    }
+
+    fn terminate(&mut self) {
+        self.process.signal(Signal::TERM);
+        self.phase = Phase::Stopping;
+        self.due = Instant::now() + self.grace.min(FOR_EVER);
     }
 
     /// After the process has exited, reads from the pipes end when there was no data for the grace period, or at
@@ -368,17 +378,22 @@ impl Driver {
         self.facts.broken.get_or_insert(failure);
     }
 
-    /// Closing stdin: the program gets no more input.
+    /// Closing stdin: the program gets no more input. A server ends then, or is ended.
     fn close_stdin_if_done(&mut self) {
         let ended = self.facts.answer.is_some() || self.facts.failure.is_some();
-        let kept = self.input == InputFormat::StreamJson && !ended && self.phase == Phase::Running;
+        let running = self.phase == Phase::Running;
+        let kept = self.dialogue.stays_open() && !ended && running;
         if self.outbox.is_empty() && !kept && !self.is_held {
             self.process.stdin = None;
+            if self.dialogue.is_server() && ended && running && !self.facts.dismissed {
+                self.facts.dismissed = true;
+                self.due = self.due.min(Instant::now() + DISMISSAL);
+            }
         }
     }
 
     fn on_line(&mut self, raw: String) {
-        let events = self.parser.parse_line(&raw);
+        let events = self.dialogue.parse_line(&raw);
         let ends = events.iter().any(ProgramEvent::is_terminal);
         let mut kept = self.keep(events);
         if let TerminalRule::Line { pointer, equals, text } = &self.rule
@@ -393,10 +408,8 @@ impl Driver {
             }
         }
         self.queue.push_back(Line { raw: Some(raw), events: kept });
-        while let Some(reply) = self.parser.reply() {
-            if self.input == InputFormat::StreamJson {
-                self.outbox.extend(reply.bytes());
-            }
+        while let Some(reply) = self.dialogue.reply() {
+            self.outbox.extend(reply.bytes());
         }
     }
 
@@ -449,7 +462,7 @@ impl Driver {
     }
 
     async fn end(mut self) {
-        let last = self.parser.finish();
+        let last = self.dialogue.finish();
         let mut events = self.keep(last);
         let well = self.facts.exit.is_some_and(crate::Exit::is_success);
         if self.rule == TerminalRule::ExitZero && well && self.facts.answer.is_none() {

@@ -111,6 +111,8 @@ impl ProgramEvent {
 pub enum NoticeCode {
     /// The program gave a second answer; the first one is used.
     ExtraFinal,
+    /// The program cannot take a decision as it is; it got a denial.
+    Denied,
     /// The program reported an error that may be temporary.
     Reported,
     /// The program closed its input, or exited, before it had read all of it.

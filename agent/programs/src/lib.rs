@@ -6,7 +6,7 @@
 //! groups.
 //!
 //! In reading order: `config` (the configuration), `program` (known programs), `command` (the complete
-//! command), `event` (the events), `parser` (events from lines), `control` (requests to a run), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
+//! command), `event` (the events), `parser` (events from lines), `parsers` (parsers in Rust by name), `dialogue` (both directions: a text prompt, Claude Code's control protocol, ACP, Codex's app server), `control` (requests to a run), `run` (the API of a run), `driver` (the loop behind it), `run_result` (the result of a run).
 //!
 //! ```no_run
 //! use abide_programs::{CliConfig, ProgramEvent, Prompt, run};
@@ -36,6 +36,7 @@ mod environment;
 mod event;
 mod lines;
 mod parser;
+mod parsers;
 mod process;
 mod process_identity;
 mod program;
@@ -49,8 +50,11 @@ pub use event::{
     Answer, Completeness, Denial, ErrorKind, Exit, Failure, Line, NoticeCode, ProgramEvent, Usage,
 };
 pub use parser::{
-    ClaudeParser, CodexParser, GeminiParser, GenericParser, OpenCodeParser, Parser, TextParser,
+    AnswerRule, ClaudeParser, CodexParser, Conditions, ErrorRule, FirstByDefault, GeminiParser,
+    GenericParser, JsonPointer, LastByDefault, NotAPointer, OpenCodeParser, Parser, ParserChoice,
+    ParserRules, TextParser, TextRule, ToolCallRule, ToolResultRule, UsageRule,
 };
+pub use parsers::Parsers;
 pub use process_identity::ProcessIdentity;
 pub use program::Program;
 pub use prompt::Prompt;

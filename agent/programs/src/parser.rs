@@ -6,16 +6,22 @@
 
 mod claude;
 mod codex;
+mod custom;
 mod gemini;
 mod generic;
 mod opencode;
-mod streamed;
+pub(crate) mod streamed;
 
 use abide_json_integers as integers;
 use serde_json::{Map, Value};
 
 pub use claude::ClaudeParser;
 pub use codex::CodexParser;
+pub(crate) use custom::CustomParser;
+pub use custom::{
+    AnswerRule, Conditions, ErrorRule, FirstByDefault, JsonPointer, LastByDefault, NotAPointer,
+    ParserChoice, ParserRules, TextRule, ToolCallRule, ToolResultRule, UsageRule,
+};
 pub use gemini::GeminiParser;
 pub use generic::{GenericParser, TextParser};
 pub use opencode::OpenCodeParser;
@@ -66,7 +72,7 @@ pub trait Parser: Send {
 }
 
 /// The line as a JSON object, or `None`. Integers that would lose digits become strings.
-fn object(line: &str) -> Option<Map<String, Value>> {
+pub(crate) fn object(line: &str) -> Option<Map<String, Value>> {
     match serde_json::from_str(&integers::quoted(line)) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
@@ -74,17 +80,17 @@ fn object(line: &str) -> Option<Map<String, Value>> {
 }
 
 /// The text at a key, or an empty text.
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
 /// The text at a key; `None` if it is missing or empty.
-fn some_text(value: &Value, key: &str) -> Option<String> {
+pub(crate) fn some_text(value: &Value, key: &str) -> Option<String> {
     value[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// The object without these keys.
-fn without(value: &Value, keys: &[&str]) -> Value {
+pub(crate) fn without(value: &Value, keys: &[&str]) -> Value {
     let Value::Object(object) = value else { return value.clone() };
     let rest = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
     Value::Object(rest.map(|(key, value)| (key.clone(), value.clone())).collect())
@@ -104,20 +110,25 @@ fn incomplete(stop_reason: &str) -> Option<Failure> {
     }
 }
 
-fn status(data: Value) -> ProgramEvent {
+pub(crate) fn status(data: Value) -> ProgramEvent {
     ProgramEvent::Status { data }
 }
 
-fn notice(code: NoticeCode, message: impl Into<String>) -> ProgramEvent {
+pub(crate) fn notice(code: NoticeCode, message: impl Into<String>) -> ProgramEvent {
     ProgramEvent::Notice { code, message: message.into() }
 }
 
 /// The id of the program's session. An event is sent when it is first seen and when it changes.
 #[derive(Debug, Default)]
-struct Session(Option<String>);
+pub(crate) struct Session(Option<String>);
 
 impl Session {
-    fn seen(&mut self, id: Option<&str>) -> Option<ProgramEvent> {
+    /// The id, once it was seen.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
+    pub(crate) fn seen(&mut self, id: Option<&str>) -> Option<ProgramEvent> {
         let id = id.filter(|id| !id.is_empty() && self.0.as_deref() != Some(id))?;
         self.0 = Some(id.to_owned());
         Some(ProgramEvent::SessionId { id: id.to_owned() })

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dialogue::acp::AcpDialogue;
+use crate::dialogue::app_server::AppServer;
 use crate::parser::{
     ClaudeParser, CodexParser, GeminiParser, GenericParser, OpenCodeParser, Parser,
 };
@@ -18,15 +20,23 @@ pub enum Program {
     Gemini,
     /// OpenCode: `opencode run --format json`.
     OpenCode,
+    /// Any agent that speaks the Agent Client Protocol: `opencode acp`, `gemini --acp`.
+    Acp,
+    /// Codex with approvals: `codex app-server`.
+    #[serde(rename = "codex-app-server")]
+    CodexAppServer,
     /// Any other program that writes one JSON object per line.
     Generic,
 }
 
 /// Names of executables and packages.
-const NAMES: [(&str, Program); 7] = [
+const NAMES: [(&str, Program); 10] = [
     ("claude", Program::Claude),
+    ("claude-agent-acp", Program::Acp),
     ("claude-code", Program::Claude),
+    ("claude-code-acp", Program::Acp),
     ("codex", Program::Codex),
+    ("codex-acp", Program::Acp),
     ("gemini", Program::Gemini),
     ("gemini-cli", Program::Gemini),
     ("opencode", Program::OpenCode),
@@ -62,10 +72,23 @@ impl Program {
     /// Detects the program of a command by its basename: `claude`, `/opt/bin/claude`, `claude.exe`. After a wrapper
     /// (`npx`, `node`, `env`, `timeout` …), it is the wrapped command: a package (`@openai/codex@latest`), a path,
     /// or a script in a folder of that name (`node …/claude-code/cli.js`). Commands within a shell or a container
-    /// are not detected; set [`CliConfig::program`](crate::CliConfig::program) for them.
+    /// are not detected, and only some agents with ACP are; set [`CliConfig::program`](crate::CliConfig::program) for them.
     #[must_use]
     pub fn of(command: &[String]) -> Self {
-        Self::named(command).unwrap_or(Self::Generic)
+        let program = Self::named(command).unwrap_or(Self::Generic);
+        let has = |words: &[&str]| command.iter().any(|word| words.contains(&word.as_str()));
+        match program {
+            Self::OpenCode if has(&["acp"]) && !has(&["run"]) => Self::Acp,
+            Self::Gemini if has(&["--acp", "--experimental-acp"]) => Self::Acp,
+            Self::Codex if has(&["app-server"]) && !has(&["exec", "e"]) => Self::CodexAppServer,
+            other => other,
+        }
+    }
+
+    /// Whether the program has a protocol of its own for both directions: prompts, decisions and sessions.
+    #[must_use]
+    pub const fn has_protocol(self) -> bool {
+        matches!(self, Self::Acp | Self::CodexAppServer)
     }
 
     fn named(command: &[String]) -> Option<Self> {
@@ -96,6 +119,8 @@ impl Program {
             Self::Codex => Box::new(CodexParser::default()),
             Self::Gemini => Box::new(GeminiParser::default()),
             Self::OpenCode => Box::new(OpenCodeParser::default()),
+            Self::Acp => Box::new(AcpDialogue::default()),
+            Self::CodexAppServer => Box::new(AppServer::default()),
             Self::Generic => Box::new(GenericParser),
         }
     }

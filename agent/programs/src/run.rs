@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::command;
-use crate::config::{CliConfig, InputFormat};
+use crate::config::CliConfig;
 use crate::control::{ControlRequest, OpenApprovals};
 use crate::dialogue::Decision;
 use crate::driver::Driver;
@@ -23,7 +23,9 @@ const LINES_WAITING_MAX: usize = 16;
 
 /// Starts a program with a prompt. It does not fail: errors are reported as the terminal event.
 ///
-/// Without a parser, the one for the detected program is used: see [`Program::of`](crate::Program::of).
+/// Without a parser, the one of the configuration is used, else the one for the detected program: see
+/// [`Program::of`](crate::Program::of). A configuration that names a parser needs it here: see
+/// [`Parsers`](crate::Parsers).
 ///
 /// # Panics
 /// Outside of a tokio runtime with time and IO enabled.
@@ -42,10 +44,15 @@ pub fn hold(config: CliConfig, prompt: Prompt, parser: Option<Box<dyn Parser>>) 
     let (lines, receiver) = mpsc::channel(LINES_WAITING_MAX);
     let (asks, asked) = mpsc::unbounded_channel();
     let open = OpenApprovals::default();
-    let handle = Handle { asks, open: open.clone(), input: config.input_format };
-    let parser = parser.unwrap_or_else(|| command::parser(&config));
+    let handle = Handle { asks, open: open.clone(), takes_decisions: config.takes_decisions() };
     let mut process = None;
-    match Driver::start(config, &prompt, parser, open, lines.clone(), asked) {
+    let started = command::dialogue(&config, parser)
+        .map_err(|why| {
+            let failure = Failure::new(ErrorKind::CapabilityUnsupported, why);
+            Box::new(ProgramEvent::Error(failure))
+        })
+        .and_then(|dialogue| Driver::start(config, &prompt, dialogue, open, lines.clone(), asked));
+    match started {
         Ok(driver) => {
             process = driver.identity();
             drop(tokio::spawn(driver.drive()));
@@ -128,7 +135,7 @@ impl Stream for Running {
 pub struct Handle {
     asks: mpsc::UnboundedSender<ControlRequest>,
     open: OpenApprovals,
-    input: InputFormat,
+    takes_decisions: bool,
 }
 
 impl Handle {
@@ -138,8 +145,8 @@ impl Handle {
         let _ = self.asks.send(ControlRequest::Cancel);
     }
 
-    /// Asks the program to stop and give its answer, which it may ignore: through its protocol if the input is
-    /// `stream-json`, else with SIGINT. A subsequent failure is reported as `cancelled`.
+    /// Asks the program to stop and give its answer, which it may ignore: through its protocol if it
+    /// has one, else with SIGINT. A subsequent failure is reported as `cancelled`.
     pub fn interrupt(&self) {
         let _ = self.asks.send(ControlRequest::Interrupt);
     }
@@ -149,7 +156,7 @@ impl Handle {
     /// # Errors
     /// The decision is not pending, or the program cannot receive it.
     pub fn answer(&self, request_id: &str, decision: Decision) -> Result<(), DecisionError> {
-        if self.input == InputFormat::Text {
+        if !self.takes_decisions {
             return Err(DecisionError::NotInteractive);
         }
         let not_open = || DecisionError::NotOpen(request_id.to_owned());
@@ -168,7 +175,7 @@ pub enum DecisionError {
     #[error("approval {0} is not pending")]
     NotOpen(String),
     /// The program's stdin is closed.
-    #[error("the program does not accept decisions: its input_format must be stream-json")]
+    #[error("the program does not accept decisions: its input is text")]
     NotInteractive,
     /// The run is over.
     #[error("the run is over")]

@@ -24,6 +24,8 @@ pub(crate) struct RunFacts {
     pub(crate) stop: Option<StopReason>,
     /// Why it could not start, or its output could not be read.
     pub(crate) broken: Option<Failure>,
+    /// Whether it is a server that was ended after its answer: its exit has no meaning.
+    pub(crate) dismissed: bool,
     /// Whether it was interrupted.
     pub(crate) interrupted: bool,
     /// The failure that the program reported.
@@ -42,7 +44,7 @@ pub(crate) struct RunFacts {
 /// that the program explains is more specific than its exit code; an exit code is more specific than a missing
 /// answer.
 pub(crate) fn verdict(mut facts: RunFacts) -> ProgramEvent {
-    let succeeded = facts.exit.is_some_and(Exit::is_success);
+    let succeeded = facts.dismissed || facts.exit.is_some_and(Exit::is_success);
     let failure = if let Some(stop) = facts.stop.take() {
         stopped(stop)
     } else if let Some(broken) = facts.broken.take() {

@@ -185,7 +185,7 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/fallback.yaml:3: no enabled provider has the model `big`; available: `script/small` [unknown_model]
         /agents/fallback2.yaml:3: unknown provider `scrip`; available: `script`, `keyless` [unknown_provider] (did you mean script?)
         /agents/field.yaml:2: unknown field `tool`, expected one of name, system_prompt, tools, blocked_tools, excluded_tools, skills, memory, subagents, interrupt_on, as_tool, as_handoff, middleware, pause, config, mode, description, hidden, native, a2a_exposed, mcp_exposed, response_format, profile, planning, limits, sandbox, cli, instructions, settings at line 2, column 1 [malformed_definition] (did you mean tools?)
-        /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, or program to the program's format)
+        /agents/generic.yaml:2: the program "sh" has no known format, so no output of it counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
         /agents/inline.yaml:6: no enabled provider has the model `smal`; available: `script/small` [unknown_model] (did you mean small?)
         warning /agents/key.yaml:1: provider `keyless` cannot be used: the environment variable `NO_SUCH_KEY` is not set [key_missing] (set the environment variable before you start the program)
         /agents/middleware.yaml:1: a guardrail has no `at` at line 1, column 14 [malformed_definition]
@@ -198,6 +198,48 @@ fn a_check_reports_everything_that_cannot_work() {
         /agents/sub.yaml:3: unknown subagent helpr; available: helper [unknown_subagent] (did you mean helper?)
         /agents/sub.yaml:4: agent good is primary and cannot be a subagent [wrong_mode] (set its mode to subagent or all)
         /agents/tool.md:3: unknown tool read_fil; available: files_read_file, files_write_file, read_file, write_file [unknown_tool] (did you mean read_file?)"#]].assert_eq(&rendered.join("\n"));
+}
+
+/// A parser by configuration that cannot work, and a name that no parser in Rust has.
+#[test]
+fn a_check_reports_parsers_that_cannot_work() {
+    let (folder, catalog) = catalog(&[
+        (
+            "agents/rules.yaml",
+            "cli:\n  command: [sh]\n  parser:\n    session: sid\n    terminal: { when: { /type: done } }\n",
+        ),
+        (
+            "agents/rules2.yaml",
+            "cli:\n  command: [sh]\n  parser:\n    terminl: { when: { /type: done } }\n",
+        ),
+        ("agents/rules3.yaml", "cli:\n  command: [sh]\n  parser:\n    terminal: { when: {} }\n"),
+        ("agents/rules4.yaml", "cli:\n  command: [sh]\n  parser: { text: { text: /text } }\n"),
+        ("agents/rules5.yaml", "cli:\n  command: [sh]\n  parser: mien\n"),
+        ("agents/rules6.yaml", "cli:\n  command: [sh]\n  parser: other\n"),
+        ("agents/mine.yaml", "cli: { command: [sh], parser: mine }\n"),
+    ]);
+    let catalog = catalog.parser("mine", || abide_programs::GenericParser);
+    let config = "providers: [{ id: script, kind: ollama, models: [small] }]\n";
+    let config = serde_saphyr::from_str(config).expect("the configuration is valid");
+    let models = abide_models::Models::new(config, &abide_models::Surroundings::of_process());
+    let models = models.expect("the configuration is valid");
+    let problems = catalog.check(&models, &abide_tools::Environment::of_process());
+    let rendered: Vec<String> = problems
+        .iter()
+        .map(|problem| {
+            let hint = problem.error.suggestion().map(|it| format!(" ({it})")).unwrap_or_default();
+            let at = problem.to_string().replace(&folder.path().display().to_string(), "");
+            format!("{at} [{}]{hint}", problem.error.code())
+        })
+        .collect();
+    expect![[r#"
+        /agents/rules.yaml:4: `sid` is not a JSON pointer: write `/sid` at line 4, column 14 [malformed_definition]
+        /agents/rules2.yaml:4: unknown field `terminl`, expected one of session, text, thinking, tool_call, tool_result, usage, terminal, error at line 4, column 5 [malformed_definition] (did you mean terminal?)
+        /agents/rules3.yaml:4: the rule terminal has an empty when, so each line fits it [bad_parser] (docs/programs.md describes the rules of a parser)
+        /agents/rules4.yaml:2: the parser has no rule terminal, so no output counts as an answer [no_terminal_rule] (set terminal to exit_zero or to a line, parser to rules with terminal, or program to the program's format)
+        /agents/rules5.yaml:3: unknown parser mien; available: mine [unknown_parser] (Catalog::parser adds one in Rust)
+        /agents/rules6.yaml:3: unknown parser other; available: mine [unknown_parser] (Catalog::parser adds one in Rust)"#]]
+    .assert_eq(&rendered.join("\n"));
 }
 
 #[test]

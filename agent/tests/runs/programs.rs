@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use abide_agent::Events;
+use abide_agent::{Catalog, Events};
 use abide_client::arguments::{AbortRun, CreateSession, DecideApproval, RegisterAgent, StartRun};
 use abide_client::{Abide, Decision, RunEventKind, Scope};
-use abide_programs::{CliConfig, Prompt, hold};
+use abide_programs::{Answer, CliConfig, Parser, ProgramEvent, Prompt, hold};
 use abide_schema::reducer::Caller;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -29,10 +29,15 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"It is 42."
 
 /// The definition of an agent that runs a script in a folder.
 fn script(folder: &Path, text: &str, more: &str) -> String {
+    script_of("claude", folder, text, more)
+}
+
+/// The same with the format of another program.
+fn script_of(program: &str, folder: &Path, text: &str, more: &str) -> String {
     std::fs::write(folder.join("agent.sh"), text).expect("the file can be written");
     let folder = folder.display();
     format!(
-        "cli: {{ command: [sh, agent.sh], program: claude, working_dir: '{folder}', \
+        "cli: {{ command: [sh, agent.sh], program: {program}, working_dir: '{folder}', \
          grace_seconds: 0.2{more} }}\n"
     )
 }
@@ -55,6 +60,80 @@ async fn the_usage_that_a_program_reports_is_recorded() {
     let took: Vec<(i64, i64, Option<i64>, i64)> =
         fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
     assert_eq!(took, [(10, 5, Some(250_000), 1)]);
+    fixture.close().await;
+}
+
+/// Has a format of its own, with the usage in the middle and two answers.
+const OWN_FORMAT: &str = r#"
+cat > /dev/null
+echo '{"kind":"hello","sid":"p1"}'
+echo '{"kind":"call","no":7,"tool":"sh","in":{"cmd":"ls"}}'
+echo '{"kind":"called","no":7,"out":"a b","code":0}'
+echo '{"kind":"used","tokens":{"in":10,"out":5},"usd":0.25}'
+echo '{"kind":"done","say":"It is 41."}'
+echo '{"kind":"done","say":"It is 42."}'
+"#;
+
+/// A program without a parser of its own is described by pointers.
+#[tokio::test]
+async fn a_parser_by_configuration_reads_calls_usage_session_and_the_last_answer() {
+    let rules = "\
+  parser:
+    session: /sid
+    tool_call: { when: { /kind: call }, id: /no, name: /tool, arguments: /in }
+    tool_result: { when: { /kind: called }, id: /no, output: /out, exit_code: /code }
+    usage: { input_tokens: /tokens/in, output_tokens: /tokens/out, cost_usd: /usd }
+    terminal: { when: { /kind: done }, text: /say, match: last }
+";
+    let plan = FixtureOptions::of("", "answers: []");
+    std::fs::write(plan.folder.path().join("agent.sh"), OWN_FORMAT).expect("it can be written");
+    let folder = plan.folder.path().display();
+    let cli = format!("cli:\n  command: [sh, agent.sh]\n  working_dir: '{folder}'\n  ");
+    let cli = cli + rules.trim_start();
+    plan.define("clerk.yaml", &cli);
+    let fixture = plan.open().await;
+    let run = fixture.begin("How much?").await;
+    let (rendered, last) = fixture.output(&run.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "It is 42.", "{rendered}");
+    let sql = "SELECT tool_calls, input_tokens, output_tokens, cost_micros, \
+               output ->> '$.program_session' FROM runs";
+    let took: Vec<(i64, i64, i64, Option<i64>, String)> =
+        fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+    assert_eq!(took, [(1, 10, 5, Some(250_000), "p1".to_owned())]);
+    fixture.close().await;
+}
+
+/// Counts the lines of one run. A parser that two runs share would count on.
+#[derive(Default)]
+struct CountsLines(usize);
+
+impl Parser for CountsLines {
+    fn parse_line(&mut self, _line: &str) -> Vec<ProgramEvent> {
+        self.0 += 1;
+        Vec::new()
+    }
+
+    fn finish(&mut self) -> Vec<ProgramEvent> {
+        vec![ProgramEvent::Final(Answer { text: format!("{} lines", self.0), ..Answer::default() })]
+    }
+}
+
+/// A definition names a parser in Rust; each run gets its own.
+#[tokio::test]
+async fn a_registered_parser_reads_the_output_of_each_run() {
+    let plan = FixtureOptions::of("", "answers: []");
+    let cli = "cli: { command: [printf, 'a\\nb\\n'], parser: lines }\n";
+    plan.define("clerk.yaml", cli);
+    let catalog =
+        Catalog::new(plan.folder.path(), plan.tools.clone()).parser("lines", CountsLines::default);
+    let fixture = plan.open_with(catalog).await;
+    let first = fixture.begin("Go.").await;
+    let (rendered, last) = fixture.output(&first.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "2 lines", "{rendered}");
+    let again = StartRun::new(&first.session_id).input("Again.");
+    let again = fixture.abide.call(again).await.expect("the run starts").into_inner();
+    let (rendered, last) = fixture.output(&again.id, 0).await;
+    assert_eq!(last.data["assistant_data"]["content"], "2 lines", "{rendered}");
     fixture.close().await;
 }
 
@@ -95,8 +174,15 @@ fn victim() {
 
 /// Starts the run unless it exists, and drives it until it is over.
 async fn work(folder: &Path, dies_at: Option<i64>) {
-    let program = if folder.join("hangs").exists() { HANGS_ONCE } else { ANSWERS };
-    define(folder, "clerk.yaml", &script(folder, program, ""));
+    let speaks_acp = folder.join("acp").exists();
+    let definition = if speaks_acp {
+        script_of("acp", folder, ACP_ASKS_ONCE, "")
+    } else if folder.join("hangs").exists() {
+        script(folder, HANGS_ONCE, "")
+    } else {
+        script(folder, ANSWERS, "")
+    };
+    define(folder, "clerk.yaml", &definition);
     let abide = open_after_kill(folder);
     if let Some(seq) = dies_at {
         let engine = abide.engine().expect("it is embedded").clone();
@@ -111,6 +197,17 @@ async fn work(folder: &Path, dies_at: Option<i64>) {
     }
     let fixture = runtime(&abide, folder, "answers: []");
     fixture.register().await.expect("it is registered");
+    // The second time, the question of the first process is still open.
+    if speaks_acp && !folder.join("first").exists() {
+        let sql = "SELECT call_id FROM approvals WHERE status = 'pending'";
+        let mut asked = abide.subscribe(sql).await.expect("the subscription starts");
+        let fifo = folder.join("asked");
+        tokio::spawn(async move {
+            while asked.rows().len() == 0 && asked.next().await.is_some() {}
+            // A named pipe: the writer waits for a reader.
+            tokio::task::spawn_blocking(move || std::fs::write(fifo, "asked"));
+        });
+    }
     let stop = CancellationToken::new();
     let drives = fixture.run(stop.clone());
     let waits = async {
@@ -245,6 +342,115 @@ fn a_program_that_survives_its_runtime_is_ended_before_it_is_resumed() {
         found
     });
     assert_eq!(restarts, [("runtime_restarted".to_owned(), true)]);
+}
+
+/// Speaks ACP. The first time it asks for permission and then waits, without a look at SIGTERM. The second time it
+/// answers.
+const ACP_ASKS_ONCE: &str = r#"
+trap '' TERM
+read -r initialize
+echo '{"id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}'
+read -r session; echo "$session" >> calls
+says() {
+  printf '{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk",'
+  echo '"content":{"type":"text","text":"'"$1"'"}}}}'
+}
+if mkdir first; then
+  echo '{"id":1,"result":{"sessionId":"a1"}}'
+  read -r prompt
+  says "Let me see."
+  printf '{"id":9,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"c1",'
+  printf '"kind":"execute","rawInput":{"command":"ls"}},"options":[{"optionId":"yes",'
+  echo '"kind":"allow_once"},{"optionId":"no","kind":"reject_once"}]}}'
+  echo $$ > pid
+  exec sleep 1000
+fi
+says "An earlier answer."
+echo '{"id":1,"result":{}}'
+read -r prompt
+says "It is 42."
+echo '{"id":2,"result":{"stopReason":"end_turn"}}'
+read -r end
+"#;
+
+/// An agent with ACP continues its session in a new process. Its open question is withdrawn, because the process that
+/// asked is gone.
+#[test]
+fn an_acp_session_is_loaded_after_a_kill() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fifo = folder.path().join("asked");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo exists");
+    assert!(made.success());
+    std::fs::write(folder.path().join("acp"), "").expect("the file can be written");
+    let mut victim = command(folder.path(), None).spawn().expect("it starts");
+    std::fs::read_to_string(&fifo).expect("the program has asked");
+    victim.kill().expect("the runtime is killed");
+    victim.wait().expect("the runtime has ended");
+    assert!(spawn(folder.path(), None).success());
+    let pid = std::fs::read_to_string(folder.path().join("pid")).expect("the program ran");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    assert!(
+        stat.is_ok_and(|stat| stat.contains(") Z "))
+            || !Path::new("/proc").join(pid.trim()).exists()
+    );
+    let (status, rendered, calls) = outcome(folder.path());
+    let answered = "user: How much? \nassistant: It is 42. \n";
+    assert_eq!((status.as_str(), rendered.as_str()), ("done", answered), "{calls}");
+    let calls: Vec<Value> =
+        calls.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let methods: Vec<&Value> = calls.iter().map(|call| &call["method"]).collect();
+    assert_eq!(methods, ["session/new", "session/load"]);
+    assert_eq!(calls[1]["params"]["sessionId"], "a1");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let open = runtime.block_on(async {
+        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+        let sql = "SELECT status FROM tool_calls";
+        let found: Vec<(String,)> = abide.sql(sql).fetch().await.expect("it succeeds");
+        abide.close().await;
+        found
+    });
+    assert_eq!(open, [("cancelled".to_owned(),)]);
+}
+
+/// Speaks ACP, asks for permission, and records the decision.
+const ACP_ASKS: &str = r#"
+read -r initialize; echo '{"id":0,"result":{"protocolVersion":1}}'
+read -r session; echo '{"id":1,"result":{"sessionId":"a1"}}'
+read -r prompt
+printf '{"id":9,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"c1",'
+printf '"kind":"execute","rawInput":{"command":"ls"}},"options":[{"optionId":"yes",'
+echo '"kind":"allow_once"},{"optionId":"no","kind":"reject_once"}]}}'
+read -r decision; echo "$decision" > decision
+printf '{"method":"session/update","params":{"update":{"sessionUpdate":"plan","entries":['
+echo '{"content":"List","priority":"high","status":"completed"}]}}}'
+echo '{"id":2,"result":{"stopReason":"end_turn"}}'
+read -r end
+"#;
+
+#[tokio::test]
+async fn an_acp_permission_is_an_approval_and_its_plan_is_published() {
+    for (decision, option) in [(Decision::Approve, "yes"), (Decision::Reject, "no")] {
+        let plan = FixtureOptions::of("", "answers: []");
+        let definition = script_of("acp", plan.folder.path(), ACP_ASKS, "");
+        plan.define("clerk.yaml", &definition);
+        let fixture = plan.open().await;
+        let run = fixture.begin("List.").await;
+        fixture.until("SELECT call_id FROM approvals WHERE status = 'pending'").await;
+        let sql = "SELECT call_id, arguments ->> '$.tool', arguments ->> '$.input.command' \
+                   FROM approvals";
+        let mut asked: Vec<(String, String, String)> =
+            fixture.abide.sql(sql).fetch().await.expect("the query succeeds");
+        let (call, tool, command) = asked.remove(0);
+        assert_eq!((tool.as_str(), command.as_str()), ("execute", "ls"));
+        let decide = DecideApproval::new(decision).call_id(call);
+        fixture.abide.call(decide).await.expect("the decision succeeds");
+        let (rendered, _) = fixture.output(&run.id, 0).await;
+        assert!(rendered.contains(r#""todos":["List"]"#), "{rendered}");
+        let heard = std::fs::read_to_string(fixture.folder.path().join("decision"));
+        let heard: Value = serde_json::from_str(&heard.expect("it was heard")).expect("JSON");
+        assert_eq!(heard["result"]["outcome"]["optionId"], option);
+        fixture.close().await;
+    }
 }
 
 /// An identity that may drive runs records on its own run that the program of the run was another process, with a

@@ -67,8 +67,9 @@ fn a_configuration_uses_the_specified_field_names() {
 fn errors_in_a_configuration_are_reported() {
     check(
         r#"{"command": ["x"], "timeout": 3}"#,
-        expect![[r#"
-            unknown field `timeout`, expected one of `command`, `output_format`, `input_format`, `timeout_seconds`, `grace_seconds`, `max_output_bytes`, `max_line_bytes`, `env`, `inherit_env`, `env_allowlist`, `working_dir`, `program`, `terminal`, `session`, `resume_args`, `extra_args` at line 1 column 28"#]],
+        expect![
+            "unknown field `timeout`, expected one of `command`, `output_format`, `input_format`, `timeout_seconds`, `grace_seconds`, `max_output_bytes`, `max_line_bytes`, `env`, `inherit_env`, `env_allowlist`, `working_dir`, `program`, `parser`, `terminal`, `session`, `resume_args`, `extra_args` at line 1 column 28"
+        ],
     );
     check(
         r#"{"command": ["x"], "timeout_seconds": -1}"#,

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 /// The kind of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TextKind {
+pub(crate) enum TextKind {
     Said,
     Thought,
 }
 
 /// The streamed text of one message, by block.
 #[derive(Debug, Default)]
-pub(super) struct Streamed {
+pub(crate) struct Streamed {
     blocks: VecDeque<Block>,
 }
 
@@ -24,7 +24,7 @@ struct Block {
 
 /// The result of the comparison of a complete text with its chunks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Remainder {
+pub(crate) enum Remainder {
     /// The new part: everything, if nothing was streamed.
     New(String),
     /// The chunks are not a prefix of the complete text.
@@ -33,7 +33,7 @@ pub(super) enum Remainder {
 
 impl Streamed {
     /// Adds a chunk of the block with this number.
-    pub(super) fn piece(&mut self, index: u64, kind: TextKind, text: &str) {
+    pub(crate) fn piece(&mut self, index: u64, kind: TextKind, text: &str) {
         match self.blocks.iter_mut().find(|block| block.index == index && block.kind == kind) {
             Some(block) => block.text.push_str(text),
             None => self.blocks.push_back(Block { index, kind, text: text.to_owned() }),
@@ -41,7 +41,7 @@ impl Streamed {
     }
 
     /// The next complete block of this kind. Complete blocks arrive in the order in which they were streamed.
-    pub(super) fn whole(&mut self, kind: TextKind, text: &str) -> Remainder {
+    pub(crate) fn whole(&mut self, kind: TextKind, text: &str) -> Remainder {
         let at = self.blocks.iter().position(|block| block.kind == kind);
         match at.and_then(|at| self.blocks.remove(at)) {
             Some(block) => match text.strip_prefix(block.text.as_str()) {

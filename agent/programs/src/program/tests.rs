@@ -36,6 +36,19 @@ fn the_other_known_programs_are_detected_by_name() {
 }
 
 #[test]
+fn programs_with_a_protocol_are_detected_by_their_arguments() {
+    runs("opencode acp", Program::Acp);
+    runs("opencode run acp", Program::OpenCode);
+    runs("npx -y opencode-ai acp --cwd x", Program::Acp);
+    runs("gemini --acp", Program::Acp);
+    runs("node /x/@google/gemini-cli/bundle/gemini.js --experimental-acp", Program::Acp);
+    runs("npx @agentclientprotocol/claude-agent-acp", Program::Acp);
+    runs("codex app-server -c approval_policy=untrusted", Program::CodexAppServer);
+    runs("codex exec app-server", Program::Codex);
+    runs("my-agent --acp", Program::Generic);
+}
+
+#[test]
 fn wrapped_programs_are_detected() {
     runs("npx claude -p", Program::Claude);
     runs("npx -y @anthropic-ai/claude-code@2.1.12 -p", Program::Claude);

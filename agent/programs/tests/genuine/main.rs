@@ -142,8 +142,8 @@ async fn decide(place: &Sandbox, decision: Decision) -> Vec<ProgramEvent> {
     let mut events = Vec::new();
     while let Some(line) = running.next().await {
         for event in &line.events {
-            if let ProgramEvent::ApprovalRequested { request_id, tool, input, .. } = event {
-                assert_eq!((tool.as_str(), &input["command"]), ("Bash", &COMMAND.into()));
+            if let ProgramEvent::ApprovalRequested { request_id, input, .. } = event {
+                assert!(input.to_string().contains(COMMAND), "{event:?}");
                 handle.answer(request_id, decision.clone()).expect("the approval is pending");
             }
         }
@@ -198,14 +198,13 @@ async fn claude_code_stops_when_it_is_interrupted() {
     assert_eq!(failure.kind.code(), "cancelled", "{failure:?}");
 }
 
-#[tokio::test]
-async fn codex_runs_a_command_and_resumes() {
+/// Codex with a command.
+async fn codex(script: Script, command: &[&str]) -> Option<(Sandbox, Mock)> {
     let file = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
-    let Some(program) = installed(file) else { return };
-    let mock = Mock::start(Script::RunsCommand, COMMAND).await;
+    let program = installed(file)?;
+    let mock = Mock::start(script, COMMAND).await;
     let program = program.to_str().expect("it is text");
-    let open = ["--skip-git-repo-check", "--sandbox", "danger-full-access"];
-    let mut place = Sandbox::new(&[&[program, "exec"], &open[..], &["-"]].concat());
+    let mut place = Sandbox::new(&[&[program], command].concat());
     let provider = format!(
         "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nname = \"mock\"\n\
          base_url = \"{}/v1\"\nwire_api = \"responses\"\nenv_key = \"MOCK_KEY\"\n",
@@ -213,35 +212,48 @@ async fn codex_runs_a_command_and_resumes() {
     );
     place.write(".codex/config.toml", &provider);
     place.set("MOCK_KEY", "none");
+    Some((place, mock))
+}
+
+#[tokio::test]
+async fn codex_runs_a_command_and_resumes() {
+    let command = ["exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "-"];
+    let Some((mut place, _)) = codex(Script::RunsCommand, &command).await else { return };
     let session = check(&place, &all(place.start()).await);
     resume(&mut place, session).await;
 }
 
-#[tokio::test]
-async fn gemini_cli_runs_a_command_and_resumes() {
-    let Some(program) = installed("@google/gemini-cli/bundle/gemini.js") else { return };
+/// Gemini CLI with these arguments.
+async fn gemini(arguments: &[&str]) -> Option<(Sandbox, Mock)> {
+    let program = installed("@google/gemini-cli/bundle/gemini.js")?;
     let mock = Mock::start(Script::RunsCommand, COMMAND).await;
     let program = program.to_str().expect("it is text");
-    let mut place =
-        Sandbox::new(&["node", program, "--approval-mode", "yolo", "-m", "gemini-2.5-pro"]);
-    assert_eq!(Program::of(&place.config.command), Program::Gemini);
+    let mut place = Sandbox::new(&[&["node", program], arguments].concat());
     place.set("GEMINI_API_KEY", "none");
     place.set("GOOGLE_GEMINI_BASE_URL", &mock.address);
     place.set("GEMINI_CLI_TRUST_WORKSPACE", "true");
     let auth = r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}}"#;
     place.write(".gemini/settings.json", auth);
+    Some((place, mock))
+}
+
+#[tokio::test]
+async fn gemini_cli_runs_a_command_and_resumes() {
+    let command = ["--approval-mode", "yolo", "-m", "gemini-2.5-pro"];
+    let Some((mut place, _)) = gemini(&command).await else { return };
+    assert_eq!(Program::of(&place.config.command), Program::Gemini);
     let session = check(&place, &all(place.start()).await);
     resume(&mut place, session).await;
 }
 
-#[tokio::test]
-async fn opencode_runs_a_command_and_resumes() {
-    let Some(program) = installed("opencode-linux-x64/bin/opencode") else { return };
+/// OpenCode with a command. It asks before it runs one.
+async fn opencode(command: &[&str]) -> Option<(Sandbox, Mock)> {
+    let program = installed("opencode-linux-x64/bin/opencode")?;
     let mock = Mock::start(Script::RunsCommand, COMMAND).await;
     let program = program.to_str().expect("it is text");
-    let mut place = Sandbox::new(&[program, "run", "-m", "mock/mock", "--auto"]);
+    let place = Sandbox::new(&[&[program], command].concat());
     let provider = serde_json::json!({
-        "autoupdate": false,
+        "autoupdate": false, "model": "mock/mock", "permission": {"bash": "ask"},
         "provider": {"mock": {
             "npm": "@ai-sdk/openai-compatible", "name": "mock",
             "options": {"baseURL": format!("{}/v1", mock.address), "apiKey": "none"},
@@ -249,6 +261,65 @@ async fn opencode_runs_a_command_and_resumes() {
         }},
     });
     place.write("folder/opencode.json", &provider.to_string());
+    Some((place, mock))
+}
+
+#[tokio::test]
+async fn opencode_runs_a_command_and_resumes() {
+    let command = ["run", "-m", "mock/mock", "--auto"];
+    let Some((mut place, _)) = opencode(&command).await else { return };
     let session = check(&place, &all(place.start()).await);
     resume(&mut place, session).await;
+}
+
+/// A conversation in a protocol: the command runs after it was allowed, and not if it was denied; a later process
+/// continues the session and knows what was said.
+async fn converse(kind: Program, (mut place, mock): (Sandbox, Mock)) {
+    assert_eq!(place.config.kind(), kind);
+    let events = decide(&place, Decision::Allow { input: None }).await;
+    let Some(ProgramEvent::Final(answer)) = events.last() else { panic!("{events:#?}") };
+    assert_eq!((answer.text.as_str(), said(&events).as_str()), (DONE, DONE));
+    assert_eq!(place.made().as_deref(), Some("done"), "the command was run");
+    let ended = events
+        .iter()
+        .filter(|event| matches!(event, ProgramEvent::ToolCallFinished { is_error: false, .. }));
+    assert_eq!(ended.count(), 1, "{events:#?}");
+    let session = answer.session_id.clone().expect("it has a session");
+    let before = mock.asked().len();
+    resume(&mut place, session).await;
+    let continued = mock.asked()[before..].iter().any(|it| it.to_string().contains(COMMAND));
+    assert!(continued, "the model sees the earlier messages");
+}
+
+async fn is_denied((place, _mock): (Sandbox, Mock)) {
+    let denied = Decision::Deny { message: "not today".to_owned(), interrupt: false };
+    let events = decide(&place, denied).await;
+    assert_eq!(place.made(), None, "{events:#?}");
+    let asked = |event: &ProgramEvent| matches!(event, ProgramEvent::ApprovalRequested { .. });
+    assert!(events.iter().any(asked), "{events:#?}");
+}
+
+#[tokio::test]
+async fn opencode_asks_with_acp_and_resumes() {
+    let Some(found) = opencode(&["acp"]).await else { return };
+    converse(Program::Acp, found).await;
+    is_denied(opencode(&["acp"]).await.expect("it is installed")).await;
+}
+
+#[tokio::test]
+async fn gemini_cli_asks_with_acp_and_resumes() {
+    let command = ["--acp", "-m", "gemini-2.5-pro"];
+    let Some(found) = gemini(&command).await else { return };
+    converse(Program::Acp, found).await;
+    is_denied(gemini(&command).await.expect("it is installed")).await;
+}
+
+#[tokio::test]
+async fn codex_asks_with_its_app_server_and_resumes() {
+    let policy = ["-c", "approval_policy=\"on-request\"", "-c", "sandbox_mode=\"read-only\""];
+    let command = [&["app-server"], &policy[..]].concat();
+    let script = Script::RunsCommandUnconfined;
+    let Some(found) = codex(script, &command).await else { return };
+    converse(Program::CodexAppServer, found).await;
+    is_denied(codex(script, &command).await.expect("it is installed")).await;
 }

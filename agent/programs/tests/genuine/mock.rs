@@ -19,6 +19,8 @@ pub(crate) const DONE: &str = "All done.";
 pub(crate) enum Script {
     /// Requests a command, then answers.
     RunsCommand,
+    /// The same, and asks Codex to run the command outside of its sandbox.
+    RunsCommandUnconfined,
     /// Starts an answer and never ends it.
     Stalls,
 }
@@ -147,7 +149,12 @@ fn responses(mock: &Mock, request: &Value, done: bool) -> Vec<Value> {
         json!({"type": "message", "id": "m1", "role": "assistant", "content": content})
     } else {
         let (name, arguments) = if offers(request, "exec_command") {
-            ("exec_command", json!({"cmd": mock.command}))
+            let mut arguments = json!({"cmd": mock.command});
+            if mock.script == Script::RunsCommandUnconfined {
+                arguments["sandbox_permissions"] = json!("require_escalated");
+                arguments["justification"] = json!("it writes a file");
+            }
+            ("exec_command", arguments)
         } else {
             ("shell", json!({"command": ["bash", "-c", mock.command]}))
         };

@@ -1,6 +1,8 @@
 //! Runs of real processes: one for each kind of failure and each operation on a run. No test sleeps; deadlines that
 //! must expire are short.
 
+mod acp;
+mod app_server;
 mod approvals;
 mod failures;
 mod identity;

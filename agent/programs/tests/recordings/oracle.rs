@@ -34,7 +34,7 @@ pub(crate) fn check(file: &str, program: Program, lines: &[String], events: &[Pr
         Program::Codex => codex(&lines),
         Program::Gemini => gemini(&lines),
         Program::OpenCode => opencode(&lines),
-        Program::Generic => {
+        Program::Generic | Program::Acp | Program::CodexAppServer => {
             let statuses: Vec<&Value> = events
                 .iter()
                 .map(|event| match event {

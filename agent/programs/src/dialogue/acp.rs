@@ -1,0 +1,444 @@
+//! The Agent Client Protocol, version 1 (<https://agentclientprotocol.com>): JSON-RPC over stdio.
+//!
+//! Abide is the client. It offers neither files nor terminals: the agent uses those of its own process, and asks for
+//! permission. A permission is given for one call only, never for all later ones.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::json_rpc::{
+    INVALID, Incoming, NOT_OFFERED, Outgoing, failure, notification, refusal, request, result,
+};
+use super::{Decision, Dialogue, Reply};
+use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::parser::{Parser, Session, notice, object, some_text, status, text};
+use crate::prompt::Prompt;
+
+/// The ids of our requests: each is sent once.
+const INITIALIZE: u64 = 0;
+const SESSION: u64 = 1;
+const PROMPT: u64 = 2;
+
+/// The version of the protocol.
+const VERSION: u64 = 1;
+
+/// The conversation with an agent. Without a prompt, it is only the parser of such a conversation.
+#[derive(Debug, Default)]
+pub(crate) struct AcpDialogue {
+    /// The absolute path of the working directory.
+    folder: String,
+    /// The session to continue.
+    resumes: Option<String>,
+    prompt: String,
+    /// Whether the session exists: earlier updates repeat the history of a session that is loaded.
+    has_session: bool,
+    session: Session,
+    outgoing: Outgoing,
+    /// Pending permission requests: the id as it was sent, and the options.
+    pending: BTreeMap<String, (Value, Value)>,
+    calls: BTreeMap<String, Call>,
+    /// The text since the last call.
+    text: String,
+    cancelled: bool,
+}
+
+/// What is known about a call of a tool.
+#[derive(Debug, Default)]
+struct Call {
+    name: Option<String>,
+    kind: Option<String>,
+    title: Option<String>,
+    input: Value,
+    content: Value,
+    output: Value,
+    has_started: bool,
+    has_finished: bool,
+}
+
+impl AcpDialogue {
+    pub(crate) fn new(folder: String, resumes: Option<String>) -> Self {
+        Self { folder, resumes, ..Self::default() }
+    }
+}
+
+impl Parser for AcpDialogue {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let message = Value::Object(object);
+        let mut events = Vec::new();
+        match Incoming::of(&message) {
+            Some(Incoming::Answer { id, result }) => match id.as_u64() {
+                Some(INITIALIZE) => self.initialized(result, &mut events),
+                Some(SESSION) => self.opened(result, &mut events),
+                Some(PROMPT) => self.answered(result, &mut events),
+                _ => events.push(status(message.clone())),
+            },
+            Some(Incoming::Request { id, method: "session/request_permission", params }) => {
+                self.asked(id, params, &mut events);
+            }
+            Some(Incoming::Request { id, method, .. }) => {
+                let why = format!("{method} is not offered by this client");
+                self.outgoing.push(refusal(id, NOT_OFFERED, &why));
+                events.push(status(message.clone()));
+            }
+            Some(Incoming::Notification { method: "session/update", params }) => {
+                self.update(&params["update"], &mut events);
+            }
+            Some(Incoming::Notification { method: "$/cancel_request", params }) => {
+                let request_id = params["requestId"].to_string();
+                if self.pending.remove(&request_id).is_some() {
+                    events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+                }
+            }
+            _ => events.push(status(message)),
+        }
+        events
+    }
+
+    fn reply(&mut self) -> Option<String> {
+        self.outgoing.next()
+    }
+}
+
+impl Dialogue for AcpDialogue {
+    fn opening(&mut self, prompt: &Prompt) -> String {
+        self.prompt = prompt.layout();
+        let files = json!({"readTextFile": false, "writeTextFile": false});
+        let version = env!("CARGO_PKG_VERSION");
+        let params = json!({
+            "protocolVersion": VERSION,
+            "clientCapabilities": {"fs": files, "terminal": false},
+            "clientInfo": {"name": "abide", "title": "Abide", "version": version},
+        });
+        request(INITIALIZE, "initialize", params)
+    }
+
+    fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
+        let Some((id, options)) = self.pending.remove(request_id) else { return Reply::default() };
+        let of_kind = |kind: &str| {
+            let mut options = options.as_array().into_iter().flatten();
+            options.find(|option| option["kind"] == kind).map(|option| &option["optionId"])
+        };
+        let (mut events, mut interrupts) = (Vec::new(), false);
+        let allowed = match decision {
+            Decision::Allow { input } if input.as_ref().is_none_or(|input| input == asked) => {
+                let once = of_kind("allow_once");
+                if once.is_none() {
+                    let why = "the program offers no permission for one call only: it is denied";
+                    events.push(notice(NoticeCode::Denied, why));
+                }
+                once
+            }
+            Decision::Allow { .. } => {
+                let why = "the protocol cannot change the arguments of a call: it is denied";
+                events.push(notice(NoticeCode::Denied, why));
+                None
+            }
+            Decision::Deny { interrupt, .. } => {
+                interrupts = interrupt;
+                None
+            }
+        };
+        let denied = || of_kind("reject_once").or_else(|| of_kind("reject_always"));
+        let chosen = allowed.or_else(denied);
+        let mut text = result(&id, outcome(chosen));
+        if interrupts {
+            let Reply { text: cancel, events: withdrawn } = self.cancel();
+            text.push_str(&cancel);
+            events.extend(withdrawn);
+        }
+        Reply { text, events }
+    }
+
+    fn interrupt(&mut self) -> Option<Reply> {
+        Some(self.cancel())
+    }
+
+    fn is_server(&self) -> bool {
+        true
+    }
+}
+
+impl AcpDialogue {
+    fn initialized(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        let offers = match answer {
+            Ok(offers) => offers,
+            Err(error) => {
+                events.push(ProgramEvent::Error(failure("initialize", error)));
+                return;
+            }
+        };
+        events.push(status(json!({"initialize": offers})));
+        let unsupported =
+            |why: String| ProgramEvent::Error(Failure::new(ErrorKind::CapabilityUnsupported, why));
+        if offers["protocolVersion"] != VERSION {
+            let version = &offers["protocolVersion"];
+            let why = format!("the program speaks version {version} of ACP, and not {VERSION}");
+            events.push(unsupported(why));
+            return;
+        }
+        let capabilities = &offers["agentCapabilities"];
+        let mut params = json!({"cwd": self.folder, "mcpServers": []});
+        let method = match &self.resumes {
+            None => "session/new",
+            Some(session) => {
+                params["sessionId"] = json!(session);
+                if !capabilities["sessionCapabilities"]["resume"].is_null() {
+                    "session/resume"
+                } else if capabilities["loadSession"] == true {
+                    "session/load"
+                } else {
+                    let why =
+                        "the program cannot continue a session: it does not offer loadSession";
+                    events.push(unsupported(why.to_owned()));
+                    return;
+                }
+            }
+        };
+        self.outgoing.push(request(SESSION, method, params));
+    }
+
+    fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        let session = match answer {
+            Ok(opened) => some_text(opened, "sessionId").or_else(|| self.resumes.clone()),
+            Err(error) => {
+                let what =
+                    if self.resumes.is_some() { "to continue a session" } else { "session/new" };
+                events.push(ProgramEvent::Error(failure(what, error)));
+                return;
+            }
+        };
+        self.has_session = true;
+        let Some(session) = session else {
+            let why = "the program opened a session without an id";
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
+            return;
+        };
+        events.extend(self.session.seen(Some(&session)));
+        if self.cancelled {
+            let why = "the run was interrupted before the program had its prompt";
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
+            return;
+        }
+        let prompt = json!([{"type": "text", "text": self.prompt}]);
+        let params = json!({"sessionId": session, "prompt": prompt});
+        self.outgoing.push(request(PROMPT, "session/prompt", params));
+    }
+
+    /// The end of the turn.
+    fn answered(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        // It no longer waits for decisions.
+        for request_id in std::mem::take(&mut self.pending).into_keys() {
+            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
+        let ended = match answer {
+            Ok(ended) => ended,
+            Err(error) => {
+                events.push(ProgramEvent::Error(failure("session/prompt", error)));
+                return;
+            }
+        };
+        let usage = usage(ended);
+        events.extend(usage.clone().map(ProgramEvent::Usage));
+        let answer = Answer {
+            text: std::mem::take(&mut self.text),
+            usage,
+            session_id: self.session.id().map(str::to_owned),
+            details: ended.clone(),
+            ..Answer::default()
+        };
+        let failure = match text(ended, "stopReason") {
+            "end_turn" => None,
+            "max_tokens" => Some((
+                ErrorKind::AnswerTruncated,
+                "the model's answer was cut off at the token limit".to_owned(),
+            )),
+            "max_turn_requests" => {
+                Some((ErrorKind::LoopLimit, "the program has used all its turns".to_owned()))
+            }
+            "refusal" => Some((ErrorKind::Refused, "the model refused to answer".to_owned())),
+            "cancelled" => Some((ErrorKind::Cancelled, "the turn was cancelled".to_owned())),
+            other => {
+                let why = format!("the turn ended with the unknown reason {other:?}");
+                Some((ErrorKind::BadModelOutput, why))
+            }
+        };
+        events.push(match failure {
+            None => ProgramEvent::Final(answer),
+            Some((kind, why)) => ProgramEvent::Error(Failure {
+                answer: Some(Box::new(answer)),
+                ..Failure::new(kind, why)
+            }),
+        });
+    }
+
+    fn update(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
+        let kind = text(update, "sessionUpdate");
+        let chunk = update["content"]["text"].as_str().filter(|chunk| !chunk.is_empty());
+        match (kind, chunk) {
+            // The history of a session that is loaded.
+            ("user_message_chunk" | "agent_message_chunk" | "agent_thought_chunk", _)
+            | ("tool_call" | "tool_call_update" | "plan", _)
+                if !self.has_session => {}
+            ("agent_message_chunk", Some(chunk)) => {
+                self.text.push_str(chunk);
+                let message = some_text(update, "messageId");
+                let text = chunk.to_owned();
+                events.push(ProgramEvent::AssistantDelta { text, message, parent: None });
+            }
+            ("agent_thought_chunk", Some(chunk)) => {
+                let message = some_text(update, "messageId");
+                let text = chunk.to_owned();
+                events.push(ProgramEvent::ThinkingDelta { text, message, parent: None });
+            }
+            ("tool_call" | "tool_call_update", _) if update["toolCallId"].is_string() => {
+                self.call(update, events);
+            }
+            _ => events.push(status(update.clone())),
+        }
+    }
+
+    /// A change of a call. Its start is sent when its arguments are known, or when it runs.
+    fn call(&mut self, update: &Value, events: &mut Vec<ProgramEvent>) {
+        let id = text(update, "toolCallId").to_owned();
+        let call = self.calls.entry(id.clone()).or_default();
+        call.merge(update);
+        let state = text(update, "status");
+        let ends = ["completed", "failed"].contains(&state);
+        if !call.has_started && (ends || state == "in_progress" || call.has_input()) {
+            call.has_started = true;
+            self.text.clear();
+            let (name, arguments) = (call.tool(), call.arguments());
+            let id = id.clone();
+            events.push(ProgramEvent::ToolCallStarted { id, name, arguments, parent: None });
+        }
+        if ends && !call.has_finished {
+            call.has_finished = true;
+            events.push(ProgramEvent::ToolCallFinished {
+                id,
+                output: call.result(),
+                is_error: state == "failed",
+                exit_code: call.exit_code(),
+                parent: None,
+            });
+        }
+    }
+
+    /// A request for permission. After a cancellation, it is answered at once, as the protocol requires.
+    fn asked(&mut self, id: &Value, params: &Value, events: &mut Vec<ProgramEvent>) {
+        let request_id = id.to_string();
+        let (about, options) = (&params["toolCall"], &params["options"]);
+        if self.pending.contains_key(&request_id) {
+            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+            events.push(status(params.clone()));
+            return;
+        }
+        if self.cancelled {
+            self.outgoing.push(result(id, outcome(None)));
+            events.push(status(params.clone()));
+            return;
+        }
+        let call_id = some_text(about, "toolCallId");
+        let call = self.calls.entry(call_id.clone().unwrap_or_default()).or_default();
+        call.merge(about);
+        events.push(ProgramEvent::ApprovalRequested {
+            request_id: request_id.clone(),
+            tool: call.tool(),
+            input: call.arguments(),
+            call_id,
+            details: json!({"title": call.title, "content": call.content, "options": options}),
+        });
+        self.pending.insert(request_id, (id.clone(), options.clone()));
+    }
+
+    /// Cancels the turn, and with it all pending requests.
+    fn cancel(&mut self) -> Reply {
+        let mut reply = Reply::default();
+        self.cancelled = true;
+        for (request_id, (id, _)) in std::mem::take(&mut self.pending) {
+            reply.text.push_str(&result(&id, outcome(None)));
+            reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
+        if let Some(session) = self.session.id() {
+            reply.text.push_str(&notification("session/cancel", json!({"sessionId": session})));
+        }
+        reply
+    }
+}
+
+impl Call {
+    /// Adds what an update reports. Missing fields keep their values.
+    fn merge(&mut self, update: &Value) {
+        for (field, key) in
+            [(&mut self.name, "name"), (&mut self.kind, "kind"), (&mut self.title, "title")]
+        {
+            if let Some(text) = some_text(update, key) {
+                *field = Some(text);
+            }
+        }
+        for (field, key) in [
+            (&mut self.input, "rawInput"),
+            (&mut self.content, "content"),
+            (&mut self.output, "rawOutput"),
+        ] {
+            if !update[key].is_null() {
+                field.clone_from(&update[key]);
+            }
+        }
+    }
+
+    /// The name of the tool. Programs that do not send it send its kind.
+    fn tool(&self) -> String {
+        self.name.clone().or_else(|| self.kind.clone()).unwrap_or_else(|| "other".to_owned())
+    }
+
+    fn has_input(&self) -> bool {
+        !self.input.is_null() && self.input != json!({})
+    }
+
+    /// The arguments. A program that does not send them describes the call in a title.
+    fn arguments(&self) -> Value {
+        if self.has_input() { self.input.clone() } else { json!({"title": self.title}) }
+    }
+
+    fn result(&self) -> Value {
+        if !self.output.is_null() {
+            return self.output.clone();
+        }
+        let blocks = self.content.as_array();
+        let texts = blocks.map(|blocks| blocks.iter().map(|it| it["content"]["text"].as_str()));
+        match texts.and_then(|texts| texts.collect::<Option<Vec<&str>>>()) {
+            Some(texts) => Value::from(texts.join("\n")),
+            None => self.content.clone(),
+        }
+    }
+
+    fn exit_code(&self) -> Option<i64> {
+        let output = &self.output;
+        let places = [&output["exitCode"], &output["exit_code"], &output["metadata"]["exit"]];
+        places.into_iter().find_map(Value::as_i64)
+    }
+}
+
+/// The answer to a permission request: an option, or that the turn was cancelled.
+fn outcome(option: Option<&Value>) -> Value {
+    match option {
+        Some(option) => json!({"outcome": {"outcome": "selected", "optionId": option}}),
+        None => json!({"outcome": {"outcome": "cancelled"}}),
+    }
+}
+
+/// The usage of the turn: the draft of the protocol, or Gemini CLI's extension.
+fn usage(ended: &Value) -> Option<Usage> {
+    let (usage, quota) = (&ended["usage"], &ended["_meta"]["quota"]["token_count"]);
+    let usage = Usage {
+        input_tokens: usage["inputTokens"].as_u64().or_else(|| quota["input_tokens"].as_u64()),
+        output_tokens: usage["outputTokens"].as_u64().or_else(|| quota["output_tokens"].as_u64()),
+        cached_tokens: usage["cachedReadTokens"].as_u64(),
+        cache_write_tokens: usage["cachedWriteTokens"].as_u64(),
+        reasoning_tokens: usage["thoughtTokens"].as_u64(),
+        completeness: Completeness::Complete,
+    };
+    (!usage.is_empty()).then_some(usage)
+}

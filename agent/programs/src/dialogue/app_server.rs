@@ -1,0 +1,480 @@
+//! Codex's app server (`codex app-server`): JSON-RPC over stdio, with threads, turns and items. In contrast to
+//! `codex exec`, it asks for approvals.
+//!
+//! Which actions need an approval is configured in Codex: `-c approval_policy=on-request -c sandbox_mode=read-only`. An approval is given for one
+//! action only, never for a session.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::json_rpc::{
+    INVALID, Incoming, NOT_OFFERED, Outgoing, failure, notification, refusal, request, result,
+};
+use super::{Decision, Dialogue, Reply};
+use crate::event::{Answer, Completeness, ErrorKind, Failure, NoticeCode, ProgramEvent, Usage};
+use crate::parser::streamed::{Remainder, Streamed, TextKind};
+use crate::parser::{Parser, Session, notice, object, some_text, status, text, without};
+use crate::prompt::Prompt;
+
+/// The ids of our requests: each is sent once.
+const INITIALIZE: u64 = 0;
+const THREAD: u64 = 1;
+const TURN: u64 = 2;
+const INTERRUPT: u64 = 3;
+
+/// The requests that are decided by a user, with the name of the tool.
+const APPROVALS: [(&str, &str); 3] = [
+    ("item/commandExecution/requestApproval", "command_execution"),
+    ("item/fileChange/requestApproval", "file_change"),
+    ("item/permissions/requestApproval", "request_permissions"),
+];
+
+/// The conversation with Codex. Without a prompt, it is only the parser of such a conversation.
+#[derive(Debug, Default)]
+pub(crate) struct AppServer {
+    /// The absolute path of the working directory.
+    folder: String,
+    /// The thread to continue.
+    resumes: Option<String>,
+    prompt: String,
+    session: Session,
+    turn: Option<String>,
+    outgoing: Outgoing,
+    pending: BTreeMap<String, Approval>,
+    /// The calls of tools that have started and not finished, as they were reported.
+    items: BTreeMap<String, Value>,
+    started: BTreeSet<String>,
+    streamed: BTreeMap<String, Streamed>,
+    /// The last message of the agent.
+    last: String,
+    /// What the thread had used before the turn.
+    before: Option<Usage>,
+    used: Option<Usage>,
+    reported: Option<String>,
+    interrupted: bool,
+}
+
+/// A pending approval.
+#[derive(Debug)]
+struct Approval {
+    id: Value,
+    /// The permissions that are requested, if it is not an action.
+    permissions: Option<Value>,
+}
+
+impl AppServer {
+    pub(crate) fn new(folder: String, resumes: Option<String>) -> Self {
+        Self { folder, resumes, ..Self::default() }
+    }
+}
+
+impl Parser for AppServer {
+    fn parse_line(&mut self, line: &str) -> Vec<ProgramEvent> {
+        let Some(object) = object(line) else { return Vec::new() };
+        let message = Value::Object(object);
+        let mut events = Vec::new();
+        match Incoming::of(&message) {
+            Some(Incoming::Answer { id, result }) => match id.as_u64() {
+                Some(INITIALIZE) => self.initialized(result, &mut events),
+                Some(THREAD) => self.opened(result, &mut events),
+                Some(TURN) => self.begun(result, &mut events),
+                _ => events.push(status(message.clone())),
+            },
+            Some(Incoming::Request { id, method, params }) => {
+                match APPROVALS.iter().find(|(name, _)| *name == method) {
+                    Some((_, tool)) => self.asked(id, tool, params, &mut events),
+                    None => {
+                        self.decline(id, method);
+                        events.push(status(message.clone()));
+                    }
+                }
+            }
+            // Agents that this agent has started have threads of their own.
+            Some(Incoming::Notification { method, params }) if self.is_own(params) => {
+                self.notified(method, params, &mut events);
+            }
+            _ => events.push(status(message)),
+        }
+        events
+    }
+
+    fn reply(&mut self) -> Option<String> {
+        self.outgoing.next()
+    }
+}
+
+impl Dialogue for AppServer {
+    fn opening(&mut self, prompt: &Prompt) -> String {
+        self.prompt = prompt.layout();
+        let client =
+            json!({"name": "abide", "title": "Abide", "version": env!("CARGO_PKG_VERSION")});
+        request(INITIALIZE, "initialize", json!({"clientInfo": client}))
+    }
+
+    fn decide(&mut self, request_id: &str, asked: &Value, decision: Decision) -> Reply {
+        let Some(approval) = self.pending.remove(request_id) else { return Reply::default() };
+        let mut events = Vec::new();
+        let (allowed, interrupts) = match decision {
+            Decision::Allow { input } if input.as_ref().is_none_or(|input| input == asked) => {
+                (true, false)
+            }
+            Decision::Allow { .. } => {
+                let why = "the protocol cannot change the arguments of a call: it is denied";
+                events.push(notice(NoticeCode::Denied, why));
+                (false, false)
+            }
+            Decision::Deny { interrupt, .. } => (false, interrupt),
+        };
+        let answer = match (approval.permissions, allowed, interrupts) {
+            (Some(permissions), true, _) => json!({"permissions": permissions, "scope": "turn"}),
+            (Some(_), false, _) => json!({"permissions": {}, "scope": "turn"}),
+            (None, true, _) => json!({"decision": "accept"}),
+            (None, false, false) => json!({"decision": "decline"}),
+            (None, false, true) => json!({"decision": "cancel"}),
+        };
+        Reply { text: result(&approval.id, answer), events }
+    }
+
+    fn interrupt(&mut self) -> Option<Reply> {
+        self.interrupted = true;
+        let mut reply = Reply::default();
+        for (request_id, approval) in std::mem::take(&mut self.pending) {
+            reply.text.push_str(&result(&approval.id, declined(&approval)));
+            reply.events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
+        // Without a turn, the interrupt is sent when it begins.
+        reply.text.extend(self.interruption());
+        Some(reply)
+    }
+
+    fn is_server(&self) -> bool {
+        true
+    }
+}
+
+impl AppServer {
+    fn initialized(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        if let Err(error) = answer {
+            events.push(ProgramEvent::Error(failure("initialize", error)));
+            return;
+        }
+        self.outgoing.push(notification("initialized", json!({})));
+        let mut params = json!({"cwd": self.folder});
+        let method = match &self.resumes {
+            None => "thread/start",
+            Some(thread) => {
+                params["threadId"] = json!(thread);
+                "thread/resume"
+            }
+        };
+        self.outgoing.push(request(THREAD, method, params));
+        events.push(status(json!({"initialize": answer.unwrap_or(&Value::Null)})));
+    }
+
+    fn opened(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        let opened = match answer {
+            Ok(opened) => opened,
+            Err(error) => {
+                let what = if self.resumes.is_some() { "thread/resume" } else { "thread/start" };
+                events.push(ProgramEvent::Error(failure(what, error)));
+                return;
+            }
+        };
+        events.push(status(json!({"thread": without(opened, &["thread"])})));
+        let Some(thread) = some_text(&opened["thread"], "id") else {
+            let why = "the program opened a thread without an id";
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::BadModelOutput, why)));
+            return;
+        };
+        events.extend(self.session.seen(Some(&thread)));
+        if self.interrupted {
+            let why = "the run was interrupted before the program had its prompt";
+            events.push(ProgramEvent::Error(Failure::new(ErrorKind::Cancelled, why)));
+            return;
+        }
+        let input = json!([{"type": "text", "text": self.prompt, "text_elements": []}]);
+        let params = json!({"threadId": thread, "input": input});
+        self.outgoing.push(request(TURN, "turn/start", params));
+    }
+
+    fn begun(&mut self, answer: Result<&Value, &Value>, events: &mut Vec<ProgramEvent>) {
+        match answer {
+            Ok(begun) => self.turn = some_text(&begun["turn"], "id"),
+            Err(error) => events.push(ProgramEvent::Error(failure("turn/start", error))),
+        }
+        if let Some(text) = self.interruption().filter(|_| self.interrupted) {
+            self.outgoing.push(text);
+        }
+    }
+
+    fn interruption(&self) -> Option<String> {
+        let (thread, turn) = (self.session.id()?, self.turn.as_ref()?);
+        let params = json!({"threadId": thread, "turnId": turn});
+        Some(request(INTERRUPT, "turn/interrupt", params))
+    }
+
+    fn is_own(&self, params: &Value) -> bool {
+        let thread = params["threadId"].as_str();
+        thread.is_none_or(|thread| self.session.id().is_none_or(|own| own == thread))
+    }
+
+    fn notified(&mut self, method: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
+        let item_id = text(params, "itemId");
+        let delta = params["delta"].as_str();
+        match (method, delta) {
+            ("item/agentMessage/delta", Some(chunk)) => {
+                self.chunk(TextKind::Said, item_id, chunk, events);
+            }
+            ("item/reasoning/summaryTextDelta" | "item/reasoning/textDelta", Some(chunk)) => {
+                self.chunk(TextKind::Thought, item_id, chunk, events);
+            }
+            ("item/started", _) => self.item(&params["item"], false, events),
+            ("item/completed", _) => self.item(&params["item"], true, events),
+            ("thread/tokenUsage/updated", _) => self.used(params, events),
+            ("turn/started", _) if self.turn.is_none() => {
+                self.turn = some_text(&params["turn"], "id");
+            }
+            ("turn/completed", _) => self.ended(&params["turn"], events),
+            ("error", _) => {
+                let message = some_text(&params["error"], "message");
+                let message = message.unwrap_or_else(|| "the program reported an error".to_owned());
+                self.reported = Some(message.clone());
+                events.push(notice(NoticeCode::Reported, message));
+            }
+            ("serverRequest/resolved", _) => {
+                let request_id = params["requestId"].to_string();
+                if self.pending.remove(&request_id).is_some() {
+                    events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+                }
+            }
+            _ => events.push(status(json!({"method": method, "params": params}))),
+        }
+    }
+
+    fn chunk(&mut self, kind: TextKind, id: &str, chunk: &str, events: &mut Vec<ProgramEvent>) {
+        self.streamed.entry(id.to_owned()).or_default().piece(0, kind, chunk);
+        events.extend(said(kind, chunk, id));
+    }
+
+    fn item(&mut self, item: &Value, has_ended: bool, events: &mut Vec<ProgramEvent>) {
+        let id = text(item, "id").to_owned();
+        match text(item, "type") {
+            "agentMessage" if has_ended => {
+                let whole = text(item, "text");
+                self.last = whole.to_owned();
+                let streamed = self.streamed.remove(&id);
+                let rest = streamed.unwrap_or_default().whole(TextKind::Said, whole);
+                match rest {
+                    Remainder::New(rest) => events.extend(said(TextKind::Said, &rest, &id)),
+                    Remainder::Differs => events.push(notice(
+                        NoticeCode::TextDiffers,
+                        "the complete text of a streamed message differs from its chunks",
+                    )),
+                }
+            }
+            "agentMessage" | "userMessage" | "reasoning" => {}
+            kind if !id.is_empty() && is_call(kind) => {
+                self.call(&id, kind, item, has_ended, events)
+            }
+            _ => events.push(status(item.clone())),
+        }
+    }
+
+    fn call(
+        &mut self,
+        id: &str,
+        kind: &str,
+        item: &Value,
+        has_ended: bool,
+        events: &mut Vec<ProgramEvent>,
+    ) {
+        if self.started.insert(id.to_owned()) {
+            events.push(ProgramEvent::ToolCallStarted {
+                id: id.to_owned(),
+                name: name(kind, item),
+                arguments: arguments(kind, item),
+                parent: None,
+            });
+        }
+        if !has_ended {
+            self.items.insert(id.to_owned(), item.clone());
+            return;
+        }
+        self.items.remove(id);
+        let exit_code = item["exitCode"].as_i64();
+        let failed = ["failed", "declined"].contains(&text(item, "status"));
+        let error = &item["error"];
+        let output = match kind {
+            _ if !error.is_null() => error,
+            "commandExecution" => &item["aggregatedOutput"],
+            "fileChange" => &item["status"],
+            _ => &item["result"],
+        };
+        events.push(ProgramEvent::ToolCallFinished {
+            id: id.to_owned(),
+            output: output.clone(),
+            is_error: failed || !error.is_null() || exit_code.is_some_and(|code| code != 0),
+            exit_code,
+            parent: None,
+        });
+    }
+
+    fn asked(&mut self, id: &Value, tool: &str, params: &Value, events: &mut Vec<ProgramEvent>) {
+        let request_id = id.to_string();
+        if self.pending.contains_key(&request_id) {
+            self.outgoing.push(refusal(id, INVALID, "a request with this id is pending"));
+            return;
+        }
+        let permissions = (tool == "request_permissions").then(|| params["permissions"].clone());
+        let approval = Approval { id: id.clone(), permissions };
+        if self.interrupted {
+            self.outgoing.push(result(id, declined(&approval)));
+            return;
+        }
+        let call_id = some_text(params, "itemId");
+        let item = call_id.as_ref().and_then(|id| self.items.get(id)).unwrap_or(&Value::Null);
+        let own = |key: &str| if params[key].is_null() { &item[key] } else { &params[key] };
+        let input = match tool {
+            "command_execution" => json!({"command": own("command"), "cwd": own("cwd")}),
+            "file_change" => json!({"changes": own("changes")}),
+            _ => json!({"permissions": params["permissions"]}),
+        };
+        events.push(ProgramEvent::ApprovalRequested {
+            request_id: request_id.clone(),
+            tool: tool.to_owned(),
+            input,
+            call_id,
+            details: without(params, &["threadId", "turnId", "itemId"]),
+        });
+        self.pending.insert(request_id, approval);
+    }
+
+    /// Requests that no user can answer here. The program must not wait for them.
+    fn decline(&mut self, id: &Value, method: &str) {
+        self.outgoing.push(match method {
+            "mcpServer/elicitation/request" => {
+                result(id, json!({"action": "decline", "content": null}))
+            }
+            _ => refusal(id, NOT_OFFERED, &format!("{method} is not offered by this client")),
+        });
+    }
+
+    /// The usage of the turn: the total of the thread, without what it was before.
+    fn used(&mut self, params: &Value, events: &mut Vec<ProgramEvent>) {
+        let reported = &params["tokenUsage"];
+        let (Some(total), Some(last)) = (counts(&reported["total"]), counts(&reported["last"]))
+        else {
+            return;
+        };
+        // A thread that is resumed reports the usage of its earlier turns.
+        if self.turn.is_none() || self.turn.as_deref() != params["turnId"].as_str() {
+            return;
+        }
+        let before = self.before.get_or_insert_with(|| minus(&total, &last));
+        let used = minus(&total, before);
+        events.push(ProgramEvent::Usage(used.clone()));
+        self.used = Some(used);
+    }
+
+    fn ended(&mut self, turn: &Value, events: &mut Vec<ProgramEvent>) {
+        for request_id in std::mem::take(&mut self.pending).into_keys() {
+            events.push(ProgramEvent::ApprovalWithdrawn { request_id });
+        }
+        let complete = |usage: Usage| Usage { completeness: Completeness::Complete, ..usage };
+        let usage = self.used.take().map(complete);
+        events.extend(usage.clone().map(ProgramEvent::Usage));
+        let answer = Answer {
+            text: std::mem::take(&mut self.last),
+            usage,
+            session_id: self.session.id().map(str::to_owned),
+            details: without(turn, &["items"]),
+            ..Answer::default()
+        };
+        let (kind, otherwise) = match text(turn, "status") {
+            "completed" => {
+                events.push(ProgramEvent::Final(answer));
+                return;
+            }
+            "interrupted" => (ErrorKind::Cancelled, "the turn was interrupted"),
+            _ => (ErrorKind::RuntimeCrash, "the turn failed"),
+        };
+        let why = some_text(&turn["error"], "message").or_else(|| self.reported.take());
+        let why = why.unwrap_or_else(|| otherwise.to_owned());
+        events.push(ProgramEvent::Error(Failure {
+            answer: Some(Box::new(answer)),
+            ..Failure::new(kind, why)
+        }));
+    }
+}
+
+/// The answer that denies an approval and ends the turn.
+fn declined(approval: &Approval) -> Value {
+    match approval.permissions {
+        Some(_) => json!({"permissions": {}, "scope": "turn"}),
+        None => json!({"decision": "cancel"}),
+    }
+}
+
+fn is_call(kind: &str) -> bool {
+    ["commandExecution", "fileChange", "webSearch", "imageView"].contains(&kind)
+        || kind.ends_with("ToolCall")
+}
+
+/// The name of a tool, as `codex exec` reports it.
+fn name(kind: &str, item: &Value) -> String {
+    match (kind, item["server"].as_str(), item["tool"].as_str()) {
+        ("commandExecution", ..) => "command_execution".to_owned(),
+        ("fileChange", ..) => "file_change".to_owned(),
+        ("webSearch", ..) => "web_search".to_owned(),
+        ("mcpToolCall", Some(server), Some(tool)) => format!("mcp__{server}__{tool}"),
+        (_, _, Some(tool)) => tool.to_owned(),
+        _ => kind.to_owned(),
+    }
+}
+
+fn arguments(kind: &str, item: &Value) -> Value {
+    match kind {
+        "commandExecution" => json!({"command": item["command"], "cwd": item["cwd"]}),
+        "fileChange" => json!({"changes": item["changes"]}),
+        "mcpToolCall" | "dynamicToolCall" => item["arguments"].clone(),
+        _ => without(item, &["id", "type", "status", "result", "error"]),
+    }
+}
+
+fn said(kind: TextKind, text: &str, id: &str) -> Option<ProgramEvent> {
+    if text.is_empty() {
+        return None;
+    }
+    let (text, message) = (text.to_owned(), Some(id.to_owned()).filter(|id| !id.is_empty()));
+    Some(match kind {
+        TextKind::Said => ProgramEvent::AssistantDelta { text, message, parent: None },
+        TextKind::Thought => ProgramEvent::ThinkingDelta { text, message, parent: None },
+    })
+}
+
+fn counts(reported: &Value) -> Option<Usage> {
+    let usage = Usage {
+        input_tokens: reported["inputTokens"].as_u64(),
+        output_tokens: reported["outputTokens"].as_u64(),
+        cached_tokens: reported["cachedInputTokens"].as_u64(),
+        cache_write_tokens: None,
+        reasoning_tokens: reported["reasoningOutputTokens"].as_u64(),
+        completeness: Completeness::Partial,
+    };
+    (!usage.is_empty()).then_some(usage)
+}
+
+fn minus(total: &Usage, part: &Usage) -> Usage {
+    let rest = |total: Option<u64>, part: Option<u64>| {
+        total.map(|total| total.saturating_sub(part.unwrap_or_default()))
+    };
+    Usage {
+        input_tokens: rest(total.input_tokens, part.input_tokens),
+        output_tokens: rest(total.output_tokens, part.output_tokens),
+        cached_tokens: rest(total.cached_tokens, part.cached_tokens),
+        cache_write_tokens: rest(total.cache_write_tokens, part.cache_write_tokens),
+        reasoning_tokens: rest(total.reasoning_tokens, part.reasoning_tokens),
+        completeness: total.completeness,
+    }
+}

@@ -1,0 +1,348 @@
+//! Agents with the Agent Client Protocol: what Abide sends, what it makes of the answers, and agents with odd behaviour.
+
+use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent, Prompt, run};
+use expect_test::{Expect, expect};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::{SOON, fake, rendered, start, until};
+
+const INITIALIZED: &str = r#"
+{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}"#;
+const OPENED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s1"}}"#;
+const ENDED: &str = r#"
+{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn","usage":{"inputTokens":10,"outputTokens":5}}}"#;
+const SAYS: &str = r#"
+{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"It is 42."}}}}"#;
+const ASKS: &str = r#"
+{"jsonrpc":"2.0","id":"q1","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"c1","kind":"execute","title":"ls","rawInput":{"command":"ls"}},"options":[{"optionId":"always","kind":"allow_always"},{"optionId":"yes","kind":"allow_once"},{"optionId":"no","kind":"reject_once"}]}}"#;
+
+/// An agent that opens a session, gets the prompt, and executes the steps. It echoes the lines that it gets.
+fn acp(steps: &[&str]) -> CliConfig {
+    let opening = ["echo-line", "line", INITIALIZED, "echo-line", "line", OPENED, "echo-line"];
+    let steps = [&opening, steps].concat();
+    CliConfig { program: Some(Program::Acp), ..fake(&steps) }
+}
+
+/// The lines that the agent received, in its own output.
+fn heard(lines: &[Line]) -> Vec<Value> {
+    let echoed = lines.iter().filter_map(|line| {
+        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
+        serde_json::from_str(line["echo"].as_str()?).ok()
+    });
+    echoed.collect()
+}
+
+/// The events of an agent with these steps after its prompt, without the echoes.
+async fn check(steps: &[&str], expected: Expect) {
+    let rendered = rendered(start(acp(steps))).await;
+    let lines = rendered.lines().filter(|line| !line.starts_with(r#"{"echo""#)).skip(2);
+    let events = lines.map(|line| line.rsplit_once(" => ").map_or(line, |(_, events)| events));
+    expected.assert_eq(&events.map(|line| format!("{line}\n")).collect::<String>());
+}
+
+#[tokio::test]
+async fn a_turn_is_three_requests() {
+    let prompt = Prompt { system: Some("You count.".to_owned()), ..Prompt::user("6 × 7?") };
+    let config = acp(&["line", SAYS, "line", ENDED, "echo"]);
+    let folder = std::env::current_dir().expect("there is a folder").join("");
+    let lines: Vec<Line> = run(config, prompt, None).collect().await;
+    let mut requests = heard(&lines);
+    requests[0]["params"]["clientInfo"] = Value::Null;
+    let capabilities =
+        json!({"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false});
+    let text = "System instructions:\nYou count.\n\nConversation:\nuser: 6 × 7?";
+    let expected = [
+        json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": 1, "clientCapabilities": capabilities, "clientInfo": null}}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {
+            "cwd": folder, "mcpServers": []}}),
+        json!({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": {
+            "sessionId": "s1", "prompt": [{"type": "text", "text": text}]}}),
+    ];
+    assert_eq!(requests, expected);
+    let Some(ProgramEvent::Final(answer)) = lines.last().and_then(|line| line.events.last()) else {
+        panic!("{lines:?}")
+    };
+    assert_eq!((answer.text.as_str(), answer.session_id.as_deref()), ("It is 42.", Some("s1")));
+    assert_eq!(answer.usage.as_ref().and_then(|usage| usage.input_tokens), Some(10));
+}
+
+#[tokio::test]
+async fn a_call_starts_once_and_finishes_once() {
+    let update = |update: &str| {
+        let update = update.trim();
+        format!(
+            r#"
+{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#
+        )
+    };
+    let begins = update(
+        r#"
+{"sessionUpdate":"tool_call","toolCallId":"c1","kind":"execute","title":"ls","status":"pending","rawInput":{}}"#,
+    );
+    let runs = update(
+        r#"
+{"sessionUpdate":"tool_call_update","toolCallId":"c1","status":"in_progress","rawInput":{"command":"ls"}}"#,
+    );
+    let ends = update(
+        r#"
+{"sessionUpdate":"tool_call_update","toolCallId":"c1","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a b"}}]}"#,
+    );
+    let thinks =
+        update(r#"{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"Hm."}}"#);
+    let unknown = update(r#"{"sessionUpdate":"dances","content":[]}"#);
+    let steps = [
+        "line", &thinks, "line", &unknown, "line", &begins, "line", &runs, "line", &runs, "line",
+        &ends, "line", &ends, "line", SAYS, "line", ENDED,
+    ];
+    check(&steps, expect![[r#"
+        thinks "Hm."
+        status
+
+        execute {"command":"ls"}
+
+        ToolCallFinished { id: "c1", output: String("a b"), is_error: false, exit_code: None, parent: None }
+
+        says "It is 42."
+        Usage(Usage { input_tokens: Some(10), output_tokens: Some(5), cached_tokens: None, cache_write_tokens: None, reasoning_tokens: None, completeness: Complete })
+        final "It is 42.", exited with code 0
+    "#]]).await;
+}
+
+/// Methods of the client that are not offered, lines that are no messages, answers to requests that were not sent.
+#[tokio::test]
+async fn odd_messages_do_not_end_the_turn() {
+    let read =
+        r#"{"jsonrpc":"2.0","id":7,"method":"fs/read_text_file","params":{"path":"/etc/passwd"}}"#;
+    let steps = [
+        "line",
+        "no JSON",
+        "line",
+        "[1]",
+        "line",
+        "{}",
+        "line",
+        r#"{"id":99,"result":{}}"#,
+        "line",
+        read,
+        "echo-line",
+        "line",
+        SAYS,
+        "line",
+        ENDED,
+    ];
+    let lines: Vec<Line> = start(acp(&steps)).collect().await;
+    let refused = &heard(&lines)[3];
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32601)));
+    assert!(matches!(lines.last().map(|line| &line.events[..]), Some([ProgramEvent::Final(_)])));
+}
+
+/// The agent's answer to the decision on its request, and the notices of the run.
+async fn decided(asks: &str, decision: Decision) -> (Value, Vec<String>) {
+    let steps = ["line", asks, "echo-line", "line", SAYS, "line", ENDED];
+    let mut running = start(acp(&steps));
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalRequested { .. })).await;
+    running.answer(r#""q1""#, decision.clone()).expect("the approval is pending");
+    running.answer(r#""q1""#, decision).expect_err("the first decision counts");
+    let lines: Vec<Line> = running.collect().await;
+    let notices = lines.iter().flat_map(|line| &line.events).filter_map(|event| match event {
+        ProgramEvent::Notice { message, .. } => Some(message.clone()),
+        _ => None,
+    });
+    let notices = notices.collect();
+    (heard(&lines).remove(0)["result"]["outcome"].clone(), notices)
+}
+
+fn selected(option: &str) -> Value {
+    json!({"outcome": "selected", "optionId": option})
+}
+
+#[tokio::test]
+async fn a_permission_is_for_one_call_only() {
+    let allow = Decision::Allow { input: None };
+    assert_eq!(decided(ASKS, allow.clone()).await, (selected("yes"), vec![]));
+    let same = Decision::Allow { input: Some(json!({"command": "ls"})) };
+    assert_eq!(decided(ASKS, same).await.0, selected("yes"));
+    let deny = Decision::Deny { message: "no".to_owned(), interrupt: false };
+    assert_eq!(decided(ASKS, deny.clone()).await, (selected("no"), vec![]));
+    // The protocol cannot carry other arguments. What was not approved must not run.
+    let other = Decision::Allow { input: Some(json!({"command": "ls -l"})) };
+    let why = "the protocol cannot change the arguments of a call: it is denied";
+    assert_eq!(decided(ASKS, other).await, (selected("no"), vec![why.to_owned()]));
+    let only_always = ASKS.replace(r#""kind":"allow_once""#, r#""kind":"allow_always""#);
+    let why = "the program offers no permission for one call only: it is denied";
+    assert_eq!(decided(&only_always, allow).await, (selected("no"), vec![why.to_owned()]));
+    let none = ASKS.replace("reject_once", "unknown");
+    assert_eq!(decided(&none, deny).await.0, json!({"outcome": "cancelled"}));
+}
+
+/// The protocol requires that all requests are answered with `cancelled` after the turn was cancelled.
+#[tokio::test]
+async fn a_cancelled_turn_cancels_its_permissions_also_later_ones() {
+    let later = ASKS.replace("q1", "q2");
+    let ended = ENDED.replace("end_turn", "cancelled");
+    let steps = [
+        "line",
+        ASKS,
+        "echo-line",
+        "echo-line",
+        "line",
+        &later,
+        "echo-line",
+        "line",
+        &ended,
+        "echo",
+    ];
+    let mut running = start(acp(&steps));
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalRequested { .. })).await;
+    running.interrupt();
+    let lines: Vec<Line> = running.collect().await;
+    let cancelled = json!({"outcome": {"outcome": "cancelled"}});
+    let of = |id: &str| json!({"jsonrpc": "2.0", "id": id, "result": cancelled});
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}});
+    assert_eq!(heard(&lines), [of("q1"), cancel, of("q2")]);
+    let events: Vec<&ProgramEvent> = lines.iter().flat_map(|line| &line.events).collect();
+    let withdrawn = ProgramEvent::ApprovalWithdrawn { request_id: r#""q1""#.to_owned() };
+    assert!(events.contains(&&withdrawn), "{events:?}");
+    let Some(ProgramEvent::Error(failure)) = events.last() else { panic!("{events:?}") };
+    assert_eq!(failure.kind.code(), "cancelled");
+}
+
+#[tokio::test]
+async fn the_stop_reason_is_the_kind_of_failure() {
+    for (reason, kind) in [
+        ("max_tokens", "answer_truncated"),
+        ("max_turn_requests", "loop_limit"),
+        ("refusal", "refused"),
+        ("dances", "bad_model_output"),
+    ] {
+        let ended = ENDED.replace("end_turn", reason);
+        let rendered = rendered(start(acp(&["line", SAYS, "line", &ended, "echo"]))).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert!(last.starts_with(&format!("· => {kind}: ")), "{last}");
+        assert!(last.ends_with(r#", answer "It is 42.""#), "{last}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_exits_in_mid_turn_gave_no_answer() {
+    check(
+        &["line", SAYS],
+        expect![[r#"
+        says "It is 42."
+        bad_model_output: the program exited with code 0 and gave no answer
+    "#]],
+    )
+    .await;
+    check(
+        &["line", SAYS, "exit", "3"],
+        expect![[r#"
+        says "It is 42."
+        runtime_crash: the program exited with code 3
+    "#]],
+    )
+    .await;
+    check(
+        &["line", ASKS, "exit", "3"],
+        expect![[r#"
+        "q1" asks for execute {"command":"ls"}
+        runtime_crash: the program exited with code 3
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_oversized_line_ends_the_run() {
+    let config = CliConfig { max_line_bytes: 1000, ..acp(&["long", "1001", "hang"]) };
+    let rendered = rendered(start(config)).await;
+    let last = rendered.lines().last().expect("there is a last line");
+    assert_eq!(last, "· => budget_exceeded: the program wrote a line of more than 1000 bytes");
+}
+
+/// An agent serves until its stdin ends. One that continues is ended, and its answer counts.
+#[tokio::test]
+async fn an_agent_that_stays_after_its_answer_is_ended() {
+    let config = CliConfig { grace: SOON, ..acp(&["line", SAYS, "line", ENDED, "hang"]) };
+    let rendered = rendered(start(config)).await;
+    let last = rendered.lines().last().expect("there is a last line");
+    assert_eq!(last, r#"· => final "It is 42.", was killed by signal 15"#);
+}
+
+#[tokio::test]
+async fn refused_requests_and_other_versions_are_failures() {
+    for (initialized, opened, expected) in [
+        (
+            INITIALIZED.replace(r#""protocolVersion":1"#, r#""protocolVersion":2"#),
+            OPENED,
+            "capability_unsupported: the program speaks version 2 of ACP, and not 1",
+        ),
+        (
+            INITIALIZED.to_owned(),
+            r#"{"id":1,"error":{"code":-32000,"message":"Authentication required"}}"#,
+            "runtime_crash: session/new failed: Authentication required",
+        ),
+        (
+            INITIALIZED.to_owned(),
+            r#"{"id":1,"result":{}}"#,
+            "bad_model_output: the program opened a session without an id",
+        ),
+    ] {
+        let steps = ["echo-line", "line", &initialized, "echo-line", "line", opened, "echo"];
+        let config = CliConfig { program: Some(Program::Acp), ..fake(&steps) };
+        let rendered = rendered(start(config)).await;
+        let last = rendered.lines().last().expect("there is a last line");
+        assert_eq!(last, format!("· => {expected}"));
+    }
+}
+
+/// An agent that loads a session repeats its history. The text of an earlier turn is not text of this one.
+#[tokio::test]
+async fn a_session_is_continued_and_its_history_is_not_repeated() {
+    let history = SAYS.replace("It is 42.", "Earlier.");
+    let loaded = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+    let steps = [
+        "echo-line",
+        "line",
+        INITIALIZED,
+        "echo-line",
+        "line",
+        &history,
+        "line",
+        loaded,
+        "echo-line",
+        "line",
+        SAYS,
+        "line",
+        ENDED,
+        "echo",
+    ];
+    let config =
+        CliConfig { program: Some(Program::Acp), session: Some("s1".to_owned()), ..fake(&steps) };
+    let lines: Vec<Line> = start(config.clone()).collect().await;
+    let methods: Vec<Value> = heard(&lines).iter().map(|it| it["method"].clone()).collect();
+    assert_eq!(methods, ["initialize", "session/load", "session/prompt"]);
+    let Some(ProgramEvent::Final(answer)) = lines.last().and_then(|line| line.events.last()) else {
+        panic!("{lines:?}")
+    };
+    assert_eq!((answer.text.as_str(), answer.session_id.as_deref()), ("It is 42.", Some("s1")));
+    let said = lines
+        .iter()
+        .flat_map(|line| &line.events)
+        .filter(|event| matches!(event, ProgramEvent::AssistantDelta { .. }));
+    assert_eq!(said.count(), 1);
+    // With `session/resume` there is no history.
+    let resumes =
+        INITIALIZED.replace("\"loadSession\":true", r#""sessionCapabilities":{"resume":{}}"#);
+    let command = config.command.iter().map(|word| word.replace(INITIALIZED, &resumes)).collect();
+    let lines: Vec<Line> = start(CliConfig { command, ..config.clone() }).collect().await;
+    assert_eq!(heard(&lines)[1]["method"], "session/resume");
+    let cannot = INITIALIZED.replace("true", "false");
+    let command = config.command.iter().map(|word| word.replace(INITIALIZED, &cannot)).collect();
+    let rendered = rendered(start(CliConfig { command, grace: SOON, ..config })).await;
+    let last = rendered.lines().last().expect("there is a last line");
+    let why = "the program cannot continue a session: it does not offer loadSession";
+    assert_eq!(last, format!("· => capability_unsupported: {why}"));
+}

@@ -1,0 +1,182 @@
+//! Codex's app server: what Abide sends, and what it makes of threads, turns, items and approvals.
+
+use abide_programs::{CliConfig, Decision, Line, Program, ProgramEvent};
+use expect_test::expect;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::{fake, rendered, start, until};
+
+const INITIALIZED: &str = r#"{"id":0,"result":{"userAgent":"codex"}}"#;
+const OPENED: &str = r#"{"id":1,"result":{"thread":{"id":"t1"},"model":"m"}}"#;
+const BEGUN: &str = r#"{"id":2,"result":{"turn":{"id":"u1","status":"inProgress"}}}"#;
+const COMMAND: &str = r#"
+{"method":"item/started","params":{"threadId":"t1","item":{"type":"commandExecution","id":"c1","command":"ls","cwd":"/x","status":"inProgress"}}}"#;
+const ASKS: &str = r#"
+{"id":7,"method":"item/commandExecution/requestApproval","params":{"threadId":"t1","turnId":"u1","itemId":"c1","reason":"why not"}}"#;
+const USED: &str = r#"
+{"method":"thread/tokenUsage/updated","params":{"threadId":"t1","turnId":"u1","tokenUsage":{"total":{"inputTokens":110,"outputTokens":25},"last":{"inputTokens":10,"outputTokens":5}}}}"#;
+const SAYS: &str = r#"
+{"method":"item/completed","params":{"threadId":"t1","item":{"type":"agentMessage","id":"m1","text":"It is 42."}}}"#;
+const ENDED: &str = r#"
+{"method":"turn/completed","params":{"threadId":"t1","turn":{"id":"u1","status":"completed","items":[]}}}"#;
+
+/// A server that starts a turn and executes the steps. It echoes the lines that it gets.
+fn codex(steps: &[&str]) -> CliConfig {
+    let opening = [
+        "echo-line",
+        "line",
+        INITIALIZED,
+        "echo-line",
+        "echo-line",
+        "line",
+        OPENED,
+        "echo-line",
+        "line",
+        BEGUN,
+    ];
+    let steps = [&opening, steps].concat();
+    CliConfig { program: Some(Program::CodexAppServer), ..fake(&steps) }
+}
+
+fn heard(lines: &[Line]) -> Vec<Value> {
+    let echoed = lines.iter().filter_map(|line| {
+        let line: Value = serde_json::from_str(line.raw.as_deref()?).ok()?;
+        serde_json::from_str(line["echo"].as_str()?).ok()
+    });
+    echoed.collect()
+}
+
+#[tokio::test]
+async fn a_turn_is_a_handshake_a_thread_and_its_items() {
+    let delta = r#"
+{"method":"item/agentMessage/delta","params":{"threadId":"t1","itemId":"m1","delta":"It is "}}"#;
+    let other = SAYS.replace("t1", "t2").replace("42", "41");
+    let done = r#"
+{"method":"item/completed","params":{"threadId":"t1","item":{"type":"commandExecution","id":"c1","command":"ls","status":"completed","aggregatedOutput":"a b","exitCode":0}}}"#;
+    let steps = [
+        "line", COMMAND, "line", done, "line", delta, "line", &other, "line", SAYS, "line", USED,
+        "line", ENDED, "echo",
+    ];
+    let rendered = rendered(start(codex(&steps))).await;
+    let events = rendered.lines().filter(|line| !line.starts_with(r#"{"echo""#));
+    let events = events.map(|line| line.rsplit_once(" => ").map_or(line, |(_, events)| events));
+    expect![[r#"
+        status
+        status, SessionId { id: "t1" }
+
+        command_execution {"command":"ls","cwd":"/x"}
+        ToolCallFinished { id: "c1", output: String("a b"), is_error: false, exit_code: Some(0), parent: None }
+        says "It is "
+        status
+        says "42."
+        Usage(Usage { input_tokens: Some(10), output_tokens: Some(5), cached_tokens: None, cache_write_tokens: None, reasoning_tokens: None, completeness: Partial })
+        Usage(Usage { input_tokens: Some(10), output_tokens: Some(5), cached_tokens: None, cache_write_tokens: None, reasoning_tokens: None, completeness: Complete })
+        final "It is 42.", exited with code 0
+    "#]].assert_eq(&events.map(|line| format!("{line}\n")).collect::<String>());
+    let lines: Vec<Line> = start(codex(&steps)).collect().await;
+    let methods: Vec<Value> = heard(&lines).iter().map(|it| it["method"].clone()).collect();
+    assert_eq!(methods, ["initialize", "initialized", "thread/start", "turn/start"]);
+}
+
+#[tokio::test]
+async fn a_thread_is_continued() {
+    let config = CliConfig {
+        session: Some("t1".to_owned()),
+        ..codex(&["line", SAYS, "line", ENDED, "echo"])
+    };
+    let lines: Vec<Line> = start(config).collect().await;
+    let resume = &heard(&lines)[2];
+    let wanted = (&json!("thread/resume"), &json!("t1"));
+    assert_eq!((&resume["method"], &resume["params"]["threadId"]), wanted);
+}
+
+/// The result of the server's approval request for a decision.
+async fn decided(asks: &str, decision: Decision) -> Value {
+    let steps = ["line", COMMAND, "line", asks, "echo-line", "line", SAYS, "line", ENDED, "echo"];
+    let mut running = start(codex(&steps));
+    let lines =
+        until(&mut running, |event| matches!(event, ProgramEvent::ApprovalRequested { .. })).await;
+    if asks == ASKS {
+        let Some(ProgramEvent::ApprovalRequested { request_id, tool, input, call_id, details }) =
+            lines.last().and_then(|line| line.events.first())
+        else {
+            panic!("{lines:?}")
+        };
+        assert_eq!((request_id.as_str(), tool.as_str()), ("7", "command_execution"));
+        assert_eq!(input, &json!({"command": "ls", "cwd": "/x"}), "from the item that it is about");
+        assert_eq!((call_id.as_deref(), details), (Some("c1"), &json!({"reason": "why not"})));
+    }
+    running.answer("7", decision).expect("the approval is pending");
+    let lines: Vec<Line> = running.collect().await;
+    heard(&lines).remove(0)["result"].clone()
+}
+
+#[tokio::test]
+async fn an_approval_is_for_one_action_only() {
+    let allow = Decision::Allow { input: None };
+    assert_eq!(decided(ASKS, allow.clone()).await, json!({"decision": "accept"}));
+    let deny = |interrupt| Decision::Deny { message: "no".to_owned(), interrupt };
+    assert_eq!(decided(ASKS, deny(false)).await, json!({"decision": "decline"}));
+    assert_eq!(decided(ASKS, deny(true)).await, json!({"decision": "cancel"}));
+    let other = Decision::Allow { input: Some(json!({"command": "rm"})) };
+    assert_eq!(decided(ASKS, other).await, json!({"decision": "decline"}));
+    let permissions = r#"
+{"id":7,"method":"item/permissions/requestApproval","params":{"threadId":"t1","turnId":"u1","itemId":"p1","permissions":{"network":{"enabled":true}}}}"#;
+    let granted = json!({"permissions": {"network": {"enabled": true}}, "scope": "turn"});
+    assert_eq!(decided(permissions, allow).await, granted);
+    let none = json!({"permissions": {}, "scope": "turn"});
+    assert_eq!(decided(permissions, deny(false)).await, none);
+}
+
+/// Without an answer, the server would wait for ever.
+#[tokio::test]
+async fn other_requests_are_declined() {
+    let asks = r#"{"id":8,"method":"mcpServer/elicitation/request","params":{"threadId":"t1"}}"#;
+    let unknown = r#"{"id":9,"method":"item/tool/requestUserInput","params":{"threadId":"t1"}}"#;
+    let steps = [
+        "line",
+        asks,
+        "echo-line",
+        "line",
+        unknown,
+        "echo-line",
+        "line",
+        SAYS,
+        "line",
+        ENDED,
+        "echo",
+    ];
+    let lines: Vec<Line> = start(codex(&steps)).collect().await;
+    let heard = heard(&lines);
+    assert_eq!(heard[4]["result"], json!({"action": "decline", "content": null}));
+    assert_eq!(heard[5]["error"]["code"], json!(-32601));
+}
+
+#[tokio::test]
+async fn an_interrupt_denies_what_is_open_and_ends_the_turn() {
+    let ended = ENDED.replace("completed\",\"items", "interrupted\",\"items");
+    let steps = ["line", COMMAND, "line", ASKS, "echo-line", "echo-line", "line", &ended, "echo"];
+    let mut running = start(codex(&steps));
+    until(&mut running, |event| matches!(event, ProgramEvent::ApprovalRequested { .. })).await;
+    running.interrupt();
+    let lines: Vec<Line> = running.collect().await;
+    let heard = heard(&lines);
+    assert_eq!(heard[0]["result"], json!({"decision": "cancel"}));
+    let params = json!({"threadId": "t1", "turnId": "u1"});
+    assert_eq!((&heard[1]["method"], &heard[1]["params"]), (&json!("turn/interrupt"), &params));
+    let Some(ProgramEvent::Error(failure)) = lines.last().and_then(|line| line.events.last())
+    else {
+        panic!("{lines:?}")
+    };
+    assert_eq!(failure.kind.code(), "cancelled");
+}
+
+#[tokio::test]
+async fn a_failed_turn_has_the_message_of_the_server() {
+    let ended = r#"
+{"method":"turn/completed","params":{"threadId":"t1","turn":{"id":"u1","status":"failed","error":{"message":"no model"}}}}"#;
+    let rendered = rendered(start(codex(&["line", ended, "echo"]))).await;
+    let last = rendered.lines().last().expect("there is a last line");
+    assert_eq!(last, r#"· => runtime_crash: no model, answer """#);
+}
