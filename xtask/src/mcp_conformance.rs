@@ -21,11 +21,10 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
     let mut install = Command::new("npm");
     install.args(["ci", "--silent"]).current_dir(&folder);
     succeed(&mut install, "npm ci (it needs Node 20 or newer with npm)")?;
-    for what in
-        [["-p", "abide-server", "--example", "mcp_conformance"], ["-p", "abide", "--bin", "abide"]]
-    {
-        succeed(command::cargo(root).arg("build").args(what), "cargo build")?;
-    }
+    // With the features of the tests, so that nothing is built twice.
+    let mut build = command::cargo(root);
+    build.args(["build", "--workspace", "--bin", "abide", "--example", "mcp_conformance"]);
+    succeed(&mut build, "cargo build")?;
     // The suite and the inspector need a newer Node than the SDKs.
     let own = folder.join("node_modules/node/bin");
     let search = env::var_os("PATH").unwrap_or_default();

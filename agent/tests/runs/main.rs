@@ -28,6 +28,7 @@ mod rows;
 mod shapes;
 mod stops;
 mod tenants;
+mod tool_worker;
 mod traces;
 mod walker;
 mod watchdog;

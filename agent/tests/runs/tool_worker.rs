@@ -1,0 +1,150 @@
+//! Calls that belong to no run: which of them a worker runs, how many at once, and what becomes of them when it is killed.
+
+use std::sync::{Arc, Mutex};
+
+use abide_agent::{Settings, ToolWorker};
+use abide_client::Abide;
+use abide_client::arguments::{CreateSession, RequestToolCall};
+use abide_tools::{Effect, Function, Selection, ToolDeclaration, Tools};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::LEASE;
+
+/// A file with the tools `look` (read-only), `pay` (at most once) and `secret`, which is not exposed. A tool waits until
+/// the gate is open.
+struct Home {
+    _folder: TempDir,
+    abide: Abide,
+    tools: Tools,
+    /// The calls that have begun.
+    begun: Arc<Mutex<Vec<String>>>,
+    count: watch::Sender<usize>,
+    gate: watch::Sender<bool>,
+}
+
+impl Home {
+    async fn new() -> Home {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+        let (tools, begun) = (Tools::new(), Arc::new(Mutex::new(Vec::new())));
+        let (count, gate) = (watch::Sender::new(0), watch::Sender::new(false));
+        for (name, effect) in
+            [("look", Effect::ReadOnly), ("pay", Effect::AtMostOnce), ("secret", Effect::ReadOnly)]
+        {
+            let declaration = ToolDeclaration {
+                effect,
+                ..ToolDeclaration::new(name, "Does something.", json!({"type": "object"}))
+            };
+            abide.call(declaration.manifest()).await.expect("the tool is registered");
+            let (begun, count, gate) = (Arc::clone(&begun), count.clone(), gate.clone());
+            let run = move |call: abide_tools::Invocation| {
+                begun.lock().expect("no panic").push(call.call_id.clone());
+                count.send_modify(|count| *count += 1);
+                let mut gate = gate.subscribe();
+                async move {
+                    gate.wait_for(|is_open| *is_open).await.map_err(|why| why.to_string())?;
+                    Ok::<_, String>(format!("{} is done", call.call_id))
+                }
+            };
+            tools.add(Function::of(declaration, run)).expect("the tool is valid");
+        }
+        Home { _folder: folder, abide, tools, begun, count, gate }
+    }
+
+    async fn session(&self, id: &str, agent: &str) {
+        self.abide.call(CreateSession::new(agent).id(id)).await.expect("a session");
+    }
+
+    async fn request(&self, call_id: &str, session_id: &str, tool: &str) {
+        let request = RequestToolCall::new(call_id, session_id, tool, json!({}));
+        self.abide.call(request).await.expect("the call is requested");
+    }
+
+    /// A worker for `look` and `pay` in sessions of `mcp`.
+    fn worker(&self, stop: &CancellationToken) -> JoinHandle<()> {
+        let exposed = vec!["look".to_owned(), "pay".to_owned()];
+        let exposed = Selection { tools: Some(exposed), ..Selection::default() };
+        let view = self.tools.view(exposed).expect("the tools exist");
+        let settings = Settings { lease: LEASE, ..Settings::named("worker") };
+        let worker = ToolWorker::new(self.abide.clone(), view, settings, "mcp");
+        let stop = stop.clone();
+        tokio::spawn(async move { worker.run(stop).await.expect("the file is open") })
+    }
+
+    async fn until_begun(&self, count: usize) {
+        let mut begun = self.count.subscribe();
+        begun.wait_for(|begun| *begun == count).await.expect("the tools exist");
+    }
+
+    /// Waits until this many calls have a status, and returns the statuses and attempts of all.
+    async fn until(&self, status: &str, count: usize) -> Vec<(String, String, i64)> {
+        let sql = "SELECT call_id FROM tool_calls WHERE status = :status";
+        let rows = self.abide.subscribe(sql).param("status", status);
+        let mut rows = rows.await.expect("the subscription starts");
+        while rows.rows().len() < count {
+            rows.next().await.expect("the file is open");
+        }
+        let sql = "SELECT call_id, status, attempt FROM tool_calls ORDER BY call_id";
+        self.abide.sql(sql).fetch().await.expect("the rows")
+    }
+}
+
+fn row(call_id: &str, status: &str, attempt: i64) -> (String, String, i64) {
+    (call_id.to_owned(), status.to_owned(), attempt)
+}
+
+#[tokio::test]
+async fn a_killed_worker_runs_nothing_twice() {
+    let home = Home::new().await;
+    home.session("m", "mcp").await;
+    home.session("o", "other").await;
+    home.request("1-look", "m", "look").await;
+    home.request("2-pay", "m", "pay").await;
+    home.request("3-secret", "m", "secret").await;
+    home.request("4-other", "o", "look").await;
+    let stop = CancellationToken::new();
+    let killed = home.worker(&stop);
+    home.until_begun(2).await;
+    killed.abort();
+    let unknown = home.until("unknown", 1).await;
+    assert!(unknown.contains(&row("2-pay", "unknown", 1)), "{unknown:?}");
+    home.gate.send_replace(true);
+    let next = home.worker(&stop);
+    let ended = home.until("succeeded", 1).await;
+    let expected = [
+        row("1-look", "succeeded", 2),
+        row("2-pay", "unknown", 1),
+        row("3-secret", "pending", 0),
+        row("4-other", "pending", 0),
+    ];
+    assert_eq!(ended, expected);
+    stop.cancel();
+    next.await.expect("no panic");
+    assert_eq!(*home.begun.lock().expect("no panic"), ["1-look", "2-pay", "1-look"]);
+}
+
+/// A session with many calls does not delay the others.
+#[tokio::test]
+async fn a_session_has_a_share_of_the_worker() {
+    let home = Home::new().await;
+    home.session("a", "mcp").await;
+    home.session("b", "mcp").await;
+    for n in 0..20 {
+        home.request(&format!("a{n:02}"), "a", "look").await;
+    }
+    home.request("b", "b", "look").await;
+    let stop = CancellationToken::new();
+    let worker = home.worker(&stop);
+    home.until_begun(9).await;
+    let mut first = home.begun.lock().expect("no panic").clone();
+    first.sort();
+    assert_eq!(first, ["a00", "a01", "a02", "a03", "a04", "a05", "a06", "a07", "b"]);
+    home.gate.send_replace(true);
+    assert_eq!(home.until("succeeded", 21).await.len(), 21);
+    stop.cancel();
+    worker.await.expect("no panic");
+}
