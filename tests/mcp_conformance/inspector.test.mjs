@@ -16,10 +16,10 @@ before(async () => {
 });
 after(() => server.stop());
 
-/** What the inspector prints. */
+/** The result that the inspector prints. */
 async function inspect(target, ...words) {
   const { stdout } = await promisify(execFile)(inspector, ["--cli", ...target, ...words, "--format", "json"]);
-  return JSON.parse(stdout);
+  return JSON.parse(stdout).result;
 }
 
 test("tools", async () => {
