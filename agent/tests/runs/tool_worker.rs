@@ -1,6 +1,7 @@
 //! Calls that belong to no run: which of them a worker runs, how many at once, and what becomes of them when it is killed.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use abide_agent::{Settings, ToolWorker};
 use abide_client::Abide;
@@ -12,7 +13,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::LEASE;
+/// The lease of a worker that is killed; it is short, so that the next worker does not wait long.
+const LEASE: Duration = Duration::from_millis(200);
 
 /// A file with the tools `look` (read-only), `pay` (at most once) and `secret`, which is not exposed. A tool waits until
 /// the gate is open.
