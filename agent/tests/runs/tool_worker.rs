@@ -1,7 +1,6 @@
 //! Calls that belong to no run: which of them a worker runs, how many at once, and what becomes of them when it is killed.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use abide_agent::{Settings, ToolWorker};
 use abide_client::Abide;
@@ -13,13 +12,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The lease of a worker that is killed; it is short, so that the next worker does not wait long.
-const LEASE: Duration = Duration::from_millis(200);
+use crate::fixture::open_after_kill;
 
 /// A file with the tools `look` (read-only), `pay` (at most once) and `secret`, which is not exposed. A tool waits until
 /// the gate is open.
 struct Home {
-    _folder: TempDir,
+    folder: TempDir,
     abide: Abide,
     tools: Tools,
     /// The calls that have begun.
@@ -31,7 +29,7 @@ struct Home {
 impl Home {
     async fn new() -> Home {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let abide = Abide::open(folder.path().join("abide.db")).expect("the file opens");
+        let abide = open_after_kill(folder.path());
         let (tools, begun) = (Tools::new(), Arc::new(Mutex::new(Vec::new())));
         let (count, gate) = (watch::Sender::new(0), watch::Sender::new(false));
         for (name, effect) in
@@ -54,7 +52,7 @@ impl Home {
             };
             tools.add(Function::of(declaration, run)).expect("the tool is valid");
         }
-        Home { _folder: folder, abide, tools, begun, count, gate }
+        Home { folder, abide, tools, begun, count, gate }
     }
 
     async fn session(&self, id: &str, agent: &str) {
@@ -71,8 +69,7 @@ impl Home {
         let exposed = vec!["look".to_owned(), "pay".to_owned()];
         let exposed = Selection { tools: Some(exposed), ..Selection::default() };
         let view = self.tools.view(exposed).expect("the tools exist");
-        let settings = Settings { lease: LEASE, ..Settings::named("worker") };
-        let worker = ToolWorker::new(self.abide.clone(), view, settings, "mcp");
+        let worker = ToolWorker::new(self.abide.clone(), view, Settings::named("worker"), "mcp");
         let stop = stop.clone();
         tokio::spawn(async move { worker.run(stop).await.expect("the file is open") })
     }
@@ -101,7 +98,7 @@ fn row(call_id: &str, status: &str, attempt: i64) -> (String, String, i64) {
 
 #[tokio::test]
 async fn a_killed_worker_runs_nothing_twice() {
-    let home = Home::new().await;
+    let mut home = Home::new().await;
     home.session("m", "mcp").await;
     home.session("o", "other").await;
     home.request("1-look", "m", "look").await;
@@ -112,6 +109,8 @@ async fn a_killed_worker_runs_nothing_twice() {
     let killed = home.worker(&stop);
     home.until_begun(2).await;
     killed.abort();
+    home.abide.close().await;
+    home.abide = open_after_kill(home.folder.path());
     let unknown = home.until("unknown", 1).await;
     assert!(unknown.contains(&row("2-pay", "unknown", 1)), "{unknown:?}");
     home.gate.send_replace(true);
