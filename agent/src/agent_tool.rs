@@ -36,11 +36,12 @@ pub struct AsHandoff {
 }
 
 /// Names that belong to the runtime.
-pub(crate) const RESERVED: [&str; 9] = [
+pub(crate) const RESERVED: [&str; 10] = [
     TASK,
     MANAGE_TODO_LIST,
     GET_TOOL_RESPONSE,
     "program_call",
+    "foreign_agent_input",
     HAND_BACK,
     RESPONSE,
     SAVE_MEMORY,

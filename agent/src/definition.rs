@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use abide_client::AgentMode;
 use abide_client::arguments::RegisterAgent;
 use abide_programs::{CliConfig, ParserChoice, Parsers};
-use abide_tools::{BackendName, Parameters, Selection, Tools};
+use abide_tools::{A2aConfig, BackendName, Parameters, Selection, Tools};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -102,6 +102,9 @@ pub struct AgentDefinition {
     /// A foreign program that runs instead of a model and tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cli: Option<CliConfig>,
+    /// A foreign agent, reached by A2A, that works instead of a model and tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a2a: Option<A2aConfig>,
     /// The resolved texts of prompt, memory and skills. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
@@ -279,8 +282,8 @@ impl AgentDefinition {
             settings.limits.parallel_tools = most.max(1);
         }
         settings.planning = self.planning.unwrap_or(settings.planning);
-        // The program has its own context, plans and memory.
-        if self.cli.is_some() {
+        // The program or the foreign agent has its own context, plans and memory.
+        if self.works_elsewhere().is_some() {
             settings.planning = false;
             settings.context.compaction = false;
             settings.memory.enabled = false;
@@ -376,7 +379,9 @@ impl AgentDefinition {
             return Err(DefinitionError::Name(self.name.clone()));
         }
         let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
-        self.check_program()?;
+        if let Some(kind) = self.works_elsewhere() {
+            self.check_elsewhere(kind)?;
+        }
         if let Some(why) = self.pause.iter().find_map(|rule| rule.check().err()) {
             return contradiction(&why);
         }
@@ -422,34 +427,50 @@ impl AgentDefinition {
         Ok(())
     }
 
-    /// Checks what an agent that is a program cannot have.
-    fn check_program(&self) -> Result<(), DefinitionError> {
-        let Some(cli) = &self.cli else { return Ok(()) };
-        let contradiction = |text: &str| Err(DefinitionError::Contradiction(text.to_owned()));
-        if !(self.tools.is_empty() && self.subagents.is_empty()) {
-            return contradiction(
-                "an agent with cli uses the program's tools: remove tools and subagents",
-            );
+    /// The field that makes something else work instead of a model and tools.
+    pub(crate) fn works_elsewhere(&self) -> Option<&'static str> {
+        let fields = [("cli", self.cli.is_some()), ("a2a", self.a2a.is_some())];
+        fields.into_iter().find_map(|(field, is_there)| is_there.then_some(field))
+    }
+
+    /// Checks a definition without a model: a program (`cli`) or a foreign agent (`a2a`).
+    fn check_elsewhere(&self, field: &str) -> Result<(), DefinitionError> {
+        let who = if field == "cli" { "program" } else { "foreign agent" };
+        let has_prompt =
+            self.system_prompt.is_some() || !self.memory.is_empty() || !self.skills.is_empty();
+        let problems = [
+            (
+                self.cli.is_some() && self.a2a.is_some(),
+                "has both cli and a2a: remove one".to_owned(),
+            ),
+            (
+                !(self.tools.is_empty() && self.subagents.is_empty()),
+                format!("uses the {who}'s tools: remove tools and subagents"),
+            ),
+            (self.planning == Some(true), format!("uses the {who}'s plans: remove planning")),
+            (
+                !self.middleware.is_empty(),
+                "has an output that cannot be held back: remove middleware".to_owned(),
+            ),
+            (!self.pause.is_empty(), "cannot be paused at a stage: remove pause".to_owned()),
+            (self.as_handoff.is_some(), "cannot take over a turn: remove as_handoff".to_owned()),
+            (
+                field == "a2a" && has_prompt,
+                "uses the foreign agent's instructions: remove system_prompt, memory and skills"
+                    .to_owned(),
+            ),
+        ];
+        if let Some((_, why)) = problems.into_iter().find(|(is_wrong, _)| *is_wrong) {
+            let why = format!("an agent with {field} {why}");
+            return Err(DefinitionError::Contradiction(why));
         }
-        if let Err((subject, why)) = cli.check() {
-            let (why, subject) = (why.to_owned(), subject.to_owned());
-            return Err(DefinitionError::Program { code: "bad_parser", why, subject });
+        match self.cli.as_ref().map_or(Ok(()), CliConfig::check) {
+            Err((subject, why)) => {
+                let (why, subject) = (why.to_owned(), subject.to_owned());
+                Err(DefinitionError::Program { code: "bad_parser", why, subject })
+            }
+            Ok(()) => Ok(()),
         }
-        if self.planning == Some(true) {
-            return contradiction("an agent with cli uses the program's plans: remove planning");
-        }
-        if !self.middleware.is_empty() {
-            return contradiction(
-                "the output of a program (cli) cannot be held back: remove middleware",
-            );
-        }
-        if !self.pause.is_empty() {
-            return contradiction("a program (cli) cannot be paused at a stage: remove pause");
-        }
-        if self.as_handoff.is_some() {
-            return contradiction("a program (cli) cannot take over a turn: remove as_handoff");
-        }
-        Ok(())
     }
 
     /// Checks that the guardrails in Rust exist.

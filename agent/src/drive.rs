@@ -13,7 +13,9 @@ use crate::step::{DriveResult, Failure, Step, StepError, overtime};
 use crate::structured::{self, StructuredAnswer};
 use crate::transcript::{HandoffEntry, RequestedCall};
 use crate::watchdog::{self, WatchdogStep};
-use crate::{delegate, handoff, memory, model_call, pause, program, restart, tool_calls};
+use crate::{
+    delegate, foreign_agent, handoff, memory, model_call, pause, program, restart, tool_calls,
+};
 
 impl Driver {
     /// Drives the run until it ends, waits, or another driver claims it.
@@ -46,6 +48,9 @@ impl Driver {
     async fn go_on(&mut self) -> Step<DriveResult> {
         if self.definition.cli.is_some() {
             return program::drive(self).await;
+        }
+        if self.definition.a2a.is_some() {
+            return foreign_agent::drive(self).await;
         }
         loop {
             let (session, calls) = self.look().await?;
@@ -175,7 +180,12 @@ impl Driver {
 
     /// Suspends the run until a decision. Returns whether the run waits: the decision may have been made in the
     /// meantime.
-    async fn wait(&self, undecided: &[ToolCall], waiting: Vec<Run>, reason: &str) -> Step<bool> {
+    pub(crate) async fn wait(
+        &self,
+        undecided: &[ToolCall],
+        waiting: Vec<Run>,
+        reason: &str,
+    ) -> Step<bool> {
         let below = delegate::undecided(self, waiting).await?;
         let own =
             undecided.iter().filter(|call| !delegate::starts_run(self, call) || is_open(call));

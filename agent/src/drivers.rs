@@ -37,6 +37,9 @@ const BROKEN: &str = "runtime_crash";
 /// The error code of a run whose agent is a program that was not configured on this machine.
 const UNTRUSTED: &str = "program_not_trusted";
 
+/// The same for an agent that is a foreign agent.
+const UNTRUSTED_AGENT: &str = "foreign_agent_not_trusted";
+
 /// The drivers of a runtime.
 pub(crate) struct Drivers {
     shared: Arc<RuntimeContext>,
@@ -197,10 +200,13 @@ async fn drive(
         }
     };
     if !shared.trusted_programs.allows(&run.agent, &definition) {
-        let failed = run_lease.failed(
-            UNTRUSTED,
-            "the agent runs a program that is not configured in this runtime's agent folder",
-        );
+        let (code, what) = match definition.a2a {
+            Some(_) => (UNTRUSTED_AGENT, "a foreign agent"),
+            None => (UNTRUSTED, "a program"),
+        };
+        let why =
+            format!("the agent uses {what} that is not configured in this runtime's agent folder");
+        let failed = run_lease.failed(code, why);
         return end(&shared.abide, failed).await;
     }
     // The definition may have been registered by a runtime with another configuration.

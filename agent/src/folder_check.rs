@@ -6,7 +6,7 @@ use std::path::Path;
 use abide_client::AgentMode;
 use abide_models::{ModelSelection, Models, ResolveError};
 use abide_programs::CliConfig;
-use abide_tools::Environment;
+use abide_tools::{A2aConfig, Environment};
 
 use crate::catalog::{Catalog, CatalogSnapshot, Problem};
 use crate::definition::{AgentDefinition, ModelChoice, Subagent};
@@ -27,9 +27,10 @@ impl Catalog {
             let mut errors = Vec::new();
             for part in definition.with_inline() {
                 errors.extend(subagents(&part, &reading));
-                match &part.cli {
-                    Some(cli) => errors.extend(program(cli, environment)),
-                    None => errors.extend(model(&part, models, default.as_ref())),
+                match (&part.cli, &part.a2a) {
+                    (Some(cli), _) => errors.extend(program(cli, environment)),
+                    (None, Some(a2a)) => errors.extend(foreign_agent(a2a, environment)),
+                    (None, None) => errors.extend(model(&part, models, default.as_ref())),
                 }
             }
             for error in errors {
@@ -145,6 +146,11 @@ fn program(cli: &CliConfig, environment: &Environment) -> Vec<DefinitionError> {
         add("no_terminal_rule", name, why);
     }
     errors
+}
+
+/// Why a foreign agent cannot be reached.
+fn foreign_agent(a2a: &A2aConfig, environment: &Environment) -> Option<DefinitionError> {
+    a2a.check(environment).err().map(|why| DefinitionError::Contradiction(why.to_string()))
 }
 
 /// Whether a command can be found: by its path, or in the folders of `PATH`.

@@ -23,8 +23,10 @@
 //! `delegate` the delegation tool, `agent_tool` and `composition` agents as tools, `handoff` agents that take over,
 //! `budget` reservations, `pause` stages at which a run waits, `pause_rule` why, `recorded_run` recordings, `recorded_run_repeat` their repetition, `recorded_run_diff` its
 //! differences, `tracer` traces, `trace` their spans, `trace_sink` where they go,
-//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign agents, `program_output` their output,
-//! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
+//! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign programs, `program_output` their output,
+//! `program_plan` their plans, `program_approvals` their permission requests · `foreign_agent` agents that are reached by A2A,
+//! `foreign_task` their tasks, `published_text` the text of these, `foreign_rows` what was exchanged, `foreign_input` their questions, `foreign_cancel` tasks
+//! that are no longer needed · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
 //! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
 //!
@@ -50,6 +52,11 @@ mod driver;
 mod drivers;
 mod folder_check;
 mod folder_texts;
+mod foreign_agent;
+mod foreign_cancel;
+mod foreign_input;
+mod foreign_rows;
+mod foreign_task;
 mod guardrail;
 mod handoff;
 mod health_state;
@@ -76,6 +83,7 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod published_text;
 mod recorded_run;
 mod recorded_run_diff;
 mod recorded_run_repeat;

@@ -33,6 +33,14 @@ pub(crate) async fn of_program(driver: &Driver) -> Step<NewRunEvent> {
     Ok(event(before + 1, "the runtime ended while the program ran; the program continues"))
 }
 
+/// The announcement that a foreign agent's text starts again after the run's last question; `None` if none of it was published.
+pub(crate) async fn of_pieces(driver: &Driver, why: &str) -> Step<Option<NewRunEvent>> {
+    let others = "kind NOT IN ('token', 'reasoning', 'line', 'status', 'usage')";
+    let (before, last) =
+        (last_number(driver, others).await?, last_number(driver, "kind = 'token'").await?);
+    Ok((last > before).then(|| event(before + 1, why)))
+}
+
 fn event(since: i64, why: &str) -> NewRunEvent {
     let data = json!({"since": since, "code": RESTARTED, "error": why});
     run_event(RunEventKind::Restart, data)

@@ -18,6 +18,7 @@ use crate::catalog::{Catalog, CatalogSnapshot, Problem, Signature};
 use crate::composition::Composition;
 use crate::definition::AgentDefinition;
 use crate::drivers::Drivers;
+use crate::foreign_cancel::ForeignCancels;
 use crate::pause_rule::{PauseCallback, PausePoint};
 use crate::run_lease::RunLease;
 use crate::runtime_context::RuntimeContext;
@@ -26,7 +27,8 @@ use crate::settings::Settings;
 use crate::tracer::{TraceQueue, Tracer};
 use crate::trusted_programs::TrustedPrograms;
 use crate::{
-    agent_tool, delegate, handoff, heartbeat, memory_tools, plan, program_approvals, tool_response,
+    agent_tool, delegate, foreign_input, handoff, heartbeat, memory_tools, plan, program_approvals,
+    tool_response,
 };
 
 /// Drives runs.
@@ -109,8 +111,8 @@ impl Runtime {
         self.problems.subscribe()
     }
 
-    /// Permits the programs (`cli`) of a definition and its inline subagents to run. Programs in the folder's
-    /// definitions are permitted without this call. All other programs do not run on this machine.
+    /// Permits the programs (`cli`) and foreign agents (`a2a`) of a definition and its inline subagents. Those in the folder's
+    /// definitions are permitted without this call. All others are not used by this runtime.
     pub fn trust(&self, definition: &AgentDefinition) {
         self.shared.trusted_programs.learn(definition);
     }
@@ -126,8 +128,12 @@ impl Runtime {
         // Taken before anything is read, so that a concurrent change is detected at the next check.
         let of = Some(self.sources());
         let declared = self.shared.tools.declarations();
-        let own =
-            [plan::declaration(), tool_response::declaration(), program_approvals::declaration()];
+        let own = [
+            plan::declaration(),
+            tool_response::declaration(),
+            program_approvals::declaration(),
+            foreign_input::declaration(),
+        ];
         // Only an agent with a memory has these tools; others may use tools of the same names.
         let mut of_memory = memory_tools::declarations().to_vec();
         of_memory.retain(|own| declared.iter().all(|declared| declared.name != own.name));
@@ -206,6 +212,8 @@ impl Runtime {
         let mut beat = tokio::time::interval(self.shared.settings.lease / 3);
         let mut beating: Option<JoinHandle<()>> = None;
         let mut tools = self.shared.tools.revision();
+        let cancels = Arc::new(ForeignCancels::default());
+        let mut cancelling: Option<JoinHandle<()>> = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -221,13 +229,17 @@ impl Runtime {
                     // A run that its driver has just suspended may already be running again. That update was
                     // ignored because the driver was still active.
                     for (id,) in free.typed_rows::<(String,)>()? { drivers.begin(id) }
+                    self.cancel_foreign_tasks(&cancels, &mut cancelling);
                 }
                 // At most one renewal at a time: if one is slow, a second one would only add load.
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
                     beating = Some(self.beat());
                 }
                 Ok(()) = tools.changed() => self.reload().await,
-                _ = look.tick() => self.reload().await,
+                _ = look.tick() => {
+                    self.reload().await;
+                    self.cancel_foreign_tasks(&cancels, &mut cancelling);
+                }
             }
         }
         drivers.shutdown().await;
@@ -279,6 +291,23 @@ impl Runtime {
                 tracing::warn!(%error, "leases could not be renewed");
             }
         })
+    }
+
+    /// Cancels the tasks of foreign agents whose runs have ended, unless that is in progress.
+    fn cancel_foreign_tasks(
+        &self,
+        cancels: &Arc<ForeignCancels>,
+        cancelling: &mut Option<JoinHandle<()>>,
+    ) {
+        if cancelling.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (shared, cancels) = (Arc::clone(&self.shared), Arc::clone(cancels));
+        *cancelling = Some(tokio::spawn(async move {
+            if let Err(error) = cancels.sweep(&shared).await {
+                tracing::warn!(%error, "tasks of foreign agents could not be cancelled");
+            }
+        }));
     }
 
     /// Registers the definitions again if anything has changed.

@@ -11,8 +11,8 @@ use crate::definition_error::DefinitionError;
 
 impl Catalog {
     /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
-    /// the tools of the folder. It must not start a program (`cli`) or refer to files: their content would become a
-    /// row.
+    /// the tools of the folder. It must not start a program (`cli`), reach a foreign agent (`a2a`) or refer to files: their
+    /// content would become a row.
     ///
     /// # Errors
     /// [`DefinitionError`]; [`DefinitionError::Contradiction`] for fields that only the folder may use.
@@ -29,10 +29,13 @@ impl Catalog {
 /// Refuses fields that only the folder may use, in the definition and its inline subagents.
 fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
     let name = &definition.name;
-    if definition.cli.is_some() {
-        let why = format!(
-            "agent {name} has cli: programs can only be configured in the server's agent folder"
-        );
+    let outside = [
+        ("cli: programs", definition.cli.is_some()),
+        ("a2a: foreign agents", definition.a2a.is_some()),
+    ];
+    if let Some((what, _)) = outside.iter().find(|(_, is_there)| *is_there) {
+        let why =
+            format!("agent {name} has {what} can only be configured in the server's agent folder");
         return Err(DefinitionError::Contradiction(why));
     }
     let files = [
@@ -112,7 +115,7 @@ mod tests {
         check(
             &json!({"name": "clerk", "tool": []}),
             expect![
-                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `mcp_exposed`, `response_format`, `profile`, `planning`, `limits`, `sandbox`, `cli`, `instructions`, `settings`"
+                "malformed_definition: unknown field `tool`, expected one of `name`, `system_prompt`, `tools`, `blocked_tools`, `excluded_tools`, `skills`, `memory`, `subagents`, `interrupt_on`, `as_tool`, `as_handoff`, `middleware`, `pause`, `config`, `mode`, `description`, `hidden`, `native`, `a2a_exposed`, `mcp_exposed`, `response_format`, `profile`, `planning`, `limits`, `sandbox`, `cli`, `a2a`, `instructions`, `settings`"
             ],
         );
     }
@@ -147,6 +150,14 @@ mod tests {
             &json!({"name": "clerk", "cli": {"command": ["sh", "-c", "id"]}}),
             expect![
                 "contradiction: agent clerk has cli: programs can only be configured in the server's agent folder"
+            ],
+        );
+        // Its address would get the credentials of this machine.
+        check(
+            &json!({"name": "clerk", "a2a": {"url": "https://x/",
+                "headers": {"x": {"env": "KEY"}}}}),
+            expect![
+                "contradiction: agent clerk has a2a: foreign agents can only be configured in the server's agent folder"
             ],
         );
         let inline = json!({"name": "in", "cli": {"command": ["sh", "-c", "id"]}});

@@ -1,6 +1,6 @@
-//! The programs that this runtime may run: those of its own folder, and those permitted by its creator. A
-//! definition is a row, and permission to register an agent does not include permission to run programs on the
-//! runtime's machine.
+//! The programs that this runtime may run, and the foreign agents that it may reach: those of its own folder, and those permitted by
+//! its creator. A definition is a row, and permission to register an agent does not include permission to run programs on the
+//! runtime's machine, or to send its credentials to an address.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -15,11 +15,17 @@ use crate::definition::AgentDefinition;
 pub(crate) struct TrustedPrograms(Mutex<HashSet<(String, String)>>);
 
 impl TrustedPrograms {
-    /// Permits the programs of a definition and its inline subagents.
+    /// Permits the programs and foreign agents of a definition and its inline subagents.
     pub(crate) fn learn(&self, definition: &AgentDefinition) {
         let all = definition.with_inline();
         let programs = all.iter().filter_map(|it| program(&it.name, it));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(programs);
+    }
+
+    /// Whether a foreign agent is permitted.
+    pub(crate) fn has_foreign_agents(&self) -> bool {
+        let permitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        permitted.iter().any(|(_, config)| config.starts_with(FOREIGN))
     }
 
     /// Whether the runtime may drive a run of an agent.
@@ -31,6 +37,13 @@ impl TrustedPrograms {
 }
 
 fn program(agent: &str, definition: &AgentDefinition) -> Option<(String, String)> {
-    let cli = definition.cli.as_ref()?;
-    Some((agent.to_owned(), json!(cli).to_string()))
+    let config = match (&definition.cli, &definition.a2a) {
+        (Some(cli), _) => json!(cli).to_string(),
+        (None, Some(a2a)) => format!("{FOREIGN}{}", json!(a2a)),
+        (None, None) => return None,
+    };
+    Some((agent.to_owned(), config))
 }
+
+/// The prefix of the configuration of a foreign agent. That of a program begins with `{`.
+const FOREIGN: &str = "a2a ";

@@ -93,3 +93,20 @@ def test_after_sigkill_a_repeated_message_is_the_same_task(server: Server, bindi
         assert (task.id, task.status.state, text) == (first, a2a.TASK_STATE_COMPLETED, SLOW_TEXT)
 
     asyncio.run(run())
+
+
+def test_a_stream_of_grpc_does_not_end_well_when_the_server_stops(tmp_path: Path) -> None:
+    """The stream ended with the status OK, as if the task had ended."""
+
+    async def run(server: Server) -> None:
+        client = await client_of(server, "writer", "GRPC")
+        text = ""
+        with pytest.raises(A2AClientError, match="the server stops before the task has ended"):
+            async for event in client.send_message(message("Write.")):
+                text += event.artifact_update.artifact.parts[0].text if event.HasField("artifact_update") else ""
+                if "word9 " in text:
+                    server.terminate()
+        assert text != SLOW_TEXT
+
+    with Server(tmp_path, "--agents", AGENTS) as server:
+        asyncio.run(run(server))

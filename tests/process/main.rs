@@ -15,6 +15,7 @@ mod conformance;
 mod demo;
 mod docs;
 mod files;
+mod foreign_agents;
 mod handoff;
 mod kill;
 mod load;

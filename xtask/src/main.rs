@@ -5,6 +5,7 @@
 //! `proofs` runs all of these in full, `tidy` checks the style, `ci` runs all steps of `.ci/run`.
 //! Nothing here is shipped.
 
+mod a2a_conformance;
 mod book;
 mod ci;
 mod command;
@@ -59,6 +60,12 @@ const VERBS: &[Subcommand] = &[
         about: "run the conformance suite of MCP against the MCP server",
         takes: "",
         run: |root, _| mcp_conformance::run(root),
+    },
+    Subcommand {
+        name: "a2a-conformance",
+        about: "run the compatibility kit of A2A against the A2A server, where the kit is",
+        takes: "",
+        run: |root, _| a2a_conformance::run(root),
     },
     Subcommand {
         name: "crash",

@@ -93,7 +93,7 @@ const FRAMEWORKS: [Suite; 7] = [
         language: Language::Python,
         folder: "tests/clients",
         commands: &[
-            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc]>=1.3,<2' 'mcp>=2.3,<3'",
+            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc,http-server]>=1.3,<2' uvicorn 'mcp>=2.3,<3'",
             "pytest --quiet",
         ],
     },

@@ -239,8 +239,8 @@ fn agent_check_reports_composition_errors() {
         e.yaml: an agent with as_tool or as_handoff needs mode: subagent or all
         f.yaml: as_tool.input is not a supported JSON Schema: type is 7, which is not the name of a type
         g.g.yaml: "g.g" is not a tool name: letters, digits, _ and -, at most 64: set name
-        h.yaml: a program (cli) cannot take over a turn: remove as_handoff
-        i.yaml: the output of a program (cli) cannot be held back: remove middleware
+        h.yaml: an agent with cli cannot take over a turn: remove as_handoff
+        i.yaml: an agent with cli has an output that cannot be held back: remove middleware
         j.yaml: a guardrail has exactly one of deny, schema, verdict and check
         k.yaml: limits.delegation_seconds is negative"#]].assert_eq(&lines.join("\n"));
 }

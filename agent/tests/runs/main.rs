@@ -8,6 +8,7 @@ mod delegation;
 mod errors;
 mod events;
 mod fixture;
+mod foreign_agents;
 mod inline;
 mod killed;
 mod limits;

@@ -9,7 +9,6 @@ mod grep;
 mod html;
 mod list;
 mod packages;
-mod public_address;
 mod read;
 mod registration;
 mod search;

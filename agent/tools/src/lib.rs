@@ -37,8 +37,9 @@
 //!
 //! In reading order: `tool` the trait · `outcome` the result of a call · `registry` all tools, and those that an
 //! agent may use · `arguments` validation of a model's arguments · the kinds of tools: `function`, `http`,
-//! `subprocess`, `mcp` · `truncate` shortening of long results for the model.
+//! `subprocess`, `mcp` · `a2a` foreign agents · `public_address` which addresses can be used · `truncate` shortening of long results for the model.
 
+mod a2a;
 mod arguments;
 mod builtin;
 mod capture;
@@ -50,6 +51,7 @@ mod http;
 mod mcp;
 mod outcome;
 mod process;
+mod public_address;
 mod registry;
 mod sandbox;
 mod subprocess;
@@ -58,6 +60,7 @@ mod template;
 mod tool;
 mod truncate;
 
+pub use a2a::{A2aClient, A2aConfig, A2aEvent, A2aEvents, A2aFailure, a2a_id};
 pub use abide_client::{ApprovalPolicy, Effect, Rate, Retry, ToolLimits};
 pub use arguments::{ArgumentsError, CheckedArguments, Parameters};
 pub use builtin::{

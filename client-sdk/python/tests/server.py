@@ -70,6 +70,11 @@ class Server:
                 self._process.stdout.close()
             self._process = None
 
+    def terminate(self) -> None:
+        """SIGTERM: it stops when it has answered."""
+        assert self._process is not None
+        self._process.terminate()
+
     def __enter__(self) -> Server:
         return self
 

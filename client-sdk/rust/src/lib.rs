@@ -87,6 +87,7 @@ pub use abide_engine::{Clock, Retention, SystemClock, buffers::BufferLimits};
 pub use abide_reducers::agent::delegation_cycle;
 pub use abide_reducers::approval::{ApprovalStatus, Decision};
 pub use abide_reducers::arguments;
+pub use abide_reducers::collection::EntryPut;
 pub use abide_reducers::memory::space_of;
 pub use abide_reducers::message::Appended;
 pub use abide_reducers::plan::NewPlanStep;

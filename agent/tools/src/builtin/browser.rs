@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::html::{Readable, readable};
-use super::public_address::PermittedHosts;
 use super::web::{Page, Web};
 use crate::config::ConfigError;
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
+use crate::public_address::PermittedHosts;
 use crate::tool::{Invocation, ToolDeclaration};
 
 /// The settings of `browser`.

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::html::readable;
-use super::public_address::PermittedHosts;
 use super::web::Web;
 use crate::config::ConfigError;
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
+use crate::public_address::PermittedHosts;
 use crate::tool::{Invocation, ToolDeclaration};
 
 /// The settings of `inspect_package`.

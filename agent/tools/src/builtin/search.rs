@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::public_address::PermittedHosts;
 use super::web::Web;
 use crate::config::ConfigError;
 use crate::environment::{Environment, Setting};
 use crate::function::Function;
 use crate::outcome::{Failure, ToolOutcome};
+use crate::public_address::PermittedHosts;
 use crate::tool::{Invocation, ToolDeclaration};
 
 /// The settings of `search`.

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
-use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 
-use super::public_address::PermittedHosts;
 use crate::config::ConfigError;
+use crate::public_address::{PermittedHosts, failure};
 
 /// Maximum number of redirects.
 const REDIRECTS: usize = 5;
@@ -38,17 +37,8 @@ impl Web {
         max_bytes: usize,
         timeout: Duration,
     ) -> Result<Web, ConfigError> {
-        // An error means that a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .redirect(Policy::none())
-            // A proxy would resolve names itself.
-            .no_proxy()
-            .dns_resolver(hosts.clone())
-            .timeout(timeout)
-            .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|why| ConfigError::new(tool, why.to_string()))?;
+        let client = hosts.client().timeout(timeout).build();
+        let client = client.map_err(|why| ConfigError::new(tool, why.to_string()))?;
         Ok(Web { client, hosts, max_bytes })
     }
 
@@ -118,21 +108,6 @@ impl Web {
 }
 
 const READABLE: &str = "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.5";
-
-/// An error with its causes, without the URL, which may contain a key.
-fn failure(host: &str, error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return format!("{host} did not answer in time");
-    }
-    let mut causes = Vec::new();
-    let mut cause = std::error::Error::source(error);
-    while let Some(one) = cause {
-        causes.push(one.to_string());
-        cause = one.source();
-    }
-    let last = causes.pop().unwrap_or_else(|| "unknown error".to_owned());
-    if last.contains("not a public address") { last } else { format!("{host}: {last}") }
-}
 
 impl Page {
     /// The text of the body.

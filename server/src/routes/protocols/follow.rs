@@ -32,6 +32,10 @@ pub(super) trait Encoder: Send + 'static {
 
     /// Appends the text for a refusal that ends the stream before the turn has ended.
     fn refuse(&mut self, refusal: &Refusal, out: &mut String);
+
+    /// Appends the text for a server that stops before the turn has ended. A stream without one ends, and its client continues
+    /// it after that.
+    fn stop(&mut self, _out: &mut String) {}
 }
 
 /// What a reader of a turn learns next.
@@ -251,7 +255,10 @@ impl<E: Encoder> TurnStream<E> {
                 }
                 Next::Silence => text.push_str(": still here\n\n"),
                 Next::Refused(refusal) => self.refuse(&refusal, &mut text),
-                Next::Stops => return None,
+                Next::Stops => {
+                    self.ended = true;
+                    self.encoder.stop(&mut text);
+                }
             }
             match crate::unsent::count(&self.follower.account, &text) {
                 Ok(hold) => self.hold = hold,

@@ -41,6 +41,18 @@ const fn list(number: u32, name: &'static str, kind: Type) -> Field {
     Field { number, name, kind, is_list: true }
 }
 
+const fn parts(number: u32) -> Field {
+    list(number, "parts", Message(PART))
+}
+
+const fn metadata(number: u32) -> Field {
+    one(number, "metadata", Struct)
+}
+
+const fn extensions(number: u32) -> Field {
+    list(number, "extensions", Text)
+}
+
 /// A message: its fields.
 #[derive(Clone, Copy)]
 pub(super) struct MessageType(&'static [Field]);
@@ -65,7 +77,7 @@ const PART: &[Field] = &[
     one(2, "raw", Bytes),
     one(3, "url", Text),
     one(4, "data", Type::Value),
-    one(5, "metadata", Struct),
+    metadata(5),
     one(6, "filename", Text),
     one(7, "mediaType", Text),
 ];
@@ -74,18 +86,18 @@ const MESSAGE: &[Field] = &[
     one(2, "contextId", Text),
     one(3, "taskId", Text),
     one(4, "role", ROLES),
-    list(5, "parts", Message(PART)),
-    one(6, "metadata", Struct),
-    list(7, "extensions", Text),
+    parts(5),
+    metadata(6),
+    extensions(7),
     list(8, "referenceTaskIds", Text),
 ];
 const ARTIFACT: &[Field] = &[
     one(1, "artifactId", Text),
     one(2, "name", Text),
     one(3, "description", Text),
-    list(4, "parts", Message(PART)),
-    one(5, "metadata", Struct),
-    list(6, "extensions", Text),
+    parts(4),
+    metadata(5),
+    extensions(6),
 ];
 const STATUS: &[Field] =
     &[one(1, "state", STATES), one(2, "message", Message(MESSAGE)), one(3, "timestamp", Timestamp)];
@@ -95,13 +107,13 @@ const TASK_FIELDS: &[Field] = &[
     one(3, "status", Message(STATUS)),
     list(4, "artifacts", Message(ARTIFACT)),
     list(5, "history", Message(MESSAGE)),
-    one(6, "metadata", Struct),
+    metadata(6),
 ];
 const STATUS_UPDATE: &[Field] = &[
     one(1, "taskId", Text),
     one(2, "contextId", Text),
     one(3, "status", Message(STATUS)),
-    one(4, "metadata", Struct),
+    metadata(4),
 ];
 const ARTIFACT_UPDATE: &[Field] = &[
     one(1, "taskId", Text),
@@ -109,7 +121,7 @@ const ARTIFACT_UPDATE: &[Field] = &[
     one(3, "artifact", Message(ARTIFACT)),
     one(4, "append", Bool),
     one(5, "lastChunk", Bool),
-    one(6, "metadata", Struct),
+    metadata(6),
 ];
 const AUTHENTICATION: &[Field] = &[one(1, "scheme", Text), one(2, "credentials", Text)];
 const PUSH_CONFIG_FIELDS: &[Field] = &[
@@ -132,7 +144,7 @@ pub(super) const SEND_REQUEST: MessageType = MessageType(&[
     one(1, "tenant", Text),
     one(2, "message", Message(MESSAGE)),
     one(3, "configuration", Message(CONFIGURATION)),
-    one(4, "metadata", Struct),
+    metadata(4),
 ]);
 /// Of `CancelTask`, `SubscribeToTask`, and, with the length, `GetTask`.
 pub(super) const TASK_REQUEST: MessageType =

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use abide_schema::Refusal;
+use abide_schema::{Code, Refusal};
 use serde_json::{Value as JsonValue, json};
 
 use super::super::follow::Encoder;
@@ -271,6 +271,15 @@ impl Encoder for TaskEncoder {
 
     fn refuse(&mut self, refusal: &Refusal, out: &mut String) {
         self.framing.refuse(&A2aError::from(refusal.clone()), out);
+    }
+
+    /// The end of a stream of gRPC would have the status OK, as if the task had ended. The streams of the other bindings have no
+    /// status.
+    fn stop(&mut self, out: &mut String) {
+        if matches!(self.framing, Framing::Lines) {
+            let why = Refusal::new(Code::Overloaded, "the server stops before the task has ended");
+            self.refuse(&why.hint("subscribe to the task again"), out);
+        }
     }
 }
 

@@ -1,24 +1,38 @@
-//! Which addresses a web tool may connect to: those of the public internet. A page could otherwise make the server
-//! read from its own machine or network.
+//! Which addresses web tools and the client of A2A may connect to: those of the public internet. A page or a card could
+//! otherwise make the server send requests to its own machine or network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use futures_util::FutureExt as _;
-use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder, Url};
 
 /// Hosts that are permitted although their addresses are not public: `host` or `host:port`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PermittedHosts(BTreeSet<String>);
+pub(crate) struct PermittedHosts(BTreeSet<String>);
 
 impl PermittedHosts {
-    pub(super) fn of(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
+    pub(crate) fn of(hosts: impl IntoIterator<Item = String>) -> PermittedHosts {
         PermittedHosts(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
     }
 
+    /// A client that connects to public addresses and permitted hosts. It follows no redirects. The caller checks each
+    /// URL ([`PermittedHosts::check`]), because a literal address is not resolved.
+    pub(crate) fn client(&self) -> ClientBuilder {
+        // An error means that a provider is already installed, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Client::builder()
+            .redirect(Policy::none())
+            // A proxy would resolve names itself.
+            .no_proxy()
+            .dns_resolver(self.clone())
+            .user_agent(concat!("abide/", env!("CARGO_PKG_VERSION")))
+    }
+
     /// Adds the host of a configured address.
-    pub(super) fn permit(&mut self, url: &Url) {
+    pub(crate) fn permit(&mut self, url: &Url) {
         if let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) {
             self.0.insert(format!("{host}:{port}"));
         }
@@ -36,7 +50,7 @@ impl PermittedHosts {
     }
 
     /// Checks the parts of a URL that need no resolution of names.
-    pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+    pub(crate) fn check(&self, url: &Url) -> Result<(), String> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("{}: only http and https can be used", url.scheme()));
         }
@@ -58,8 +72,30 @@ impl PermittedHosts {
     }
 }
 
+/// Why a request failed, with its causes, without the URL, which may contain a key.
+pub(crate) fn failure(host: &str, error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return format!("{host} did not answer in time");
+    }
+    let mut causes = Vec::new();
+    let mut cause = std::error::Error::source(error);
+    while let Some(one) = cause {
+        causes.push(one.to_string());
+        cause = one.source();
+    }
+    let last = causes.pop().unwrap_or_else(|| "unknown error".to_owned());
+    if is_refusal(&last) { last } else { format!("{host}: {last}") }
+}
+
+/// Whether a failure is the refusal of an address.
+pub(crate) fn is_refusal(failure: &str) -> bool {
+    failure.contains(NOT_PUBLIC)
+}
+
+const NOT_PUBLIC: &str = "is not a public address, and only public addresses can be used";
+
 fn refusal(host: &str) -> String {
-    format!("{host} is not a public address, and only public addresses can be used")
+    format!("{host} {NOT_PUBLIC}")
 }
 
 /// Resolves names to public addresses. The connection uses exactly the addresses that were checked.
@@ -83,7 +119,7 @@ impl Resolve for PermittedHosts {
 }
 
 /// Whether an address is reachable from everywhere (the registries of special addresses of IANA).
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),

@@ -1,0 +1,115 @@
+//! Cancels tasks of foreign agents whose runs have ended without them: runs that were aborted, also while they waited without a driver, and
+//! runs that failed. The entries of such tasks ([`crate::foreign_rows`]) are an outbox: an attempt is repeated, also by the next runtime,
+//! until the agent has answered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use abide_client::Error;
+use abide_tools::{A2aClient, A2aFailure};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::json;
+
+use crate::foreign_rows::LeftTask;
+use crate::revision;
+use crate::runtime_context::RuntimeContext;
+use crate::runtime_error::RuntimeError;
+
+/// Maximum number of concurrent requests: an agent that does not answer delays the others by its timeout only.
+const AT_ONCE: usize = 8;
+
+/// The first and the longest pause between attempts for one task.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// For how long a task is tried, in microseconds: one day.
+const TRIED: i64 = 24 * 3600 * 1_000_000;
+
+/// The attempts so far.
+#[derive(Debug, Default)]
+pub(crate) struct ForeignCancels {
+    /// By run: when the next attempt is due, and the pause after it. Without a time there is none.
+    attempts: Mutex<BTreeMap<String, (Option<Instant>, Duration)>>,
+}
+
+impl ForeignCancels {
+    /// Tries the tasks that are due.
+    pub(crate) async fn sweep(&self, shared: &Arc<RuntimeContext>) -> Result<(), Error> {
+        if !shared.trusted_programs.has_foreign_agents() {
+            return Ok(());
+        }
+        let skip = self.not_due();
+        let left = LeftTask::find(&shared.abide, &skip).await?;
+        for some in left.chunks(AT_ONCE) {
+            let mut tries = FuturesUnordered::new();
+            for task in some {
+                tries.push(self.attempt(shared, task).boxed());
+            }
+            while let Some(tried) = tries.next().await {
+                tried?;
+            }
+        }
+        Ok(())
+    }
+
+    fn not_due(&self) -> Vec<String> {
+        let now = Instant::now();
+        let attempts = self.attempts();
+        let later = attempts.iter().filter(|(_, (due, _))| due.is_none_or(|due| due > now));
+        later.map(|(run_id, _)| run_id.clone()).collect()
+    }
+
+    async fn attempt(&self, shared: &RuntimeContext, task: &LeftTask) -> Result<(), Error> {
+        let is_old = shared.settings.now() - task.updated_at > TRIED;
+        match cancel(shared, task).await? {
+            Err(failure) if failure.is_temporary() && !is_old => {
+                self.later(&task.run_id);
+                return Ok(());
+            }
+            Err(failure) if !failure.is_ended() => {
+                let (run, task) = (&task.run_id, &task.task_id);
+                tracing::warn!(run, task, %failure, "a foreign agent did not cancel a task");
+            }
+            _ => {}
+        }
+        // Not again, also if the entry cannot be removed: another holder may have fenced the collection.
+        self.attempts().insert(task.run_id.clone(), (None, PAUSES.0));
+        shared.abide.call(task.closed()).await?;
+        self.attempts().remove(&task.run_id);
+        Ok(())
+    }
+
+    fn later(&self, run_id: &str) {
+        let mut attempts = self.attempts();
+        let (due, pause) = attempts.entry(run_id.to_owned()).or_insert((None, PAUSES.0));
+        *due = Some(Instant::now() + *pause);
+        *pause = (*pause * 2).min(PAUSES.1);
+    }
+
+    fn attempts(&self) -> MutexGuard<'_, BTreeMap<String, (Option<Instant>, Duration)>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the agent to cancel a task.
+async fn cancel(shared: &RuntimeContext, task: &LeftTask) -> Result<Result<(), A2aFailure>, Error> {
+    let nothing = |why: &str| Ok(Err(A2aFailure::Invalid(why.to_owned())));
+    let definition = match revision::definition(&shared.abide, &task.agent, task.revision).await {
+        Ok(definition) => definition,
+        Err(RuntimeError::Abide(error)) => return Err(error),
+        Err(unreadable) => return nothing(&unreadable.to_string()),
+    };
+    if !shared.trusted_programs.allows(&task.agent, &definition) {
+        return nothing("the agent is not configured in this runtime's agent folder");
+    }
+    let Some(config) = definition.a2a.as_ref().filter(|_| !task.task_id.is_empty()) else {
+        return nothing("the run has no task");
+    };
+    let client = match A2aClient::connect(config, &shared.environment).await {
+        Ok(client) => client,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    shared.abide.call(task.cancelling()).await?;
+    Ok(client.call("CancelTask", json!({"id": task.task_id})).await.map(drop))
+}

@@ -1,0 +1,247 @@
+//! A client of A2A 1.0 over JSON-RPC: the card of a foreign agent, and operations on its tasks.
+//!
+//! It keeps no state: the caller stores what it has sent, and the id of the task. It connects to public addresses only,
+//! unless the configuration permits others. Headers can contain credentials, so they are sent only to the origin of the card.
+
+mod config;
+mod events;
+mod failure;
+mod response;
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Method, Request, Response, StatusCode, Url};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::environment::Environment;
+use crate::public_address::{self, PermittedHosts};
+
+pub use config::A2aConfig;
+pub use events::A2aEvents;
+pub use failure::A2aFailure;
+pub use response::A2aEvent;
+use response::{host, result_of};
+
+/// The version of the protocol.
+const VERSION: &str = "1.0";
+
+/// Maximum size of a card, in bytes.
+const CARD_BYTES: usize = 1 << 20;
+
+/// A foreign agent whose card was read.
+#[derive(Clone, Debug)]
+pub struct A2aClient {
+    http: A2aHttp,
+    /// The address of its JSON-RPC interface.
+    url: Url,
+    headers: HeaderMap,
+    tenant: Option<String>,
+    streams: bool,
+    reads_data: bool,
+}
+
+/// Bounded requests to permitted hosts.
+#[derive(Clone, Debug)]
+struct A2aHttp {
+    client: Client,
+    hosts: PermittedHosts,
+    /// Maximum size of an answer or of an event, in bytes.
+    max_bytes: usize,
+    /// Maximum time until an answer begins.
+    timeout: Duration,
+}
+
+impl A2aClient {
+    /// Reads the card of an agent.
+    ///
+    /// # Errors
+    /// [`A2aFailure`]: the card cannot be read, or it offers no interface that this client speaks.
+    pub async fn connect(
+        config: &A2aConfig,
+        environment: &Environment,
+    ) -> Result<A2aClient, A2aFailure> {
+        let headers = config.header_map(environment)?;
+        let http = A2aHttp::new(config)?;
+        let at = config.card_url()?;
+        let mut request = Request::new(Method::GET, at.clone());
+        *request.headers_mut() = headers.clone();
+        request.headers_mut().insert(ACCEPT, JSON);
+        let response = http.send(request).await?;
+        let text = http.text(response, CARD_BYTES).await?;
+        let card: Value = serde_json::from_str(&text).map_err(|_| {
+            A2aFailure::Invalid(format!("{} has no card: it did not answer with JSON", host(&at)))
+        })?;
+        A2aClient::of_card(http, &at, headers, &card)
+    }
+
+    fn of_card(
+        http: A2aHttp,
+        at: &Url,
+        headers: HeaderMap,
+        card: &Value,
+    ) -> Result<A2aClient, A2aFailure> {
+        let all = card["supportedInterfaces"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let speaks = |it: &&Value| {
+            let version = it["protocolVersion"].as_str().unwrap_or_default();
+            it["protocolBinding"] == "JSONRPC" && version.split('.').next() == Some("1")
+        };
+        let Some(interface) = all.iter().find(speaks) else {
+            let why = format!("the card of {} offers no JSON-RPC of A2A 1.0", host(at));
+            return Err(A2aFailure::Invalid(why));
+        };
+        let url = interface["url"].as_str().unwrap_or_default();
+        let url = Url::parse(url).map_err(|why| {
+            A2aFailure::Invalid(format!("the card of {} has the address {url:?}: {why}", host(at)))
+        })?;
+        http.hosts.check(&url).map_err(A2aFailure::Invalid)?;
+        if !headers.is_empty() && url.origin() != at.origin() {
+            let why = format!(
+                "the card of {} names an interface at {}; the configured headers are sent only to the host of the card",
+                host(at),
+                host(&url)
+            );
+            return Err(A2aFailure::Invalid(why));
+        }
+        let modes = card["defaultInputModes"].as_array();
+        let reads_data = modes.is_some_and(|all| all.iter().any(|it| it == "application/json"));
+        let tenant = interface["tenant"].as_str().filter(|tenant| !tenant.is_empty());
+        let tenant = tenant.map(str::to_owned);
+        let streams = card["capabilities"]["streaming"] == true;
+        Ok(A2aClient { http, url, headers, tenant, streams, reads_data })
+    }
+
+    /// Whether the agent can stream the events of a task.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.streams
+    }
+
+    /// Whether the agent reads parts with data.
+    #[must_use]
+    pub fn reads_data(&self) -> bool {
+        self.reads_data
+    }
+
+    /// The host of the agent, for messages.
+    #[must_use]
+    pub fn host(&self) -> String {
+        host(&self.url)
+    }
+
+    /// Performs an operation with one result.
+    ///
+    /// # Errors
+    /// [`A2aFailure`].
+    pub async fn call(&self, method: &str, params: Value) -> Result<A2aEvent, A2aFailure> {
+        let response = self.http.send(self.request(method, params)).await?;
+        let text = self.http.text(response, self.http.max_bytes).await?;
+        result_of(&self.url, text)
+    }
+
+    /// Performs an operation with a stream of results.
+    ///
+    /// # Errors
+    /// [`A2aFailure`].
+    pub async fn stream(&self, method: &str, params: Value) -> Result<A2aEvents, A2aFailure> {
+        let response = self.http.send(self.request(method, params)).await?;
+        if is_event_stream(&response) {
+            return Ok(A2aEvents::new(self.url.clone(), response, self.http.max_bytes));
+        }
+        // An error, or the result of an agent that does not stream it.
+        let text = self.http.text(response, self.http.max_bytes).await?;
+        Ok(A2aEvents::of(result_of(&self.url, text)?))
+    }
+
+    fn request(&self, method: &str, mut params: Value) -> Request {
+        if let Some(tenant) = &self.tenant {
+            params["tenant"] = json!(tenant);
+        }
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut request = Request::new(Method::POST, self.url.clone());
+        *request.headers_mut() = self.headers.clone();
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert("a2a-version", HeaderValue::from_static(VERSION));
+        *request.body_mut() = Some(body.to_string().into());
+        request
+    }
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+impl A2aHttp {
+    fn new(config: &A2aConfig) -> Result<A2aHttp, A2aFailure> {
+        let hosts = PermittedHosts::of(config.allow_private.iter().cloned());
+        let client = hosts.client().build();
+        let client = client.map_err(|why| A2aFailure::Invalid(why.to_string()))?;
+        let timeout = Duration::from_millis(config.timeout_ms.max(1));
+        Ok(A2aHttp { client, hosts, max_bytes: config.max_bytes, timeout })
+    }
+
+    /// Sends a request, and waits until a successful answer begins.
+    async fn send(&self, request: Request) -> Result<Response, A2aFailure> {
+        self.hosts.check(request.url()).map_err(A2aFailure::Invalid)?;
+        let host = host(request.url());
+        let sent = tokio::time::timeout(self.timeout, self.client.execute(request)).await;
+        let response = match sent {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                let why = public_address::failure(&host, &error);
+                return Err(match error.is_connect() {
+                    true if public_address::is_refusal(&why) => A2aFailure::Invalid(why),
+                    true => A2aFailure::Unreachable(why),
+                    false => A2aFailure::Lost(why),
+                });
+            }
+            Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+        };
+        let status = response.status();
+        let why = || format!("{host} answered with HTTP {status}");
+        match status {
+            _ if status.is_success() => Ok(response),
+            StatusCode::TOO_MANY_REQUESTS => Err(A2aFailure::Unreachable(why())),
+            _ if status.is_server_error() => Err(A2aFailure::Lost(why())),
+            _ => Err(A2aFailure::Invalid(why())),
+        }
+    }
+
+    /// The body of an answer. The time between two parts of it is limited.
+    async fn text(&self, mut response: Response, most: usize) -> Result<String, A2aFailure> {
+        let host = host(response.url());
+        let mut body = Vec::new();
+        loop {
+            let chunk = tokio::time::timeout(self.timeout, response.chunk()).await;
+            match chunk {
+                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > most => {
+                    let why = format!("the answer of {host} has more than {most} bytes");
+                    return Err(A2aFailure::Invalid(why));
+                }
+                Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => {
+                    return Err(A2aFailure::Lost(public_address::failure(&host, &error)));
+                }
+                Err(_) => return Err(A2aFailure::Lost(format!("{host} did not answer in time"))),
+            }
+        }
+        String::from_utf8(body)
+            .map_err(|_| A2aFailure::Invalid(format!("the answer of {host} is not UTF-8")))
+    }
+}
+
+/// An id that depends on a name only, so that a repeated message has the same id. The name cannot be read from it.
+#[must_use]
+pub fn a2a_id(name: &str) -> String {
+    hex::encode(&Sha256::digest(name.as_bytes())[..16])
+}
+
+fn is_event_stream(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests;

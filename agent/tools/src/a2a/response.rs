@@ -1,0 +1,42 @@
+//! A response of JSON-RPC: its result, or the agent's error.
+
+use abide_json_integers as integers;
+use reqwest::Url;
+use serde_json::Value;
+
+use super::failure::A2aFailure;
+
+/// A result, and the text that it came as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct A2aEvent {
+    /// The text.
+    pub raw: String,
+    /// The member `result`.
+    pub result: Value,
+}
+
+/// The host of an address, for messages.
+pub(super) fn host(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// The result in a response of JSON-RPC.
+pub(super) fn result_of(url: &Url, text: String) -> Result<A2aEvent, A2aFailure> {
+    let host = host(url);
+    if let Err(found) = integers::check(&text) {
+        let why = format!("the answer of {host} cannot be stored: {found}");
+        return Err(A2aFailure::Invalid(why));
+    }
+    let mut response: Value = serde_json::from_str(&text)
+        .map_err(|_| A2aFailure::Invalid(format!("{host} did not answer with JSON-RPC")))?;
+    if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
+        let code = error["code"].as_i64().unwrap_or_default();
+        let message = error["message"].as_str().unwrap_or("no reason");
+        return Err(A2aFailure::Refused { host, code, message: message.to_owned() });
+    }
+    match response.get_mut("result").map(Value::take) {
+        Some(result @ Value::Object(_)) => Ok(A2aEvent { raw: text, result }),
+        _ => Err(A2aFailure::Invalid(format!("the answer of {host} has no result"))),
+    }
+}

@@ -1,0 +1,49 @@
+/** A chat with an agent, as a page of the AI SDK has it. */
+import { useChat } from "@ai-sdk/react";
+import { DefaultChatTransport, lastAssistantMessageIsCompleteWithApprovalResponses } from "ai";
+import { useState } from "react";
+import { createRoot } from "react-dom/client";
+
+const query = new URLSearchParams(location.search);
+
+function Part({ part, decide }) {
+  if (part.type === "text") return <p className="part">{part.text}</p>;
+  if (part.type !== "dynamic-tool") return null;
+  return (
+    <div>
+      <p className="part">
+        {part.toolName} {part.state}
+      </p>
+      {part.state === "approval-requested" && (
+        <button id="approve" onClick={() => decide({ id: part.approval.id, approved: true })}>
+          Approve
+        </button>
+      )}
+    </div>
+  );
+}
+
+function Chat() {
+  const [text, setText] = useState("");
+  const { messages, sendMessage, addToolApprovalResponse, status } = useChat({
+    id: query.get("chat"),
+    resume: true,
+    transport: new DefaultChatTransport({ api: `/v1/agents/${query.get("agent")}/chat` }),
+    sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithApprovalResponses,
+  });
+  const answers = messages.filter((message) => message.role === "assistant");
+  return (
+    <main>
+      <p>{status}</p>
+      {answers.flatMap((message) =>
+        message.parts.map((part, at) => <Part key={`${message.id} ${at}`} part={part} decide={addToolApprovalResponse} />),
+      )}
+      <input value={text} onChange={(event) => setText(event.target.value)} />
+      <button id="send" onClick={() => sendMessage({ text })}>
+        Send
+      </button>
+    </main>
+  );
+}
+
+createRoot(document.getElementById("root")).render(<Chat />);

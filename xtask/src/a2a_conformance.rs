@@ -1,0 +1,53 @@
+//! `cargo xtask a2a-conformance`: the compatibility kit of A2A against the A2A server, on its three bindings. Every failure must be
+//! in `tests/clients/a2a_tck_expected.txt` with its reason, and every test in that list must fail.
+//!
+//! No registry has the kit, so a clone of this repository does not: then the command says so and does nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::command;
+
+/// The archive of the kit, beside the repository.
+const ARCHIVE: &str = "../shared/suites/a2a-tck-1.0-dev.tar.gz";
+
+/// Runs the kit; fails if a test fails that is not expected to, or passes that is expected to fail.
+pub(crate) fn run(root: &Path) -> Result<ExitCode, String> {
+    let archive = root.join(ARCHIVE);
+    if !archive.is_file() {
+        println!("left out: the kit, {ARCHIVE} is not here");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let target = command::target(root);
+    let folder = target.join("a2a_conformance");
+    let (kit, python) = (folder.join("a2a-tck"), folder.join("venv/bin/python"));
+    if !kit.is_dir() {
+        fs::create_dir_all(&folder).map_err(|why| format!("{}: {why}", folder.display()))?;
+        let mut unpack = Command::new("tar");
+        unpack.arg("xzf").arg(&archive).arg("-C").arg(&folder);
+        succeed(&mut unpack, "tar")?;
+    }
+    if !python.is_file() {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv"]).arg(folder.join("venv"));
+        succeed(&mut venv, "python3 -m venv (it needs Python 3.11 or newer with venv)")?;
+    }
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--editable"]).arg(&kit);
+    install.arg("--editable").arg(root.join("client-sdk/python"));
+    succeed(&mut install, "pip install")?;
+    let mut build = command::cargo(root);
+    build.args(["build", "--quiet", "--workspace", "--bin", "abide", "--example", "worker"]);
+    succeed(&mut build, "cargo build")?;
+    let mut tests = Command::new(&python);
+    tests.arg(root.join("tests/clients/a2a_tck.py")).arg(&kit);
+    tests.env("ABIDE_BINARY", target.join("debug/abide"));
+    let status = tests.status().map_err(|why| format!("cannot run the kit: {why}"))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn succeed(program: &mut Command, name: &str) -> Result<(), String> {
+    let status = program.status().map_err(|why| format!("cannot run {name}: {why}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
+}
