@@ -26,7 +26,7 @@
 //! `memory` facts, `memory_block` their text, `memory_tools` their tools, `watchdog` health of a run, `structured` answers · `program` foreign agents, `program_output` their output,
 //! `program_plan` their plans, `program_approvals` their permission requests · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
-//! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
+//! the runtime's folder, `folder_texts` the files in it, `prompt_source` prompts, `stored_prompts` and `mlflow` stores of them · `submitted` definitions received over the network.
 //!
 //! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
 //! `driver` → `definition`. No step uses the loop.
@@ -61,6 +61,7 @@ mod memory_block;
 mod memory_space;
 mod memory_tools;
 mod middleware;
+mod mlflow;
 mod model_call;
 mod model_choice;
 mod native;
@@ -76,6 +77,7 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod prompt_source;
 mod recorded_run;
 mod recorded_run_diff;
 mod recorded_run_repeat;
@@ -91,6 +93,7 @@ mod runtime_error;
 mod settings;
 mod step;
 mod stopped;
+mod stored_prompts;
 mod structured;
 mod submitted;
 mod summarized_context;
@@ -118,10 +121,7 @@ pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
     until_turn_ends,
 };
-pub use definition::{
-    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, PromptSource, PromptStore,
-    Subagent,
-};
+pub use definition::{AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent};
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use middleware::{
@@ -134,6 +134,7 @@ pub use profile_settings::{
     MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, McpExposure, ProjectError};
+pub use prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use recorded_run::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
 };

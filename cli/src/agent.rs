@@ -19,7 +19,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 use abide_agent::{AgentDefinition, AgentProject, Problem};
-use abide_client::{Agent as RegisteredAgent, AgentMode};
+use abide_client::{Abide, Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -83,7 +83,7 @@ Examples:
   abide agent chat default                        # on the file .abide/agents.db; --url: at a server
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
-  abide agent check                               # and the numbers that profiles resolve to
+  abide agent check                               # and the numbers of profiles; --db, --url: with stored prompts
   abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
@@ -182,14 +182,29 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if !folder.is_dir() {
         return Err(host::no_folder(folder).into());
     }
-    let AgentProject { catalog, models, .. } = open(options, folder).await?;
-    let problems = catalog.check(&models, &options.environment);
+    let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
+    let stored = stored_prompts(options).await?;
+    if let Some(abide) = &stored {
+        catalog = catalog.prompts_of(abide);
+    }
+    let environment = options.environment.clone();
+    // It waits for stores of prompts.
+    let checked = tokio::task::spawn_blocking(move || {
+        let problems = catalog.check(&models, &environment);
+        (problems, catalog.read().0)
+    });
+    let checked = checked.await;
+    if let Some(abide) = stored {
+        abide.close().await;
+    }
+    let (problems, definitions) = checked.map_err(|why| {
+        Refusal::new(Code::Internal, format!("the folder could not be checked: {why}"))
+    })?;
     for problem in &problems {
         show(options, problem)?;
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
-        let (definitions, _) = catalog.read();
         for definition in definitions.iter().filter(|it| it.profile.is_some()) {
             show_settings(options, definition)?;
         }
@@ -201,6 +216,14 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
+}
+
+/// The file or the server that a command names, for its stored prompts.
+async fn stored_prompts(options: &Options) -> Result<Option<Abide>, Failure> {
+    match options.db.is_some() || options.is_url_named {
+        true => connect(options, Access::Read).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Shows the numbers that the profile of an agent resolves to.
