@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use crate::prompt_source::PromptStore;
 
 /// The prompts of a database. Agents are shared by all tenants, so these are the prompts without a scope: a tenant
-/// cannot change what an agent is told.
+/// cannot change the instructions of an agent.
 pub(crate) struct StoredPrompts {
     abide: Abide,
 }

@@ -19,7 +19,7 @@ mod view;
 use std::path::{Path, PathBuf};
 
 use abide_agent::{AgentDefinition, AgentProject, Problem};
-use abide_client::{Abide, Agent as RegisteredAgent, AgentMode};
+use abide_client::{Agent as RegisteredAgent, AgentMode};
 use abide_schema::{Code, Refusal};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -27,7 +27,7 @@ use serde_json::json;
 pub(crate) use self::host::{AgentHost, LoadedProject};
 use self::host::{FOLDER, open};
 use crate::cells::counted;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, connect, connect_named};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -183,7 +183,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         return Err(host::no_folder(folder).into());
     }
     let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
-    let stored = stored_prompts(options).await?;
+    let stored = connect_named(options).await?;
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
     }
@@ -216,14 +216,6 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     }
     let detail = format!("the agent folder has {}", counted(errors as u64, "error"));
     Err(Refusal::new(Code::BadArguments, detail).into())
-}
-
-/// The file or the server that a command names, for its stored prompts.
-async fn stored_prompts(options: &Options) -> Result<Option<Abide>, Failure> {
-    match options.db.is_some() || options.is_url_named {
-        true => connect(options, Access::Read).await.map(Some),
-        false => Ok(None),
-    }
 }
 
 /// Shows the numbers that the profile of an agent resolves to.

@@ -14,10 +14,7 @@ pub enum TemplateError {
     #[error("the prompt needs a value for {}", .0.join(", "))]
     Missing(Vec<String>),
     /// There are values for variables that the template does not have.
-    #[error(
-        "the prompt has no variable {name}; {}",
-        if .known.is_empty() { "it has none".to_owned() } else { format!("it has {}", .known.join(", ")) }
-    )]
+    #[error("the prompt has no variable {name}; it has {}", listed(.known))]
     Unknown {
         /// The name.
         name: String,
@@ -27,6 +24,10 @@ pub enum TemplateError {
     /// The text would be too long.
     #[error("with these values the prompt has more than {} bytes", limits::PROMPT_BYTES)]
     TooLong,
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// The variables of a template, in the order of their first use.

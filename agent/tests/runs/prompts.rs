@@ -36,7 +36,8 @@ async fn a_moved_label_creates_a_revision_and_active_runs_keep_their_prompt() {
     let fixture = FixtureOptions::of(OF_LABEL, SAYS).open().await;
     let problems: Vec<String> =
         fixture.problems.borrow().iter().map(|it| it.error.to_string()).collect();
-    expect!["prompt clerk@production cannot be read: there is no prompt clerk with the version or the label production"].assert_eq(&problems.join("\n"));
+    expect![[r#"
+        prompt clerk@production cannot be read: there is no prompt clerk with the version or the label production"#]].assert_eq(&problems.join("\n"));
     put(&fixture.abide, "You work for {{firm}}.", &["production"]).await;
     fixture.until(&with_instructions("You work for Acme.")).await;
     let run = fixture.begin("Hi").await;

@@ -52,6 +52,14 @@ async fn a_prompt_is_stored_labelled_and_rendered() {
     assert_eq!(text["text"], "Hello {{name}} & Ann.");
     let removed = server.request("DELETE", &format!("{path}/labels/next")).send().await;
     assert_eq!(removed.status, 200);
+}
+
+#[tokio::test]
+async fn wrong_requests_for_prompts_are_refused() {
+    let server = server().await;
+    let path = "/v1/prompts/mail%2Fgreeting";
+    put(&server, path, &json!({"text": "Hello."})).await;
+    put(&server, path, &json!({"text": "Hello {{name}}."})).await;
     let mut refusals = String::new();
     for (method, path, body) in [
         ("GET", format!("{path}?at=next"), ""),
