@@ -13,16 +13,18 @@ use abide_tools::{BackendName, Tools};
 
 use crate::agent_middleware::{AgentMiddleware, RegisteredMiddleware};
 use crate::cycles::Delegations;
-use crate::definition::{AgentDefinition, PromptStore};
+use crate::definition::AgentDefinition;
 use crate::definition_error::DefinitionError;
 use crate::guardrail::GuardrailFunctions;
+use crate::prompt_source::{PromptStore, PromptStores};
+use crate::stored_prompts::StoredPrompts;
 use crate::{folder_texts, native};
 
 /// A folder of definitions: `agents/*.{yaml,yml,md}`, `prompts/*.md` and `skills/*.md`.
 pub struct Catalog {
     folder: PathBuf,
     tools: Tools,
-    store: Option<Box<dyn PromptStore>>,
+    stores: PromptStores,
     guardrails: GuardrailFunctions,
     middleware: RegisteredMiddleware,
     parsers: Parsers,
@@ -74,7 +76,7 @@ impl Catalog {
         Catalog {
             folder: folder.into(),
             tools,
-            store: None,
+            stores: PromptStores::default(),
             guardrails: GuardrailFunctions::default(),
             middleware: RegisteredMiddleware::default(),
             parsers: Parsers::default(),
@@ -94,10 +96,25 @@ impl Catalog {
         self.sandbox
     }
 
-    /// Adds a prompt store.
+    /// Sets the store of `{store: NAME}`. Without this, it is the database of the runtime.
     #[must_use]
     pub fn store(mut self, store: impl PromptStore + 'static) -> Catalog {
-        self.store = Some(Box::new(store));
+        self.stores.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Takes the prompts of `{store: NAME}` from the prompts of a database, unless there is a store.
+    #[must_use]
+    pub fn prompts_of(mut self, abide: &Abide) -> Catalog {
+        let of_database = || Arc::new(StoredPrompts::of(abide)) as Arc<dyn PromptStore>;
+        self.stores.store.get_or_insert_with(of_database);
+        self
+    }
+
+    /// Sets the store of `{mlflow: NAME}`.
+    #[must_use]
+    pub(crate) fn mlflow(mut self, store: Option<impl PromptStore + 'static>) -> Catalog {
+        self.stores.mlflow = store.map(|store| Arc::new(store) as Arc<dyn PromptStore>);
         self
     }
 
@@ -244,7 +261,7 @@ impl Catalog {
         definition: AgentDefinition,
         of_agents: &BTreeSet<String>,
     ) -> Result<AgentDefinition, DefinitionError> {
-        let definition = definition.resolved(&self.folder, self.store.as_deref())?;
+        let definition = definition.resolved(&self.folder, &self.stores)?;
         definition.check_tools_with(&self.tools, of_agents)?;
         definition.check_guardrails(&self.guardrails)?;
         self.middleware.check(&definition)?;

@@ -24,6 +24,7 @@ use crate::guardrail::GuardrailFunctions;
 use crate::middleware::Middleware;
 use crate::pause_rule::PauseRule;
 use crate::profile::{Profile, ProfileSettings};
+use crate::prompt_source::{PromptSource, PromptStores};
 use crate::{folder_texts, plan};
 
 /// An agent. Every field except the name is optional.
@@ -111,34 +112,6 @@ pub struct AgentDefinition {
     /// The resolved profile. Set at registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<ProfileSettings>,
-}
-
-/// The source of a prompt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a text, {file: NAME} or {store: NAME@VERSION}")]
-pub enum PromptSource {
-    /// The text itself.
-    Inline(String),
-    /// The file `prompts/NAME.md`.
-    File {
-        /// The name.
-        file: String,
-    },
-    /// A prompt of a [`PromptStore`]: `name@version`.
-    Store {
-        /// The name.
-        #[serde(alias = "mlflow")]
-        store: String,
-    },
-}
-
-/// An external store of prompts.
-pub trait PromptStore: Send + Sync {
-    /// Returns the prompt of a name, such as `greeting@v3`.
-    ///
-    /// # Errors
-    /// The reason why there is none, in one sentence.
-    fn prompt(&self, name: &str) -> Result<String, String>;
 }
 
 /// An agent that another agent may delegate tasks to.
@@ -334,24 +307,24 @@ impl AgentDefinition {
     ///
     /// # Errors
     /// A text cannot be read, or the definition is invalid.
-    pub fn resolved(
+    pub(crate) fn resolved(
         mut self,
         folder: &Path,
-        store: Option<&dyn PromptStore>,
+        stores: &PromptStores,
     ) -> Result<AgentDefinition, DefinitionError> {
         self.check()?;
         let mut parts = Vec::new();
-        match &self.system_prompt {
-            Some(PromptSource::Inline(text)) => parts.push(text.clone()),
-            Some(PromptSource::File { file }) => parts.push(text_of(folder, "prompts", file)?),
-            Some(PromptSource::Store { store: name }) => parts.push(stored(store, name)?),
-            None => {}
+        if let Some(prompt) = &self.system_prompt {
+            parts.push(prompt.text(folder, stores)?);
         }
         for path in &self.memory {
             parts.push(folder_texts::read(folder, path, &["md"])?);
         }
         for skill in &self.skills {
-            parts.push(format!("## Skill: {skill}\n\n{}", text_of(folder, "skills", skill)?));
+            parts.push(format!(
+                "## Skill: {skill}\n\n{}",
+                folder_texts::named(folder, "skills", skill)?
+            ));
         }
         let settings = self.computed_settings();
         if settings.planning {
@@ -363,7 +336,7 @@ impl AgentDefinition {
             Subagent::Inline(mut inline) => {
                 inline.mode = AgentMode::Subagent;
                 inline.hidden = true;
-                inline.resolved(folder, store).map(|it| Subagent::Inline(Box::new(it)))
+                inline.resolved(folder, stores).map(|it| Subagent::Inline(Box::new(it)))
             }
             named @ Subagent::Named(_) => Ok(named),
         });
@@ -681,23 +654,6 @@ fn front_matter(text: &str) -> Result<(&str, &str), DefinitionError> {
     }
     let open = "the front matter has no closing `---` line";
     Err(DefinitionError::malformed(open, Some(1)))
-}
-
-fn text_of(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
-    // It is a name, not a path.
-    if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-        let why = "the name must not contain a path".to_owned();
-        return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
-    }
-    folder_texts::read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
-}
-
-fn stored(store: Option<&dyn PromptStore>, name: &str) -> Result<String, DefinitionError> {
-    let found = match store {
-        Some(store) => store.prompt(name),
-        None => Err("no prompt store is configured".to_owned()),
-    };
-    found.map_err(|why| DefinitionError::Missing { what: format!("prompt {name}"), why })
 }
 
 #[cfg(test)]

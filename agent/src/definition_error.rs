@@ -29,6 +29,14 @@ pub enum DefinitionError {
         /// The reason.
         why: String,
     },
+    /// The variables of its prompt and the given values do not match.
+    #[error("{why}")]
+    Variables {
+        /// The reason.
+        why: String,
+        /// The prompt, as the definition names it.
+        prompt: String,
+    },
     /// Unknown or duplicate tool names.
     #[error("{0}")]
     Tools(#[from] ToolsError),
@@ -117,6 +125,7 @@ impl DefinitionError {
             DefinitionError::Malformed { .. } => "malformed_definition",
             DefinitionError::Name(_) => "bad_agent_name",
             DefinitionError::Missing { .. } => "missing_text",
+            DefinitionError::Variables { .. } => "prompt_variables",
             DefinitionError::Tools(error) => error.code(),
             DefinitionError::Cycle(_) => "delegation_cycle",
             DefinitionError::Contradiction(_) => "contradiction",
@@ -166,7 +175,10 @@ impl DefinitionError {
                 return Some(format!("an inline subagent is changed with its agent {parent}"));
             }
             DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
-                "write the prompt into the definition, or into a file in prompts/"
+                "store it with  abide prompt put, or write it into a file in prompts/"
+            }
+            DefinitionError::Variables { .. } => {
+                "give each variable a value in  system_prompt: { …, variables: { NAME: VALUE } }"
             }
             DefinitionError::Missing { .. } => {
                 "create the file in the agent folder, or correct its name"
@@ -206,6 +218,10 @@ impl DefinitionError {
             | DefinitionError::Middleware { name, .. }
             | DefinitionError::Parser { name, .. }
             | DefinitionError::Mode(name) => Some(name),
+            DefinitionError::Variables { prompt, .. } => Some(prompt),
+            DefinitionError::Missing { what, .. } if what.starts_with("prompt ") => {
+                what.strip_prefix("prompt ")
+            }
             DefinitionError::Missing { what, .. } => {
                 let file = what.rsplit(['/', ' ']).next().unwrap_or(what);
                 Some(file.strip_suffix(".md").unwrap_or(file))

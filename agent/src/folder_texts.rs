@@ -53,6 +53,19 @@ pub(crate) fn read(
     Ok(text)
 }
 
+/// Reads the text of a name, in the subfolder of texts of its kind.
+///
+/// # Errors
+/// [`DefinitionError::Missing`] with the reason.
+pub(crate) fn named(folder: &Path, below: &str, name: &str) -> Result<String, DefinitionError> {
+    // It is a name, not a path.
+    if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
+        let why = "the name must not contain a path".to_owned();
+        return Err(DefinitionError::Missing { what: format!("{below}/{name}.md"), why });
+    }
+    read(folder, &Path::new(below).join(format!("{name}.md")), &["md"])
+}
+
 /// The first line, from 1, that contains a word, outside of comments.
 pub(crate) fn line_of(text: &str, word: &str) -> Option<u64> {
     let is_part = |c: char| c.is_alphanumeric() || "_-./*".contains(c);

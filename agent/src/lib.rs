@@ -28,7 +28,7 @@
 //! `foreign_task` their tasks, `published_text` the text of these, `foreign_rows` what was exchanged, `foreign_input` their questions, `foreign_cancel` tasks
 //! that are no longer needed · `drive` the loop · `drivers` one task per
 //! run, `heartbeat` lease renewal · `runtime` claims runs · `contract` the API for clients that follow a run · `project`
-//! the runtime's folder, `folder_texts` the files in it · `submitted` definitions received over the network.
+//! the runtime's folder, `folder_texts` the files in it, `prompt_source` prompts, `stored_prompts` and `mlflow` stores of them · `submitted` definitions received over the network.
 //!
 //! The files depend on each other in one direction: `runtime` → `drivers` → `drive` → the files of the steps →
 //! `driver` → `definition`. No step uses the loop.
@@ -68,6 +68,7 @@ mod memory_block;
 mod memory_space;
 mod memory_tools;
 mod middleware;
+mod mlflow;
 mod model_call;
 mod model_choice;
 mod native;
@@ -83,6 +84,7 @@ mod program_approvals;
 mod program_output;
 mod program_plan;
 mod project;
+mod prompt_source;
 mod published_text;
 mod recorded_run;
 mod recorded_run_diff;
@@ -99,6 +101,7 @@ mod runtime_error;
 mod settings;
 mod step;
 mod stopped;
+mod stored_prompts;
 mod structured;
 mod submitted;
 mod summarized_context;
@@ -126,10 +129,7 @@ pub use contract::{
     AgentEvent, Checkpoint, Events, RunState, abort, begin, checkpoints, invoke, state, state_at,
     until_turn_ends,
 };
-pub use definition::{
-    AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, PromptSource, PromptStore,
-    Subagent,
-};
+pub use definition::{AgentConfig, AgentDefinition, Limits, ModelChoice, Permission, Subagent};
 pub use definition_error::DefinitionError;
 pub use guardrail::{Guardrail, GuardrailAt, GuardrailName, Pattern, VerdictRule};
 pub use middleware::{
@@ -142,6 +142,7 @@ pub use profile_settings::{
     MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, McpExposure, ProjectError};
+pub use prompt_source::{PromptOrigin, PromptSource, PromptStore};
 pub use recorded_run::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
 };

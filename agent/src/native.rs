@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use abide_tools::{Effect, ToolDeclaration};
 
-use crate::definition::{AgentDefinition, Permission, PromptSource};
+use crate::definition::{AgentDefinition, Permission};
+use crate::prompt_source::PromptSource;
 
 /// The prompt of `default` if it can change files.
 const CODES: &str = "\

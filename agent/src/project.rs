@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::catalog::Catalog;
 use crate::definition_error::{misspelled, plain};
+use crate::mlflow::{Mlflow, PromptsConfig};
 use crate::trace_sink::TraceConfig;
 use crate::tracer::Tracer;
 
@@ -21,7 +22,7 @@ use crate::tracer::Tracer;
     default,
     deny_unknown_fields,
     expecting = "a configuration: a map with models, sandbox, builtin_tools, tool_security, \
-                 http_tools, programs, mcp_servers, mcp and traces"
+                 http_tools, programs, mcp_servers, mcp, prompts and traces"
 )]
 struct ProjectConfig {
     models: ModelsConfig,
@@ -33,6 +34,7 @@ struct ProjectConfig {
     mcp_servers: Vec<McpServerConfig>,
     mcp: McpConfig,
     traces: TraceConfig,
+    prompts: PromptsConfig,
 }
 
 /// What clients of MCP can use besides the agents with `mcp_exposed`.
@@ -109,6 +111,9 @@ pub enum ProjectError {
     /// A sink of traces cannot be used.
     #[error("{0}")]
     Traces(String),
+    /// The server of prompts cannot be used.
+    #[error("{0}")]
+    Prompts(String),
     /// A required MCP server cannot be reached.
     #[error(transparent)]
     Mcp(#[from] McpError),
@@ -206,7 +211,10 @@ impl AgentProject {
             reducers: config.mcp.reducers,
         };
         let backend = sandbox.as_ref().map(Sandbox::backend);
-        let catalog = Catalog::new(folder, tools.clone()).sandbox(backend);
+        let mlflow = config.prompts.mlflow.as_ref().filter(|_| is_online);
+        let mlflow = mlflow.map(|server| Mlflow::open(server, environment)).transpose();
+        let mlflow = mlflow.map_err(ProjectError::Prompts)?;
+        let catalog = Catalog::new(folder, tools.clone()).sandbox(backend).mlflow(mlflow);
         let tracer = match is_online {
             true => {
                 Tracer::open(&config.traces, folder, environment).map_err(ProjectError::Traces)?

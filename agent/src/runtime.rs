@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use abide_client::arguments::RetireAgent;
 use abide_client::{Abide, Error, Subscription};
 use abide_models::Models;
 use abide_tools::{Environment, Tools};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +37,9 @@ use crate::{
 /// Drives runs.
 pub struct Runtime {
     shared: Arc<RuntimeContext>,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
+    /// The event of the last change of a stored prompt.
+    prompts: AtomicI64,
     /// The last registration.
     registered: Mutex<RegisteredDefinitions>,
     problems: watch::Sender<Vec<Problem>>,
@@ -58,6 +63,7 @@ impl Runtime {
         catalog: Catalog,
         settings: Settings,
     ) -> Runtime {
+        let catalog = Arc::new(catalog.prompts_of(&abide));
         let shared = Arc::new(RuntimeContext {
             abide,
             run_leases: Mutex::default(),
@@ -74,7 +80,8 @@ impl Runtime {
         });
         let (problems, _) = watch::channel(Vec::new());
         let (registered, tracer) = (Mutex::default(), Mutex::default());
-        Runtime { shared, catalog, registered, problems, tracer }
+        let prompts = AtomicI64::new(0);
+        Runtime { shared, catalog, prompts, registered, problems, tracer }
     }
 
     /// Sets the environment variables that programs inherit; the default is that of this process.
@@ -103,6 +110,12 @@ impl Runtime {
             Arc::get_mut(&mut self.shared).expect("the runtime is not shared before it runs");
         shared.pause_callback = PauseCallback::of(callback);
         self
+    }
+
+    /// The definitions of the folder.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog)
     }
 
     /// The invalid files of the folder at its last reading.
@@ -143,7 +156,11 @@ impl Runtime {
         for declaration in [delegate::declaration(), handoff::declaration()] {
             abide.call(agent_tool::registration(declaration)).await?;
         }
-        let CatalogChanges { reading, gone, files } = self.changes();
+        let catalog = Arc::clone(&self.catalog);
+        // It reads files, and waits for stores of prompts.
+        let reading = tokio::task::spawn_blocking(move || catalog.reading());
+        let reading = reading.await.map_err(|_| Error::Closed)?;
+        let CatalogChanges { reading, gone, files } = self.changes(reading);
         reading.definitions.iter().for_each(|it| self.shared.trusted_programs.learn(it));
         Catalog::register(abide, &reading.definitions).await?;
         // The tools that stand for agents: a run that is imported can have called them. A name that is taken fails the
@@ -165,8 +182,7 @@ impl Runtime {
     }
 
     /// The folder's content, compared with the last registration.
-    fn changes(&self) -> CatalogChanges {
-        let mut reading = self.catalog.reading();
+    fn changes(&self, mut reading: CatalogSnapshot) -> CatalogChanges {
         let registered = self.registered();
         let before = &registered.files;
         let mut files = std::mem::take(&mut reading.files);
@@ -189,7 +205,8 @@ impl Runtime {
     /// The current versions of everything that definitions depend on.
     fn sources(&self) -> DefinitionSources {
         let tools = *self.shared.tools.revision().borrow();
-        DefinitionSources { tools, files: self.catalog.signature() }
+        let prompts = self.prompts.load(Ordering::Relaxed);
+        DefinitionSources { tools, prompts, files: self.catalog.signature() }
     }
 
     fn registered(&self) -> MutexGuard<'_, RegisteredDefinitions> {
@@ -205,6 +222,7 @@ impl Runtime {
         let (queue, tracing) = self.start_tracer().unzip();
         let mut drivers = Drivers::new(Arc::clone(&self.shared), queue);
         let (mut free, mut unwanted) = (self.free().await?, self.unwanted().await?);
+        let mut prompts = self.changed_prompts().await?;
         for id in self.left_behind().await? {
             drivers.begin(id);
         }
@@ -214,6 +232,8 @@ impl Runtime {
         let mut tools = self.shared.tools.revision();
         let cancels = Arc::new(ForeignCancels::default());
         let mut cancelling: Option<JoinHandle<()>> = None;
+        // At most one reload at a time. It can wait for other servers, and leases are renewed meanwhile.
+        let mut reloads = FuturesUnordered::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -235,11 +255,20 @@ impl Runtime {
                 _ = beat.tick(), if beating.as_ref().is_none_or(JoinHandle::is_finished) => {
                     beating = Some(self.beat());
                 }
-                Ok(()) = tools.changed() => self.reload().await,
+                update = prompts.next() => {
+                    if update.is_none() { return Err(ended(&prompts).into()) }
+                    for (seq,) in prompts.typed_rows::<(Option<i64>,)>()? {
+                        self.prompts.store(seq.unwrap_or(0), Ordering::Relaxed);
+                    }
+                }
+                Ok(()) = tools.changed(), if reloads.is_empty() => reloads.push(self.reload()),
                 _ = look.tick() => {
-                    self.reload().await;
+                    if reloads.is_empty() {
+                        reloads.push(self.reload());
+                    }
                     self.cancel_foreign_tasks(&cancels, &mut cancelling);
                 }
+                Some(()) = reloads.next(), if !reloads.is_empty() => {}
             }
         }
         drivers.shutdown().await;
@@ -267,6 +296,12 @@ impl Runtime {
         let sql = "SELECT id FROM runs WHERE driver = :me AND status = 'running' AND \
                    abort_requested_at IS NOT NULL";
         self.shared.abide.subscribe(sql).param("me", &self.shared.settings.driver).await
+    }
+
+    /// A subscription to the event of the last change of a stored prompt.
+    async fn changed_prompts(&self) -> Result<Subscription, Error> {
+        let sql = "SELECT MAX(seq) FROM prompts WHERE scope = '{}'";
+        self.shared.abide.subscribe(sql).await
     }
 
     /// The runs that this driver held when it ended.
@@ -339,6 +374,7 @@ struct RegisteredDefinitions {
 #[derive(PartialEq)]
 struct DefinitionSources {
     tools: u64,
+    prompts: i64,
     files: Signature,
 }
 

@@ -6,8 +6,9 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::definition::{AgentDefinition, PromptSource, Subagent};
+use crate::definition::{AgentDefinition, Subagent};
 use crate::definition_error::DefinitionError;
+use crate::prompt_source::PromptSource;
 
 impl Catalog {
     /// The agents to register for a received definition: its inline subagents, then the agent itself. It can use
@@ -38,14 +39,16 @@ fn check_reach(definition: &AgentDefinition) -> Result<(), DefinitionError> {
             format!("agent {name} has {what} can only be configured in the server's agent folder");
         return Err(DefinitionError::Contradiction(why));
     }
+    let prompt = definition.system_prompt.as_ref().and_then(PromptSource::reach);
     let files = [
-        ("memory", !definition.memory.is_empty()),
-        ("skills", !definition.skills.is_empty()),
-        ("a prompt file", matches!(definition.system_prompt, Some(PromptSource::File { .. }))),
+        (!definition.memory.is_empty()).then_some("memory"),
+        (!definition.skills.is_empty()).then_some("skills"),
+        prompt,
     ];
-    if let Some((what, _)) = files.iter().find(|(_, is_named)| *is_named) {
-        let why =
-            format!("agent {name} has {what}: files can only be used in the server's agent folder");
+    if let Some(what) = files.into_iter().flatten().next() {
+        let why = format!(
+            "agent {name} has {what}: files and other servers can only be used in the server's agent folder"
+        );
         return Err(DefinitionError::Contradiction(why));
     }
     definition.subagents.iter().try_for_each(|subagent| match subagent {
@@ -173,6 +176,7 @@ mod tests {
             ("memory", json!({"memory": ["AGENTS.md"]})),
             ("skills", json!({"skills": ["mail"]})),
             ("a prompt file", json!({"system_prompt": {"file": "clerk"}})),
+            ("a prompt of MLflow", json!({"system_prompt": {"mlflow": "clerk@1"}})),
         ] {
             let mut posted = field;
             posted["name"] = "clerk".into();
@@ -182,7 +186,7 @@ mod tests {
                 let refused = Catalog::new(folder.path(), Tools::new()).posted(&posted);
                 let refused = refused.map(drop).expect_err("the file is not read");
                 let expected = format!(
-                    "agent clerk has {what}: files can only be used in the server's agent folder"
+                    "agent clerk has {what}: files and other servers can only be used in the server's agent folder"
                 );
                 assert_eq!((refused.code(), refused.to_string()), ("contradiction", expected));
             }

@@ -27,7 +27,7 @@ use serde_json::json;
 pub(crate) use self::host::{AgentHost, LoadedProject};
 use self::host::{FOLDER, open};
 use crate::cells::counted;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, connect, connect_named};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -83,7 +83,7 @@ Examples:
   abide agent chat default                        # on the file .abide/agents.db; --url: at a server
   abide agent list                                # of the folder .abide
   abide agent list --url http://127.0.0.1:7341    # registered at a server; --db: in a file
-  abide agent check                               # and the numbers that profiles resolve to
+  abide agent check                               # and the numbers of profiles; --db, --url: with stored prompts
   abide --db agents.db agent memory list          # what the agents remember
   abide --db agents.db agent run clerk \"Where is my parcel?\"
   abide --db agents.db agent run clerk \"Pay it back.\" --id order-7   # after a kill it continues
@@ -182,14 +182,29 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
     if !folder.is_dir() {
         return Err(host::no_folder(folder).into());
     }
-    let AgentProject { catalog, models, .. } = open(options, folder).await?;
-    let problems = catalog.check(&models, &options.environment);
+    let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
+    let stored = connect_named(options).await?;
+    if let Some(abide) = &stored {
+        catalog = catalog.prompts_of(abide);
+    }
+    let environment = options.environment.clone();
+    // It waits for stores of prompts.
+    let checked = tokio::task::spawn_blocking(move || {
+        let problems = catalog.check(&models, &environment);
+        (problems, catalog.read().0)
+    });
+    let checked = checked.await;
+    if let Some(abide) = stored {
+        abide.close().await;
+    }
+    let (problems, definitions) = checked.map_err(|why| {
+        Refusal::new(Code::Internal, format!("the folder could not be checked: {why}"))
+    })?;
     for problem in &problems {
         show(options, problem)?;
     }
     let errors = problems.iter().filter(|problem| !problem.error.is_warning()).count();
     if errors == 0 {
-        let (definitions, _) = catalog.read();
         for definition in definitions.iter().filter(|it| it.profile.is_some()) {
             show_settings(options, definition)?;
         }

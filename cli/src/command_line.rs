@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::{
     agent, backup, call, environment, events, explain, identity, init, mcp, open, output,
-    printable, replay, role, serve, sql, token, usage, verify, watch,
+    printable, prompt, replay, role, serve, sql, token, usage, verify, watch,
 };
 
 /// A durable session engine for AI agents, in one SQLite file.
@@ -62,6 +62,8 @@ enum Command {
     Role(role::Role),
     /// Run, list and check agents
     Agent(agent::Agent),
+    /// Store prompts with versions and labels
+    Prompt(prompt::Prompt),
     /// Verify a file, event by event
     Verify(verify::Verify),
     /// Replay a log into a new file, up to any event
@@ -87,6 +89,7 @@ async fn run(options: &Options, command: Command) -> Result<(), Failure> {
         Command::Identity(args) => identity::run(options, args).await,
         Command::Role(args) => role::run(options, args).await,
         Command::Agent(args) => agent::run(options, args).await,
+        Command::Prompt(args) => prompt::run(options, args).await,
         Command::Verify(args) => verify::run(options, args),
         Command::Replay(args) => replay::run(options, args),
         Command::Backup(args) => backup::run(options, args),

@@ -44,6 +44,17 @@ pub(crate) async fn connect(options: &Options, access: Access) -> Result<Abide, 
     Ok(builder.connect().await?)
 }
 
+/// Connects to the file or the server that a command names, to read; `None` if it names none.
+///
+/// # Errors
+/// Those of [`connect`].
+pub(crate) async fn connect_named(options: &Options) -> Result<Option<Abide>, Failure> {
+    match options.db.is_some() || options.is_url_named {
+        true => connect(options, Access::Read).await.map(Some),
+        false => Ok(None),
+    }
+}
+
 /// Whether a process has the file open and shares it with the processes of this user.
 fn is_shared(file: &Path) -> bool {
     let state = LockState::of(file);

@@ -68,6 +68,7 @@ mod open;
 mod output;
 mod pairs;
 mod printable;
+mod prompt;
 mod reconnect;
 mod replay;
 mod role;

@@ -54,7 +54,7 @@ macro_rules! reducers_of {
 }
 
 /// A new reducer needs a line in `reducers/src/arguments.rs`, and its struct here.
-const EXPORTED: [&str; 65] = reducers_of![
+const EXPORTED: [&str; 68] = reducers_of![
     AbortRun,
     AcknowledgeCancel,
     AppendMessage,
@@ -88,8 +88,10 @@ const EXPORTED: [&str; 65] = reducers_of![
     HeartbeatRun,
     HeartbeatToolCall,
     ImportRun,
+    LabelPrompt,
     OpenSession,
     PauseRun,
+    PutPrompt,
     RecordHealth,
     RecordPause,
     RecordRun,
@@ -116,6 +118,7 @@ const EXPORTED: [&str; 65] = reducers_of![
     StartChildRun,
     StartRun,
     SuspendSession,
+    UnlabelPrompt,
     WaitRun,
     WithholdAnswer,
     WriteEntries,

@@ -20,6 +20,7 @@ pub use crate::memory::{EmbedMemories, ForgetMemories, SaveMemories};
 pub use crate::message::AppendMessage;
 pub use crate::pause::{PauseRun, RecordPause, ResumeRun};
 pub use crate::plan::WritePlan;
+pub use crate::prompt::{LabelPrompt, PutPrompt, UnlabelPrompt};
 pub use crate::run::drive::{ClaimNextRun, ClaimRun, HeartbeatRun, RecordRun};
 pub use crate::run::end::{AbortRun, FinishRun};
 pub use crate::run::reserve::ReserveUsage;

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod message;
 pub mod pause;
 pub mod plan;
+pub mod prompt;
 pub mod run;
 pub mod session;
 pub mod snapshot;
@@ -58,6 +59,7 @@ pub use memory::{Memory, MemoryVector, NewMemory, NewMemoryVector};
 pub use message::AgentState;
 pub use pause::{Pause, PauseStage, PauseStatus};
 pub use plan::{PlanStep, PlanStepStatus, PlanVersion, SessionPlan};
+pub use prompt::{Prompt, PromptLabel, PromptVersion};
 pub use run::{Run, RunEvent, RunEventKind, RunStatus};
 pub use session::{Session, SessionStatus};
 pub use snapshot::{RunImport, RunMove, RunSnapshot, SessionFork};
@@ -102,5 +104,6 @@ pub fn modules() -> Vec<Module> {
         health::module(),
         summary::module(),
         plan::module(),
+        prompt::module(),
     ]
 }

@@ -7,7 +7,7 @@
 //! In reading order: [`value`] a table cell · [`mod@table`] table declarations ·
 //! [`mod@reducer`] the reducer contract · [`work`] deferred work of a call · [`caller`] the caller · [`event`] log
 //! records · [`refusal`] refusals · [`argument_error`] refusals of arguments · [`wire`] the wire format · [`mod@checksum`] checksums of
-//! results · [`limits`] all limits.
+//! results · [`template`] texts with variables · [`limits`] all limits.
 
 // The macros name this crate `::abide_schema`, also from inside it.
 extern crate self as abide_schema;
@@ -27,6 +27,7 @@ pub mod reducer;
 pub mod refusal;
 pub mod seeded;
 pub mod table;
+pub mod template;
 pub mod value;
 pub mod wire;
 pub mod work;

@@ -392,3 +392,22 @@ pub const PLAN_STEPS: usize = 100;
 
 /// Bytes of a text of a step, for the same reason.
 pub const PLAN_TEXT_BYTES: usize = 4_000;
+
+/// Bytes of a prompt, also with the values of its variables: it is a part of each request to a model. It is as long as a file of
+/// instructions may be.
+pub const PROMPT_BYTES: usize = 1 << 20;
+
+/// Variables of a prompt: a person gives each a value.
+pub const PROMPT_VARIABLES: usize = 100;
+
+/// Bytes of the name of a variable.
+pub const PROMPT_VARIABLE_BYTES: usize = 64;
+
+/// Bytes of the description of a prompt: lists have all of them.
+pub const PROMPT_DESCRIPTION_BYTES: usize = 1 << 10;
+
+/// Labels of a prompt: each answer about the prompt has all of them.
+pub const PROMPT_LABELS: i64 = 50;
+
+/// Bytes of a label.
+pub const PROMPT_LABEL_BYTES: usize = 64;

@@ -7,14 +7,16 @@ mod exchange;
 mod explain;
 mod incoming;
 mod probe;
+mod prompts;
 mod protocols;
+mod reducer_route;
 mod runs;
 mod snapshots;
 mod sql;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 
 use crate::app_state::AppState;
 use crate::auth::{access, protected_resource};
@@ -44,6 +46,10 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/v1/imports", post(snapshots::import))
         .route("/v1/sessions/{id}/fork", post(snapshots::fork))
         .route("/v1/runs/{id}/events", get(runs::events::events))
+        .route("/v1/prompts", get(prompts::list))
+        .route("/v1/prompts/{name}", get(prompts::get).put(prompts::put))
+        .route("/v1/prompts/{name}/render", post(prompts::render))
+        .route("/v1/prompts/{name}/labels/{label}", put(prompts::label).delete(prompts::unlabel))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{id}", get(responses::retrieve))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))

@@ -433,6 +433,42 @@ CREATE TABLE policies (
   PRIMARY KEY (table_name, role, name)
 ) STRICT;
 
+CREATE TABLE prompt_labels (
+  prompt TEXT NOT NULL REFERENCES prompts(name) DEFERRABLE INITIALLY DEFERRED,
+  label TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  set_by TEXT NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (prompt, label)
+) STRICT;
+
+CREATE TABLE prompt_versions (
+  prompt TEXT NOT NULL REFERENCES prompts(name) DEFERRABLE INITIALLY DEFERRED,
+  version INTEGER NOT NULL,
+  text TEXT NOT NULL,
+  variables TEXT NOT NULL,
+  created_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  PRIMARY KEY (prompt, version)
+) STRICT;
+
+CREATE TRIGGER prompt_versions_stay BEFORE UPDATE ON prompt_versions
+BEGIN SELECT RAISE(FAIL, 'conflict: a version of a prompt cannot be changed'); END;
+
+CREATE TABLE prompts (
+  name TEXT PRIMARY KEY NOT NULL,
+  scope TEXT NOT NULL,
+  description TEXT,
+  version INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  seq INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX prompts_seq ON prompts (seq);
+
 CREATE TABLE request_ids (
   caller TEXT NOT NULL,
   request_id TEXT NOT NULL,

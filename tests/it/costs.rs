@@ -57,6 +57,7 @@ write_entries {"collection_id":"box","scope":{"tenant":"a"},"puts":[{"key":"k","
 save_memories {"namespace":"support","scope":{"tenant":"a"},"facts":[{"key":"k","value":"v"}]}
 embed_memories {"model":"m","vectors":[{"memory_id":1,"seq":"$seq","vector":{"$blob":"AAAAAA=="}}]}
 set_role {"name":"clerk","reducers":["append_message"]}
+put_prompt {"name":"greeting","text":"x","labels":["l"],"scope":{"tenant":"a"}}
 set_policy {"table":"timers","role":"clerk","name":"p","condition":"1"}
 "#;
 
@@ -151,6 +152,9 @@ const COPIES: &[Copies] = &[
     ("entries", "1", ALL, &[("key", "'k' || {n}")]),
     ("memories", "1", TREE, &[("id", "1000 + {n}"), ("key", "'k' || {n}")]),
     ("memories", "id = 1", ALL, &[("id", "10000 + {n}"), ("space", "'other' || {n}")]),
+    ("prompts", "1", ALL, &[("name", "'prompt' || {n}")]),
+    ("prompt_versions", "1", ALL, &[("version", "-{n}")]),
+    ("prompt_labels", "1", 40, &[("label", "'l' || {n}")]),
     ("memory_vectors", "1", TREE, &[("memory_id", "1000 + {n}")]),
     ("waiting", "id = 'foreign' AND queue = 'tqueued'", ALL, &[("id", "'foreign' || {n}")]),
     ("waiting", "id = 'pending'", ALL, &[("id", "'pending' || {n}")]),

@@ -12,6 +12,7 @@ mod identities;
 mod memory;
 mod messages;
 mod pauses;
+mod prompts;
 mod retries;
 mod runs;
 mod scopes;

@@ -122,6 +122,7 @@ async fn filled(db: &Path) {
             json!({"name": "a", "definition": {"name": "a", "description": HOSTILE}}),
         ),
         ("set_policy", json!({"table": "tool_calls", "role": "r", "condition": "status = 'x'"})),
+        ("put_prompt", json!({"name": "p", "text": HOSTILE, "description": HOSTILE})),
         (
             "set_timer",
             json!({"key": "k", "reducer": "append_message", "delay_ms": 1000, "arguments": {}}),
@@ -210,6 +211,9 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["token", "revoke", HOSTILE, "--db", &copy],
         vec!["identity", "list", "--db", &copy],
         vec!["role", "list", "--db", &copy],
+        vec!["prompt", "list", "--db", &db],
+        vec!["prompt", "show", "p", "--db", &db],
+        vec!["prompt", "render", "p", "--db", &db],
         vec!["verify", &copy],
         vec!["verify", &copy, "--replay"],
         vec!["verify", &hostile_name],

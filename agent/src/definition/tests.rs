@@ -1,11 +1,13 @@
 //! Parsing of definitions, and refusals.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use serde_json::json;
 
-use super::{AgentDefinition, AgentMode, DefinitionError, PromptSource, PromptStore};
+use super::{AgentDefinition, AgentMode, DefinitionError};
+use crate::prompt_source::{PromptSource, PromptStore, PromptStores};
 
 /// Every field.
 const WHOLE: &str = r#"
@@ -39,7 +41,7 @@ limits: { tool_calls: 4, parallel_tools: 2, wall_clock_seconds: 60, tokens: 1000
 fn check_refused(yaml: &str, expected: Expect) {
     let read = AgentDefinition::from_yaml(yaml);
     let error = read
-        .and_then(|it| it.resolved(Path::new("nowhere"), None))
+        .and_then(|it| it.resolved(Path::new("nowhere"), &PromptStores::default()))
         .expect_err("the definition is refused");
     expected.assert_eq(&format!("{}: {error}", error.code()));
 }
@@ -77,7 +79,7 @@ fn markdown_takes_its_name_from_the_file_and_its_prompt_from_the_body() {
 fn invalid_definitions_are_refused() {
     for named in ["name: a b", "name: a/b", "name: {}"] {
         let read = AgentDefinition::from_yaml(named);
-        let error = read.and_then(|it| it.resolved(Path::new("nowhere"), None));
+        let error = read.and_then(|it| it.resolved(Path::new("nowhere"), &PromptStores::default()));
         let code = error.expect_err(named).code();
         assert!(["bad_agent_name", "malformed_definition"].contains(&code), "{named}: {code}");
     }
@@ -95,7 +97,9 @@ fn invalid_definitions_are_refused() {
     );
     check_refused(
         "name: a\nsystem_prompt: { mlflow: greeting@v3 }",
-        expect!["missing_text: prompt greeting@v3 cannot be read: no prompt store is configured"],
+        expect![
+            "missing_text: prompt greeting@v3 cannot be read: abide.yaml has no  prompts: { mlflow: { url: … } }"
+        ],
     );
     check_refused(
         "name: a\ncli: { command: [claude] }\ntools: [look]",
@@ -139,8 +143,9 @@ fn texts_are_read_at_registration() {
             .expect("the folder can be created");
         std::fs::write(path, text).expect("the file can be written");
     }
+    let stores = PromptStores { store: Some(Arc::new(Shelf)), mlflow: None };
     let resolved = |yaml: &str| {
-        AgentDefinition::from_yaml(yaml).and_then(|it| it.resolved(folder.path(), Some(&Shelf)))
+        AgentDefinition::from_yaml(yaml).and_then(|it| it.resolved(folder.path(), &stores))
     };
     let all =
         resolved("name: a\nsystem_prompt: { file: deploy }\nskills: [audit]\nmemory: [AGENTS.md]");

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use crate::definition::AgentDefinition;
 use crate::profile_settings::Preset;
+use crate::prompt_source::PromptStores;
 
 /// The resolved settings of a definition, or the error.
 fn check(definition: &str, settings: Expect) {
     let resolved = AgentDefinition::from_yaml(&format!("name: clerk\n{definition}"))
-        .and_then(|it| it.resolved(Path::new("none"), None));
+        .and_then(|it| it.resolved(Path::new("none"), &PromptStores::default()));
     settings.assert_eq(&match resolved {
         Ok(resolved) => lines(&json!(resolved.settings())),
         Err(error) => error.to_string(),
@@ -194,13 +195,13 @@ fn numbers_that_contradict_each_other_are_refused() {
 #[test]
 fn given_settings_are_replaced() {
     let fast = AgentDefinition::from_yaml("name: clerk\nprofile: fast\n").expect("it is valid");
-    let fast = fast.resolved(Path::new("none"), None).expect("it is valid");
+    let fast = fast.resolved(Path::new("none"), &PromptStores::default()).expect("it is valid");
     let deep = serde_json::to_string(&AgentDefinition {
         profile: Some(super::Profile::Preset(Preset::Deep)),
         ..fast
     });
     let deep = AgentDefinition::from_yaml(&deep.expect("it is JSON")).expect("it is valid");
-    let deep = deep.resolved(Path::new("none"), None).expect("it is valid");
+    let deep = deep.resolved(Path::new("none"), &PromptStores::default()).expect("it is valid");
     assert_eq!(deep.settings().profile, "deep");
 }
 

@@ -21,6 +21,7 @@ mod panics;
 mod pauses;
 mod plans;
 mod programs;
+mod prompts;
 mod recorded;
 mod recorded_runs;
 mod reload;

@@ -75,7 +75,7 @@ pub(super) async fn chat(options: &Options, folder: &Path, args: Chat) -> Result
     };
     let abide = connect(&options, Access::Create).await?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(&options, folder, project, abide.clone()).await?),
+        Some(project) => Some(AgentHost::over(&options, project, abide.clone()).await?),
         None => None,
     };
     let done = leave_or_converse(&options, folder, &abide, args).await;

@@ -1,11 +1,11 @@
 //! The agents of a folder, and the runtime that drives their runs in this process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use abide_agent::{
-    AgentProject, BackendName, Environment, Launcher, McpStatus, Problem, Runtime, RuntimeError,
-    Settings, ToolWorker, Tools,
+    AgentProject, BackendName, Catalog, Environment, Launcher, McpStatus, Problem, Runtime,
+    RuntimeError, Settings, ToolWorker, Tools,
 };
 use abide_client::{Abide, Error};
 use abide_engine::Engine;
@@ -89,7 +89,7 @@ pub(crate) struct AgentHost {
 
 /// What the interface of the server needs.
 struct RegistryParts {
-    folder: PathBuf,
+    catalog: Arc<Catalog>,
     tools: Tools,
     sandbox: Option<BackendName>,
     /// Only an engine of this process has an MCP server.
@@ -108,7 +108,7 @@ impl AgentHost {
         engine: &Engine,
     ) -> Result<AgentHost, Failure> {
         let project = open(options, folder).await?;
-        AgentHost::over(options, folder, project, Abide::embed(engine.clone())).await
+        AgentHost::over(options, project, Abide::embed(engine.clone())).await
     }
 
     /// What was loaded, and what failed.
@@ -118,29 +118,23 @@ impl AgentHost {
 
     /// The interface of the server to the agents.
     pub(crate) fn registry(&self) -> Arc<dyn abide_server::AgentRegistry> {
-        let RegistryParts { folder, tools, sandbox, mcp, environment } = &self.registry;
-        let (tools, mcp, environment) = (tools.clone(), mcp.clone(), environment.clone());
-        Arc::new(CatalogRegistry::new(folder, tools, *sandbox, mcp, environment))
+        let RegistryParts { catalog, tools, sandbox, mcp, environment } = &self.registry;
+        let (catalog, tools) = (Arc::clone(catalog), tools.clone());
+        let (mcp, environment) = (mcp.clone(), environment.clone());
+        Arc::new(CatalogRegistry::new(catalog, tools, *sandbox, mcp, environment))
     }
 
     pub(super) async fn over(
         options: &Options,
-        folder: &Path,
-        project: AgentProject,
+        mut project: AgentProject,
         abide: Abide,
     ) -> Result<AgentHost, Failure> {
+        project.catalog = project.catalog.prompts_of(&abide);
         let loaded = LoadedProject::of(&project, options).await;
         let AgentProject { models, tools, catalog, servers, sandbox, mcp, tracer } = project;
         let mcp_tools = match abide.engine() {
             Some(engine) => Some(Arc::new(McpTools::new(engine, &mcp, tools.revision())?)),
             None => None,
-        };
-        let registry = RegistryParts {
-            folder: folder.to_owned(),
-            tools: tools.clone(),
-            sandbox: sandbox.map(|it| it.backend()),
-            mcp: mcp_tools,
-            environment: options.environment.clone(),
         };
         // Only one process can open the file, so the name is always free.
         let settings = Settings::named("abide");
@@ -148,8 +142,15 @@ impl AgentHost {
             .engine()
             .is_some()
             .then(|| ToolWorker::new(abide.clone(), mcp.tools, settings.clone(), mcp_tools::AGENT));
-        let runtime = Runtime::new(abide.clone(), models, tools, catalog, settings)
+        let runtime = Runtime::new(abide.clone(), models, tools.clone(), catalog, settings)
             .environment(options.environment.clone());
+        let registry = RegistryParts {
+            catalog: runtime.catalog(),
+            tools,
+            sandbox: sandbox.map(|it| it.backend()),
+            mcp: mcp_tools,
+            environment: options.environment.clone(),
+        };
         let runtime = match tracer {
             Some(tracer) => runtime.traces(tracer),
             None => runtime,

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cells::counted;
-use crate::connect::{Access, connect};
+use crate::connect::{Access, connect, connect_named};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json, say_part};
@@ -68,6 +68,7 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
         let hint = "docs/agents.md describes the folder of agents";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint)
     })?;
+    let stored = connect_named(options).await?;
     let (mut same, mut changed, mut failed) = (0, 0, 0);
     for path in files(&args.recordings)? {
         let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
@@ -75,7 +76,7 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
         if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
-        let recorded = match repeat(folder, &project, &path).await {
+        let recorded = match repeat(folder, &project, stored.as_ref(), &path).await {
             Ok(done) => done,
             Err(why) => {
                 failed += 1;
@@ -100,11 +101,15 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
 async fn repeat(
     folder: &Path,
     project: &AgentProject,
+    stored: Option<&Abide>,
     path: &Path,
 ) -> Result<(Vec<RunChange>, RecordedRun), RecordingError> {
     let recorded = RecordedRun::from_file(path)?;
     let empty = tempfile::tempdir().map_err(|why| RecordingError::Malformed(why.to_string()))?;
-    let catalog = |tools| Catalog::new(folder, tools);
+    let catalog = |tools| match stored {
+        Some(abide) => Catalog::new(folder, tools).prompts_of(abide),
+        None => Catalog::new(folder, tools),
+    };
     let abide = Abide::open(empty.path().join("repeated.db"))?;
     let repeated = recorded.repeat(&project.tools, catalog, &abide, empty.path()).await;
     abide.close().await;

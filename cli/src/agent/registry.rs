@@ -1,7 +1,6 @@
 //! The agent catalog, as the server uses it to check posted definitions.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use abide_agent::{
@@ -16,7 +15,7 @@ use super::mcp_tools::McpTools;
 
 /// The agent project of a server.
 pub(super) struct CatalogRegistry {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     tools: Tools,
     sandbox: Option<BackendName>,
     mcp: Option<Arc<McpTools>>,
@@ -27,13 +26,12 @@ pub(super) struct CatalogRegistry {
 impl CatalogRegistry {
     /// A registry that starts to try the sandboxes of this machine.
     pub(super) fn new(
-        folder: &Path,
+        catalog: Arc<Catalog>,
         tools: Tools,
         sandbox: Option<BackendName>,
         mcp: Option<Arc<McpTools>>,
         environment: Environment,
     ) -> CatalogRegistry {
-        let catalog = Catalog::new(folder, tools.clone()).sandbox(sandbox);
         let backends = Arc::new(OnceLock::new());
         let tried = Arc::clone(&backends);
         // A program such as `docker` may take seconds to answer.

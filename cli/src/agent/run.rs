@@ -51,7 +51,7 @@ pub(super) async fn start(options: &Options, folder: &Path, args: Run) -> Result
     };
     let abide = connect(options, Access::Create).await?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
+        Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
     };
     let outcome =

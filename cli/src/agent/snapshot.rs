@@ -109,7 +109,7 @@ pub(super) async fn import(options: &Options, folder: &Path, args: Import) -> Re
     };
     let abide = connect(options, Access::Create).await?;
     let host = match project {
-        Some(project) => Some(AgentHost::over(options, folder, project, abide.clone()).await?),
+        Some(project) => Some(AgentHost::over(options, project, abide.clone()).await?),
         None => None,
     };
     let followed = follow(options, folder, &abide, args, snapshot);

@@ -91,6 +91,7 @@ pub use abide_reducers::collection::EntryPut;
 pub use abide_reducers::memory::space_of;
 pub use abide_reducers::message::Appended;
 pub use abide_reducers::plan::NewPlanStep;
+pub use abide_reducers::prompt::{PROMPT_VERSION_AT, prompt_version};
 pub use abide_reducers::run::NewRunEvent;
 pub use abide_reducers::run::RunEnd;
 pub use abide_reducers::run::drive::ModelUsage;
@@ -101,13 +102,14 @@ pub use abide_reducers::{
     Agent, AgentMode, AgentRevision, AgentState, Approval, ArchivedResult, ContextSummary, Effect,
     HandoffRequest, HandoffStatus, HealthAction, Identity, LostLease, Memory, MemoryVector,
     NewHealth, NewMemory, NewMemoryVector, Pause, PauseStage, PauseStatus, PlanStep,
-    PlanStepStatus, PlanVersion, Reservation, Role, Run, RunBudget, RunEvent, RunEventKind,
-    RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace, Session, SessionFork, SessionPlan,
-    SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall, ToolCallStatus, TraceStatus,
-    WithheldAnswer,
+    PlanStepStatus, PlanVersion, Prompt, PromptLabel, PromptVersion, Reservation, Role, Run,
+    RunBudget, RunEvent, RunEventKind, RunHealth, RunImport, RunSnapshot, RunStatus, RunTrace,
+    Session, SessionFork, SessionPlan, SessionStatus, Timer, TimerStatus, Token, Tool, ToolCall,
+    ToolCallStatus, TraceStatus, WithheldAnswer,
 };
 pub use abide_schema::caller::{CallLimits, RateLimit};
 pub use abide_schema::reducer::DERIVED;
+pub use abide_schema::template;
 pub use abide_schema::wire::{CallResult, Column, Explanation, OrderTerm, Plan, Shape, TableScan};
 pub use abide_schema::{Checksum, Code, Json, Micros, Refusal, Row, Scope, Seq, Value, nearest};
 #[cfg(feature = "embedded")]

@@ -943,6 +943,55 @@ export interface BuiltinTables {
     /** The event that wrote it. */
     seq: number;
   };
+  /** A prompt, with its newest version. */
+  prompts: {
+    /** Its name. */
+    name: string;
+    /** Application-defined keys, such as a tenant, that decide who can see it. JSON text. */
+    scope: string;
+    /** What it is for. */
+    description: string | null;
+    /** The number of its newest version; the first is 1. */
+    version: number;
+    /** When it was created. */
+    created_at: number;
+    /** When it last changed, also by a label. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
+  /** One version of a prompt. */
+  prompt_versions: {
+    /** The prompt. */
+    prompt: string;
+    /** The version. */
+    version: number;
+    /** The text, with variables as `{{name}}`. */
+    text: string;
+    /** The variables in the order of their first use, a JSON array of texts. JSON text. */
+    variables: string;
+    /** The caller that wrote it. */
+    created_by: string;
+    /** When it was written. */
+    created_at: number;
+    /** The event that wrote it. */
+    seq: number;
+  };
+  /** A label: a name for a version of a prompt. */
+  prompt_labels: {
+    /** The prompt. */
+    prompt: string;
+    /** The label. */
+    label: string;
+    /** The version that it points to. */
+    version: number;
+    /** The caller that set it. */
+    set_by: string;
+    /** When it was last set. */
+    updated_at: number;
+    /** The event of the last change. */
+    seq: number;
+  };
   /** The append-only log: one row for every call with an effect, chained by hash. */
   events: {
     /** Its position: 1, 2, 3 … without gaps. */
@@ -1821,6 +1870,15 @@ export interface BuiltinReducers {
     };
     result: BuiltinTables["runs"];
   };
+  /** Points a label of a prompt to a version. */
+  label_prompt: {
+    args: {
+      label: string;
+      name: string;
+      version: number | bigint;
+    };
+    result: BuiltinTables["prompt_labels"];
+  };
   /** Finds the session with an id, or creates it. A session that exists is returned unchanged: the call adds no event, and its other arguments are not compared with the session. */
   open_session: {
     args: {
@@ -1841,6 +1899,18 @@ export interface BuiltinReducers {
       stage?: "after_agent" | "after_tools" | "after_loop" | "before_guardrails" | null | undefined;
     };
     result: BuiltinTables["pauses"];
+  };
+  /** Adds a version to a prompt, and creates the prompt if there is none. A text that is equal to the newest version adds no version. `labels` then point to the newest version. */
+  put_prompt: {
+    args: {
+      description?: string | null | undefined;
+      expected_version?: number | bigint | null | undefined;
+      labels?: (string)[] | null | undefined;
+      name: string;
+      scope?: Record<string, unknown> | null | undefined;
+      text: string;
+    };
+    result: BuiltinTables["prompts"];
   };
   /** Records the measurements of an answer of a run, and the action of the watchdog. Only the rows of the last 1,000 answers of a run are kept. */
   record_health: {
@@ -2352,6 +2422,14 @@ export interface BuiltinReducers {
       session_id: string;
     };
     result: BuiltinTables["sessions"];
+  };
+  /** Removes a label of a prompt. */
+  unlabel_prompt: {
+    args: {
+      label: string;
+      name: string;
+    };
+    result: BuiltinTables["prompt_labels"];
   };
   /** Suspends a run until a decision is made. If it was made meanwhile, the run continues immediately; otherwise it waits without a driver. `interrupt` is the event for consumers. */
   wait_run: {

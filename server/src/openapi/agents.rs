@@ -141,7 +141,7 @@ fn fork() -> JsonValue {
 }
 
 /// An answer with one object, `seq` and `duplicate`.
-fn of_row(name: &str, meaning: &str) -> JsonValue {
+pub(super) fn of_row(name: &str, meaning: &str) -> JsonValue {
     let row = json!({"type": "object", "description": meaning});
     object(
         json!({"seq": schema_ref("seq"), name: row, "duplicate": {"type": "boolean"}}),
@@ -164,7 +164,7 @@ fn events(id: JsonValue) -> JsonValue {
     })
 }
 
-fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue {
+pub(super) fn operation(id: &str, meaning: &str, answer: JsonValue) -> JsonValue {
     json!({
         "operationId": id,
         "tags": ["agents"],
@@ -182,16 +182,16 @@ fn as_created(mut operation: JsonValue) -> JsonValue {
     operation
 }
 
-fn with(mut operation: JsonValue, parameter: JsonValue) -> JsonValue {
+pub(super) fn with(mut operation: JsonValue, parameter: JsonValue) -> JsonValue {
     operation["parameters"] = json!([parameter]);
     operation
 }
 
-fn body(schema: &JsonValue) -> JsonValue {
+pub(super) fn body(schema: &JsonValue) -> JsonValue {
     json!({"required": true, "content": {"application/json": {"schema": schema}}})
 }
 
-fn parameter(name: &str, place: &str, kind: &str, meaning: &str) -> JsonValue {
+pub(super) fn parameter(name: &str, place: &str, kind: &str, meaning: &str) -> JsonValue {
     json!({"name": name, "in": place, "required": place == "path", "description": meaning,
         "schema": {"type": kind}})
 }

@@ -17,6 +17,7 @@ mod golden;
 mod jwts;
 mod mcp;
 mod probes;
+mod prompts;
 mod responses;
 mod runs;
 mod shutdown;

@@ -24,7 +24,7 @@ async fn with_clerk() -> TestServer {
 }
 
 /// A request of 2026-07-28 with all headers.
-fn modern<'a>(
+pub(crate) fn modern<'a>(
     server: &'a TestServer,
     bearer: Option<&str>,
     method: &str,
@@ -50,7 +50,7 @@ fn modern<'a>(
     request.body(body.to_string())
 }
 
-async fn result(server: &TestServer, method: &str, params: JsonValue) -> JsonValue {
+pub(crate) async fn result(server: &TestServer, method: &str, params: JsonValue) -> JsonValue {
     let response = modern(server, None, method, params).send().await;
     assert_eq!(response.status, 200, "{response:?}");
     let body = response.json();

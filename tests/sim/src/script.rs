@@ -227,6 +227,7 @@ impl ScriptRun<'_> {
         self.call("agent", "heartbeat_run", heartbeat)?;
         self.health_and_memory(&token)?;
         self.summary_and_plan(&token)?;
+        self.prompts()?;
         self.pass_ms(1_500)?;
         let next = json!({"driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_next_run", next)?);
@@ -305,6 +306,18 @@ impl ScriptRun<'_> {
             self.call("agent", "write_plan", plan)?;
         }
         Ok(())
+    }
+
+    /// A prompt with two versions, and a label that is moved and removed.
+    fn prompts(&mut self) -> ScriptResult {
+        for text in ["Hello.", "Hello {{name}}."] {
+            let put = json!({"name": "greeting", "text": text, "labels": ["staging"]});
+            self.call("app", "put_prompt", put)?;
+        }
+        let label = json!({"name": "greeting", "label": "staging", "version": 1});
+        self.call("app", "label_prompt", label)?;
+        let unlabel = json!({"name": "greeting", "label": "staging"});
+        self.call("app", "unlabel_prompt", unlabel).map(drop)
     }
 
     /// A run delegates to another run, and ends before it.

@@ -1,0 +1,249 @@
+//! `/v1/prompts`: prompts with their versions and labels, over REST and for MCP. Reads are queries with the rights of the
+//! caller; each change is one reducer call.
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, Seq, template};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::{hidden, json as as_json};
+use super::reducer_route::{ReducerRoute, arguments};
+use super::runs::path;
+use crate::app_state::{AppState, CallerExtension};
+use crate::body::RequestBody;
+use crate::problem::Problem;
+
+/// Prompts in one answer.
+const PAGE: usize = 500;
+
+/// A page of prompts, without their texts.
+const LIST: &str = "SELECT p.name, p.description, p.version, v.variables, p.scope, p.updated_at \
+    FROM prompts p JOIN prompt_versions v ON v.prompt = p.name AND v.version = p.version \
+    WHERE p.name > :after ORDER BY p.name LIMIT :limit";
+
+/// One version: the newest one for `latest`, or the one that a label points to.
+const ONE: &str = "SELECT p.name, p.description, p.version AS newest, p.scope, v.version, v.text, \
+      v.variables, v.created_by, v.created_at \
+    FROM prompts p JOIN prompt_versions v ON v.prompt = p.name \
+    WHERE p.name = :name AND v.version = CASE \
+      WHEN :version > 0 THEN :version \
+      WHEN :at = 'latest' THEN p.version \
+      ELSE (SELECT l.version FROM prompt_labels l WHERE l.prompt = p.name AND l.label = :at) END";
+
+const LABELS: &str = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
+
+/// The newest version.
+pub(in crate::routes) const LATEST: &str = "latest";
+
+/// A row as an object. Columns with JSON are values.
+pub(in crate::routes) type Object = Map<String, JsonValue>;
+
+/// A page of the prompts that a caller may see, in the order of their names.
+pub(in crate::routes) async fn page(
+    engine: &Engine,
+    by: &Caller,
+    after: &str,
+) -> Result<(Seq, Vec<Object>), Refusal> {
+    let params = [("after", json!(after)), ("limit", json!(PAGE + 1))];
+    rows(engine, by, LIST, params).await
+}
+
+/// A version of a prompt, by its number or a label.
+pub(in crate::routes) async fn find(
+    engine: &Engine,
+    by: &Caller,
+    name: &str,
+    at: &str,
+) -> Result<(Seq, Object), Refusal> {
+    let number = at.strip_prefix('v').unwrap_or(at).parse().unwrap_or(0_i64);
+    let mut names = vec![name.to_owned()];
+    // As in reducers: a name chosen by a caller with a scope is stored in the namespace of that scope.
+    if !by.namespace().is_empty() {
+        names.push(format!("{}{name}", by.namespace()));
+    }
+    for stored in names {
+        let params = [("name", json!(stored)), ("version", json!(number)), ("at", json!(at))];
+        let (seq, found) = rows(engine, by, ONE, params).await?;
+        if let Some(mut prompt) = found.into_iter().next() {
+            let (_, labels) = rows(engine, by, LABELS, [("name", json!(stored))]).await?;
+            let pairs = labels.into_iter().filter_map(|mut row| {
+                Some((row.remove("label")?.as_str()?.to_owned(), row.remove("version")?))
+            });
+            prompt.insert("labels".to_owned(), JsonValue::Object(pairs.collect()));
+            return Ok((seq, prompt));
+        }
+    }
+    let detail = match at {
+        LATEST => format!("there is no prompt {name}"),
+        at => format!("there is no prompt {name} with the version or the label {at}"),
+    };
+    Err(Refusal::new(Code::NotFound, detail).hint("GET /v1/prompts lists them"))
+}
+
+/// The text of a prompt with these values.
+///
+/// # Errors
+/// `bad_arguments` if the values do not match the variables.
+pub(in crate::routes) fn rendered(
+    prompt: &Object,
+    values: &template::Values,
+) -> Result<String, Refusal> {
+    let text = prompt.get("text").and_then(JsonValue::as_str).unwrap_or_default();
+    template::render(text, values).map_err(|why| {
+        Refusal::new(Code::BadArguments, why.to_string())
+            .hint("give each variable of the prompt a text, and nothing else")
+    })
+}
+
+async fn rows<const N: usize>(
+    engine: &Engine,
+    by: &Caller,
+    sql: &str,
+    params: [(&str, JsonValue); N],
+) -> Result<(Seq, Vec<Object>), Refusal> {
+    let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let found = engine.query(by, sql, &params, None).await.map_err(hidden)?;
+    let object = |row: &abide_schema::Row| {
+        let cells = row.iter().zip(&found.columns).map(|(cell, name)| {
+            let value = match (name.as_str(), cell.to_json()) {
+                ("variables" | "scope", JsonValue::String(text)) => {
+                    serde_json::from_str(&text).unwrap_or_default()
+                }
+                (_, value) => value,
+            };
+            (name.clone(), value)
+        });
+        cells.collect()
+    };
+    Ok((found.seq, found.rows.iter().map(object).collect()))
+}
+
+/// Which version is meant.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct At {
+    at: Option<String>,
+}
+
+/// Where a page begins.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct After {
+    after: Option<String>,
+}
+
+/// Lists prompts.
+pub(super) async fn list(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    query: Result<Query<After>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let after = named(query, "?after=NAME")?.after.unwrap_or_default();
+    let (seq, mut prompts) = page(&app.engine, &by, &after).await?;
+    let has_more = prompts.len() > PAGE;
+    prompts.truncate(PAGE);
+    let next = has_more.then(|| prompts.last().and_then(|last| last.get("name"))).flatten();
+    let reply = json!({"seq": seq, "next": next, "prompts": prompts});
+    Ok(as_json(reply.to_string()))
+}
+
+/// Returns a version of a prompt.
+pub(super) async fn get(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<At>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let name = path(name, "prompt")?;
+    let at = named(query, "?at=VERSION or ?at=LABEL")?.at;
+    let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
+    Ok(as_json(json!({"seq": seq, "prompt": prompt}).to_string()))
+}
+
+/// Adds a version.
+pub(super) async fn put(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let shape = r#"{"text": "…", "labels": ["production"]}, the last optional"#;
+    let args = arguments(&content, shape, "name", &path(name, "prompt")?)?;
+    let route = ReducerRoute { reducer: "put_prompt", result: "prompt", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
+}
+
+/// The values of the variables.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RenderBody {
+    at: Option<String>,
+    #[serde(default)]
+    variables: template::Values,
+}
+
+/// Returns the text of a version with values for its variables.
+pub(super) async fn render(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    name: Result<Path<String>, PathRejection>,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let name = path(name, "prompt")?;
+    let RenderBody { at, variables } = match content.value()? {
+        JsonValue::Null => RenderBody::default(),
+        _ => content.envelope(r#"{"variables": {"name": "…"}, "at": "production"}"#)?,
+    };
+    let (seq, prompt) = find(&app.engine, &by, &name, at.as_deref().unwrap_or(LATEST)).await?;
+    let text = rendered(&prompt, &variables)?;
+    let reply =
+        json!({"seq": seq, "name": prompt["name"], "version": prompt["version"], "text": text});
+    Ok(as_json(reply.to_string()))
+}
+
+/// Points a label to a version.
+pub(super) async fn label(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    names: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let (name, label) = both(names)?;
+    let mut args = arguments(&content, r#"{"version": 3}"#, "name", &name)?;
+    args["label"] = json!(label);
+    let route = ReducerRoute { reducer: "label_prompt", result: "label", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
+}
+
+/// Removes a label.
+pub(super) async fn unlabel(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    names: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let (name, label) = both(names)?;
+    let args = json!({"name": name, "label": label});
+    let route = ReducerRoute { reducer: "unlabel_prompt", result: "label", status: StatusCode::OK };
+    route.answer(&app, &by, &headers, &content, args).await
+}
+
+fn both(names: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), Refusal> {
+    let refused = |_| Refusal::new(Code::NotFound, "a name in the address is not UTF-8");
+    names.map(|Path(names)| names).map_err(refused)
+}
+
+fn named<T>(query: Result<Query<T>, QueryRejection>, shape: &str) -> Result<T, Refusal> {
+    query.map(|Query(query)| query).map_err(|_| {
+        Refusal::new(Code::BadArguments, "the query of the address is not one of this route")
+            .hint(format!("omit it, or send {shape}"))
+    })
+}

@@ -1,0 +1,58 @@
+//! A reducer as a route: its arguments are the body and the names of the path, and its result is a member of the answer.
+
+use abide_schema::wire::BatchCall;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::{idempotency_key, json as as_json};
+use super::runs::call;
+use crate::app_state::{AppState, CallerExtension};
+use crate::body::RequestBody;
+use crate::connections::read_limiter::begin;
+use crate::problem::Problem;
+
+/// A reducer as a route.
+pub(super) struct ReducerRoute {
+    pub(super) reducer: &'static str,
+    /// The member of the answer that has the result.
+    pub(super) result: &'static str,
+    pub(super) status: StatusCode,
+}
+
+/// The arguments of a body, and the id of the path. The reducer refuses those that it does not have.
+pub(super) fn arguments(
+    content: &RequestBody,
+    shape: &str,
+    name: &str,
+    id: &str,
+) -> Result<JsonValue, Problem> {
+    let mut args = match content.value()? {
+        JsonValue::Null => Map::new(),
+        _ => content.envelope(shape)?,
+    };
+    args.insert(name.to_owned(), json!(id));
+    Ok(JsonValue::Object(args))
+}
+
+impl ReducerRoute {
+    /// Makes the call.
+    pub(super) async fn answer(
+        &self,
+        app: &AppState,
+        by: &CallerExtension,
+        headers: &HeaderMap,
+        content: &RequestBody,
+        args: JsonValue,
+    ) -> Result<Response, Problem> {
+        let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
+        app.engine.check_room(by, content.bytes())?;
+        let key = idempotency_key(headers)?;
+        let BatchCall { reducer, args } = call(self.reducer, args);
+        let done = begin(permit, app.engine.call(by, &reducer, &args, key)).await?;
+        let result: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+        let body =
+            json!({"seq": done.seq, "duplicate": done.duplicate, self.result: result}).to_string();
+        Ok((self.status, as_json(body)).into_response())
+    }
+}
