@@ -42,7 +42,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let mut request = request(driver, allowed > 0, output);
     if driver.definition.keeps_plan() {
         let plan = plan::current(&driver.abide, &driver.run.session_id).await?;
-        add_block(&mut request, plan.block());
+        add_block(&mut request, plan.block_for(driver));
     }
     redaction::request(driver, &mut request);
     let ruling = hooks::before_model(driver, &mut request);

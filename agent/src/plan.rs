@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::agent_tool::MANAGE_TODO_LIST;
+use crate::driver::Driver;
+use crate::replan;
 use crate::run_lease::run_event;
 
 /// The name of the tool.
@@ -39,6 +41,9 @@ pub(crate) struct Plan {
     version: i64,
     /// The steps, in order.
     todos: Vec<PlanItem>,
+    /// The event that wrote this version.
+    #[serde(skip)]
+    seq: i64,
 }
 
 /// A step of a plan.
@@ -191,7 +196,7 @@ pub(crate) async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Err
     let Some(last) = last.into_iter().next() else { return Ok(Plan::default()) };
     let steps: Vec<NewPlanStep> = serde_json::from_str(last.steps.as_str()).unwrap_or_default();
     let todos = steps.into_iter().zip(1..).map(|(step, id)| PlanItem::of_row(id, step));
-    Ok(Plan { version: last.version, todos: todos.collect() })
+    Ok(Plan { version: last.version, todos: todos.collect(), seq: last.seq.0 })
 }
 
 impl PlanItem {
@@ -252,8 +257,19 @@ impl Plan {
         json!({"version": self.version, "todos": self.todos, "adherence": self.adherence()})
     }
 
+    /// The part of the instructions with the plan, and with the request to revise it if there is an occasion; `None` if
+    /// there is none.
+    pub(crate) fn block_for(&self, driver: &Driver) -> Option<String> {
+        let block = self.block()?;
+        let settings = driver.definition.settings().plan;
+        Some(match replan::occasion(&settings, self.seq, &driver.entries) {
+            Some(occasion) => format!("{block}\n\n{}", occasion.request()),
+            None => block,
+        })
+    }
+
     /// The part of the instructions with the plan; `None` if there is none.
-    pub(crate) fn block(&self) -> Option<String> {
+    fn block(&self) -> Option<String> {
         if self.todos.is_empty() {
             return None;
         }
@@ -317,7 +333,7 @@ impl Plan {
             Operation::Write => written(wish.todos)?,
             _ => self.updated(wish.todos)?,
         };
-        let plan = Plan { version: self.version + 1, todos };
+        let plan = Plan { version: self.version + 1, todos, ..Plan::default() };
         plan.check()?;
         Ok(plan)
     }
