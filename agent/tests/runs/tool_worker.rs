@@ -1,5 +1,6 @@
 //! Calls that belong to no run: which of them a worker runs, how many at once, and what becomes of them when it is killed.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use abide_agent::{Settings, ToolWorker};
@@ -7,7 +8,7 @@ use abide_client::Abide;
 use abide_client::arguments::{CreateSession, RequestToolCall};
 use abide_tools::{Effect, Function, Selection, ToolDeclaration, Tools};
 use serde_json::json;
-use tempfile::TempDir;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,6 @@ use crate::fixture::open_after_kill;
 /// A file with the tools `look` (read-only), `pay` (at most once) and `secret`, which is not exposed. A tool waits until
 /// the gate is open.
 struct Home {
-    folder: TempDir,
     abide: Abide,
     tools: Tools,
     /// The calls that have begun.
@@ -27,9 +27,8 @@ struct Home {
 }
 
 impl Home {
-    async fn new() -> Home {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let abide = open_after_kill(folder.path());
+    async fn open(folder: &Path) -> Home {
+        let abide = open_after_kill(folder);
         let (tools, begun) = (Tools::new(), Arc::new(Mutex::new(Vec::new())));
         let (count, gate) = (watch::Sender::new(0), watch::Sender::new(false));
         for (name, effect) in
@@ -52,7 +51,7 @@ impl Home {
             };
             tools.add(Function::of(declaration, run)).expect("the tool is valid");
         }
-        Home { folder, abide, tools, begun, count, gate }
+        Home { abide, tools, begun, count, gate }
     }
 
     async fn session(&self, id: &str, agent: &str) {
@@ -96,42 +95,48 @@ fn row(call_id: &str, status: &str, attempt: i64) -> (String, String, i64) {
     (call_id.to_owned(), status.to_owned(), attempt)
 }
 
-#[tokio::test]
-async fn a_killed_worker_runs_nothing_twice() {
-    let mut home = Home::new().await;
-    home.session("m", "mcp").await;
-    home.session("o", "other").await;
-    home.request("1-look", "m", "look").await;
-    home.request("2-pay", "m", "pay").await;
-    home.request("3-secret", "m", "secret").await;
-    home.request("4-other", "o", "look").await;
-    let stop = CancellationToken::new();
-    let killed = home.worker(&stop);
-    home.until_begun(2).await;
-    killed.abort();
-    home.abide.close().await;
-    home.abide = open_after_kill(home.folder.path());
-    let unknown = home.until("unknown", 1).await;
-    assert!(unknown.contains(&row("2-pay", "unknown", 1)), "{unknown:?}");
-    home.gate.send_replace(true);
-    let next = home.worker(&stop);
-    let ended = home.until("succeeded", 1).await;
-    let expected = [
-        row("1-look", "succeeded", 2),
-        row("2-pay", "unknown", 1),
-        row("3-secret", "pending", 0),
-        row("4-other", "pending", 0),
-    ];
-    assert_eq!(ended, expected);
-    stop.cancel();
-    next.await.expect("no panic");
-    assert_eq!(*home.begun.lock().expect("no panic"), ["1-look", "2-pay", "1-look"]);
+/// The process that is killed is a runtime whose tasks are dropped.
+#[test]
+fn a_killed_worker_runs_nothing_twice() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let process = Runtime::new().expect("a runtime");
+    process.block_on(async {
+        let home = Home::open(folder.path()).await;
+        home.session("m", "mcp").await;
+        home.session("o", "other").await;
+        home.request("1-look", "m", "look").await;
+        home.request("2-pay", "m", "pay").await;
+        home.request("3-secret", "m", "secret").await;
+        home.request("4-other", "o", "look").await;
+        home.worker(&CancellationToken::new());
+        home.until_begun(2).await;
+    });
+    drop(process);
+    let process = Runtime::new().expect("a runtime");
+    process.block_on(async {
+        let home = Home::open(folder.path()).await;
+        home.gate.send_replace(true);
+        let stop = CancellationToken::new();
+        let worker = home.worker(&stop);
+        home.until("unknown", 1).await;
+        let expected = [
+            row("1-look", "succeeded", 2),
+            row("2-pay", "unknown", 1),
+            row("3-secret", "pending", 0),
+            row("4-other", "pending", 0),
+        ];
+        assert_eq!(home.until("succeeded", 1).await, expected);
+        stop.cancel();
+        worker.await.expect("no panic");
+        assert_eq!(*home.begun.lock().expect("no panic"), ["1-look"]);
+    });
 }
 
 /// A session with many calls does not delay the others.
 #[tokio::test]
 async fn a_session_has_a_share_of_the_worker() {
-    let home = Home::new().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let home = Home::open(folder.path()).await;
     home.session("a", "mcp").await;
     home.session("b", "mcp").await;
     for n in 0..20 {
