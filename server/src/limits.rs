@@ -63,6 +63,12 @@ pub(crate) const TURN_UNCOUNTED_BYTES: usize = 64 << 10;
 /// How long the cancellation of a response waits for the end of the run: a runtime gives tools five seconds to stop.
 pub(crate) const ABORT: Duration = Duration::from_secs(8);
 
+/// How long `invoke` waits for the end of a turn: longer than most answers, and shorter than proxies allow.
+pub(crate) const INVOKE: Duration = Duration::from_secs(60);
+
+/// The longest time that a request can choose. The connection of a request is occupied while it waits.
+pub(crate) const INVOKE_AT_MOST: Duration = Duration::from_secs(600);
+
 /// Messages that wait for a client of MCP. More would only move a queue from the work into memory.
 pub(crate) const MCP_OUTBOX: usize = 16;
 

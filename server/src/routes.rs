@@ -13,6 +13,7 @@ mod reducer_route;
 mod runs;
 mod snapshots;
 mod sql;
+mod state;
 
 use axum::Router;
 use axum::middleware;
@@ -38,7 +39,11 @@ pub(crate) fn router(app: AppState) -> Router {
         .route("/agents/{name}", get(agents::get).patch(agents::change).delete(agents::retire))
         .route("/capabilities", get(agents::capabilities))
         .route("/v1/agents/{name}/runs", post(runs::start))
+        .route("/v1/agents/{name}/invoke", post(runs::invoke::invoke))
         .route("/v1/runs/{id}", get(runs::get))
+        .route("/v1/runs/{id}/checkpoints", get(state::checkpoints))
+        .route("/v1/sessions/{id}/state", get(state::get))
+        .route("/v1/sessions/{id}/abort", post(state::abort))
         .route("/v1/runs/{id}/abort", post(runs::abort))
         .route("/v1/runs/{id}/pause", post(snapshots::pause))
         .route("/v1/runs/{id}/resume", post(snapshots::resume))

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
@@ -263,9 +263,11 @@ fn a_conversation_survives_kills_at_each_step() {
     let project = Project::new(&format!("token_ms: 40\n{}", FIXES.trim_start()));
     fs::write(
         project.path("test.sh"),
-        "echo begun > begun; [ -e go ] || sleep 1000; sh add.sh 2 2\n",
+        "[ -e go ] || { echo begun > begun; sleep 1000; }; sh add.sh 2 2\n",
     )
     .unwrap();
+    // Opening one end of a named pipe waits for the other end.
+    assert!(Command::new("mkfifo").arg(project.path("begun")).status().unwrap().success());
     let mut terminal = project.on_a_terminal(&[]);
     terminal.until("› ");
     terminal.enter("Fix the sum.");
@@ -288,11 +290,7 @@ fn a_conversation_survives_kills_at_each_step() {
     terminal.until("approve? [y/N] ");
     assert_eq!(fs::read_to_string(project.path("add.sh")).unwrap(), "expr $1 + $2\n");
     terminal.enter("y");
-    let end = Instant::now() + PATIENCE;
-    while !project.path("begun").exists() {
-        assert!(Instant::now() < end, "the command did not begin");
-        thread::yield_now();
-    }
+    assert_eq!(fs::read_to_string(project.path("begun")).unwrap(), "begun\n");
     terminal.kill();
 
     // The command may have taken effect, so it does not run again.

@@ -73,6 +73,93 @@ pub(super) fn paths() -> [(&'static str, JsonValue); 12] {
     ]
 }
 
+/// The runtime contract: invoke, state, checkpoints and abort.
+pub(super) fn contract() -> [(&'static str, JsonValue); 4] {
+    let name = parameter("name", "path", "string", "The agent.");
+    let id = parameter("id", "path", "string", "The run.");
+    [
+        ("/v1/agents/{name}/invoke", json!({"post": invoke(name)})),
+        ("/v1/runs/{id}/checkpoints", json!({"get": checkpoints(id)})),
+        ("/v1/sessions/{id}/state", json!({"get": state()})),
+        ("/v1/sessions/{id}/abort", json!({"post": abort_session()})),
+    ]
+}
+
+fn invoke(name: JsonValue) -> JsonValue {
+    let mut wanted = wanted();
+    wanted["properties"]["wait_ms"] = json!({"type": "integer", "minimum": 0, "maximum": 600_000,
+        "description": "How long the request waits, in milliseconds; 60,000 if omitted."});
+    let mut answer = run();
+    answer["properties"]["event"] = json!({"type": ["object", "null"],
+        "description": "The event that ends the turn: done, error or interrupt."});
+    let meaning = "Starts a run, and waits until its turn ends. The answer is 202 if the time is \
+        over; the run continues, and the same request waits for it again if it names the run or \
+        has the same key.";
+    let mut invoke = operation("invoke_agent", meaning, answer.clone());
+    invoke["requestBody"] = body(&wanted);
+    invoke["parameters"] = json!([name, idempotency_key()]);
+    invoke["responses"]["202"] = json!({"description": "The time is over.",
+        "content": {"application/json": {"schema": answer}}});
+    invoke
+}
+
+fn checkpoints(id: JsonValue) -> JsonValue {
+    let number = || json!({"type": "integer"});
+    let one = object(
+        json!({"at": number(), "turn": number(), "events": number()}),
+        &["at", "turn", "events"],
+    );
+    let all = object(
+        json!({"seq": schema_ref("seq"), "session_id": {"type": "string"},
+            "checkpoints": {"type": "array", "items": one}}),
+        &["seq", "session_id", "checkpoints"],
+    );
+    let meaning = "Lists the points from which a run can be continued. `at` is for the state of \
+        its session.";
+    with(operation("run_checkpoints", meaning, all), id)
+}
+
+fn state() -> JsonValue {
+    let row = |table: &str| json!({"type": ["object", "null"], "description": format!("The row of `{table}`.")});
+    let rows = json!({"type": "array", "items": {"type": "object"},
+        "description": "The last rows of `agent_state`."});
+    let answer = object(
+        json!({"seq": schema_ref("seq"), "session": row("sessions"), "run": row("runs"),
+            "messages": rows}),
+        &["seq", "session", "run", "messages"],
+    );
+    let mut state = operation(
+        "session_state",
+        "Returns a session with its active or newest run and its last messages.",
+        answer,
+    );
+    state["parameters"] = json!([
+        parameter("id", "path", "string", "The session."),
+        parameter(
+            "at",
+            "query",
+            "integer",
+            "The event after which the state is read; now if omitted."
+        ),
+        parameter("last", "query", "integer", "The number of messages; 100 if omitted."),
+    ]);
+    state
+}
+
+fn abort_session() -> JsonValue {
+    let answer = object(
+        json!({"seq": schema_ref("seq"), "aborted": {"type": "boolean"},
+            "run": {"type": ["object", "null"], "description": "The row of `runs`."}}),
+        &["seq", "aborted", "run"],
+    );
+    let reason = object(json!({"reason": {"type": "string"}}), &[]);
+    let mut abort = operation("abort_session_run", "Aborts the active run of a session.", answer);
+    abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
+    abort["parameters"] =
+        json!([parameter("id", "path", "string", "The session."), idempotency_key()]);
+    abort
+}
+
 fn pause(id: JsonValue) -> JsonValue {
     let stage = json!({"type": "string",
         "enum": ["before_guardrails", "after_agent", "after_tools", "after_loop"],
@@ -229,7 +316,8 @@ fn wanted() -> JsonValue {
     let text = |meaning: &str| json!({"type": "string", "description": meaning});
     object(
         json!({
-            "input": text("The user's message."),
+            "input": {"type": ["string", "object", "array"],
+                "description": "The user's message. The agent gets JSON as JSON text."},
             "session_id": text("The session; created if omitted."),
             "id": text("An id chosen by the caller. The same id means the same run."),
             "deadline_ms": {"type": "integer",

@@ -1,6 +1,7 @@
-//! Runs over REST: start, read, abort. Their events are in [`events`].
+//! Runs over REST: start, read, abort. Their events are in [`events`], [`invoke`] waits for a turn.
 
 pub(super) mod events;
+pub(super) mod invoke;
 
 use abide_engine::Engine;
 use abide_schema::reducer::Caller;
@@ -9,7 +10,7 @@ use abide_schema::{Code, Refusal, Seq, Value};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
@@ -27,7 +28,7 @@ use crate::routes::exchange::{hidden, idempotency_key};
 #[serde(deny_unknown_fields)]
 struct StartRunBody {
     /// The user's message.
-    input: String,
+    input: RunInput,
     /// An existing session.
     session_id: Option<String>,
     /// An id for the run, chosen by the caller.
@@ -38,6 +39,27 @@ struct StartRunBody {
     title: Option<String>,
     scope: Option<Map<String, JsonValue>>,
     metadata: Option<JsonValue>,
+    /// How long the request waits, see [`invoke`].
+    wait_ms: Option<JsonValue>,
+}
+
+/// The input of a run. An agent gets JSON as JSON text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text, an object or a list as input")]
+enum RunInput {
+    Text(String),
+    Object(Map<String, JsonValue>),
+    List(Vec<JsonValue>),
+}
+
+impl RunInput {
+    fn into_text(self) -> String {
+        match self {
+            RunInput::Text(text) => text,
+            RunInput::Object(object) => JsonValue::Object(object).to_string(),
+            RunInput::List(list) => JsonValue::Array(list).to_string(),
+        }
+    }
 }
 
 /// Starts a run of an agent, in a new session or an existing one.
@@ -49,33 +71,67 @@ pub(super) async fn start(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let agent = path(agent, "agent")?;
+    let waits_not = |given: Option<JsonValue>| match given {
+        None => Ok(()),
+        Some(_) => {
+            let detail = "wait_ms belongs to POST /v1/agents/{name}/invoke";
+            Err(Refusal::new(Code::BadRequest, detail).hint("this route does not wait"))
+        }
+    };
+    let key = idempotency_key(&headers)?;
+    let Begun { seq, run, duplicate, wait: () } =
+        begin_run(&app, &by, &agent, &content, key, waits_not).await?;
+    let reply = json!({"seq": seq, "run": run, "duplicate": duplicate});
+    let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
+    if let Some(place) = place_of(&run) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// A run that a request has started.
+struct Begun<T> {
+    seq: Seq,
+    run: JsonValue,
+    duplicate: bool,
+    /// What the request says about waiting.
+    wait: T,
+}
+
+/// Starts the run of a request. `wait` checks how long the request waits, before anything is written.
+async fn begin_run<T>(
+    app: &AppState,
+    by: &Caller,
+    agent: &str,
+    content: &RequestBody,
+    key: Option<&str>,
+    wait: impl FnOnce(Option<JsonValue>) -> Result<T, Refusal>,
+) -> Result<Begun<T>, Refusal> {
     let looks = r#"{"input": "…", "session_id": "…"}, the last optional"#;
     let permit = app.read_limiter.permit(by.quota_key(), content.bytes()).await;
-    app.engine.check_room(&by, content.bytes())?;
-    let wanted: StartRunBody = content.envelope(looks)?;
-    let key = idempotency_key(&headers)?;
+    app.engine.check_room(by, content.bytes())?;
+    let mut wanted: StartRunBody = content.envelope(looks)?;
+    let wait = wait(wanted.wait_ms.take())?;
     let is_named = wanted.id.is_some();
-    let calls = calls(&by, &agent, wanted, key)?;
-    let begun = begin(permit, app.engine.batch(&by, &calls, key)).await;
+    let calls = calls(by, agent, wanted, key)?;
+    let begun = begin(permit, app.engine.batch(by, &calls, key)).await;
     let done = match (begun, calls.as_slice()) {
         // A retry: the session exists, and the run confirms that it is the same one.
         (Err(refusal), [_, run]) if is_named && refusal.code == Code::Conflict => {
-            app.engine.batch(&by, std::slice::from_ref(run), key).await?
+            app.engine.batch(by, std::slice::from_ref(run), key).await?
         }
         (done, _) => done?,
     };
     let Some(begun) = done.results.last() else {
-        return Err(Refusal::new(Code::Internal, "the batch has no result").into());
+        return Err(Refusal::new(Code::Internal, "the batch has no result"));
     };
-    let run: JsonValue = serde_json::from_str(&begun.result).unwrap_or_default();
-    let place = format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default()));
-    let reply =
-        json!({"seq": done.seq, "run": run, "duplicate": done.duplicate || begun.duplicate});
-    let mut response = (StatusCode::CREATED, as_json(reply.to_string())).into_response();
-    if let Ok(place) = place.parse() {
-        response.headers_mut().insert(LOCATION, place);
-    }
-    Ok(response)
+    let run = serde_json::from_str(&begun.result).unwrap_or_default();
+    Ok(Begun { seq: done.seq, run, duplicate: done.duplicate || begun.duplicate, wait })
+}
+
+/// The address of a run.
+fn place_of(run: &JsonValue) -> Option<HeaderValue> {
+    format!("/v1/runs/{}", segment(run["id"].as_str().unwrap_or_default())).parse().ok()
 }
 
 /// The calls that start a run: create the session, if necessary, and start the run. All or nothing.
@@ -85,7 +141,7 @@ fn calls(
     wanted: StartRunBody,
     key: Option<&str>,
 ) -> Result<Vec<BatchCall>, Refusal> {
-    let StartRunBody { input, session_id, id, deadline_ms, title, scope, metadata } = wanted;
+    let StartRunBody { input, session_id, id, deadline_ms, title, scope, metadata, .. } = wanted;
     let mut calls = Vec::new();
     let session_id = match session_id {
         Some(session_id) if title.is_some() || scope.is_some() || metadata.is_some() => {
@@ -104,7 +160,7 @@ fn calls(
             made
         }
     };
-    let all = json!({"session_id": session_id, "agent": agent, "input": input, "id": id,
+    let all = json!({"session_id": session_id, "agent": agent, "input": input.into_text(), "id": id,
         "deadline_ms": deadline_ms});
     calls.push(call("start_run", all));
     Ok(calls)
@@ -144,8 +200,8 @@ pub(super) async fn get(
 /// Why a run is aborted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AbortRunBody {
-    reason: Option<String>,
+pub(super) struct AbortRunBody {
+    pub(super) reason: Option<String>,
 }
 
 /// Aborts a run.

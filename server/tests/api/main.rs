@@ -11,6 +11,7 @@ mod bad_input;
 mod buffers;
 mod calls;
 mod chats;
+mod contract;
 mod credentials;
 mod events;
 mod golden;

@@ -1,0 +1,135 @@
+//! `POST /v1/agents/{name}/invoke`: starts a run, and waits until its turn ends. The run does not depend on the request: it
+//! continues if the client leaves, or if the time of the request is over.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use abide_engine::{Connection, SubscribeRequest, Update};
+use abide_schema::{Code, Refusal, Row, Value};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value as JsonValue, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Begun, begin_run, find, path, place_of};
+use crate::app_state::{AppState, SessionExtension};
+use crate::auth::authenticator::AuthSession;
+use crate::body::RequestBody;
+use crate::connections::lifecycle::Phase;
+use crate::limits;
+use crate::problem::Problem;
+use crate::routes::exchange::{hidden, idempotency_key, json as as_json};
+
+/// The events that end a turn.
+const ENDS: &str = "SELECT number, turn, kind, data FROM run_events WHERE run_id = :run \
+    AND turn >= :turn AND kind IN ('done', 'error', 'interrupt')";
+
+/// Starts a run, and answers with the event that ends its turn.
+pub(in crate::routes) async fn invoke(
+    State(app): State<AppState>,
+    Extension(session): SessionExtension,
+    agent: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let agent = path(agent, "agent")?;
+    let (now, key) = (Instant::now(), idempotency_key(&headers)?);
+    let Begun { run, duplicate, wait, .. } =
+        begin_run(&app, &session.caller, &agent, &content, key, time_to_wait).await?;
+    let event = end_of_turn(&app, &session, &run, now + wait).await?;
+    let id = run["id"].as_str().unwrap_or_default();
+    let (seq, run) = find(&app.engine, &session.caller, id).await?;
+    let status = if event.is_null() { StatusCode::ACCEPTED } else { StatusCode::OK };
+    let reply = json!({"seq": seq, "run": run, "event": event, "duplicate": duplicate});
+    let mut response = (status, as_json(reply.to_string())).into_response();
+    if let Some(place) = place_of(&run) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// How long a request waits.
+fn time_to_wait(given: Option<JsonValue>) -> Result<Duration, Refusal> {
+    let Some(given) = given else { return Ok(limits::INVOKE) };
+    let most = u64::try_from(limits::INVOKE_AT_MOST.as_millis()).unwrap_or(u64::MAX);
+    match given.as_u64().filter(|wait_ms| *wait_ms <= most) {
+        Some(wait_ms) => Ok(Duration::from_millis(wait_ms)),
+        None => {
+            let detail = format!("wait_ms is not an integer between 0 and {most}");
+            let hint = "when the time is over, the answer is 202, and the run continues";
+            Err(Refusal::new(Code::BadArguments, detail).hint(hint))
+        }
+    }
+}
+
+/// The event that ends the turn of a run; null if the time is over, or the server stops.
+async fn end_of_turn(
+    app: &AppState,
+    session: &AuthSession,
+    run: &JsonValue,
+    until: Instant,
+) -> Result<JsonValue, Refusal> {
+    let params = Map::from_iter([
+        ("run".to_owned(), run["id"].clone()),
+        ("turn".to_owned(), run["turn"].clone()),
+    ]);
+    let mut connection = app.engine.connect(&session.caller);
+    let request = SubscribeRequest::new("end", ENDS, &params);
+    connection.subscribe(&request).await.map_err(hidden)?;
+    let authenticator = app.authenticator.clone();
+    let mut invalid = pin!(authenticator.until_invalid(session.clone()));
+    let mut stops = pin!(app.lifecycle.until(Phase::Draining));
+    loop {
+        let found = tokio::select! {
+            () = &mut stops => return Ok(JsonValue::Null),
+            refusal = &mut invalid => return Err(refusal),
+            found = timeout_at(until, next(&mut connection)) => found,
+        };
+        match found {
+            Err(_) => return Ok(JsonValue::Null),
+            Ok(Err(refusal)) => return Err(refusal),
+            Ok(Ok(Some(event))) => return Ok(event),
+            Ok(Ok(None)) => {}
+        }
+    }
+}
+
+/// The first event of the next update, if it has one.
+async fn next(connection: &mut Connection) -> Result<Option<JsonValue>, Refusal> {
+    let mut rows: Vec<Row> = Vec::new();
+    match connection.next().await {
+        Update::Snapshot(part) => rows.extend(part.rows.iter().cloned()),
+        Update::Delta { changes, .. } => {
+            for change in &changes {
+                let delta = change.delta.rows().map_err(Clone::clone)?;
+                rows.extend(delta.inserts.iter().cloned());
+            }
+        }
+        Update::Rerun { change, .. } => {
+            let delta = change.delta.rows().map_err(Clone::clone)?;
+            rows.extend(delta.inserts.iter().cloned());
+        }
+        Update::Error { refusal, .. } if refusal.code != Code::ResyncRequired => {
+            return Err(refusal);
+        }
+        Update::Error { .. } | Update::Progress { .. } => {}
+    }
+    let number = |row: &&Row| match row.first() {
+        Some(Value::Integer(number)) => *number,
+        _ => i64::MAX,
+    };
+    Ok(rows.iter().min_by_key(number).map(event))
+}
+
+/// An event in the form of `GET /v1/runs/{id}/events`.
+fn event(row: &Row) -> JsonValue {
+    let cell = |at: usize| row.get(at).map_or(JsonValue::Null, Value::to_json);
+    let data = match row.get(3) {
+        Some(Value::Text(text)) => serde_json::from_str(text).unwrap_or_default(),
+        _ => JsonValue::Null,
+    };
+    json!({"number": cell(0), "turn": cell(1), "event": cell(2), "data": data})
+}

@@ -1,0 +1,183 @@
+//! The state of a session, now or at a checkpoint, the checkpoints of a run, and the abort of what is active.
+
+use abide_engine::Engine;
+use abide_schema::reducer::Caller;
+use abide_schema::{Code, Refusal, Row, Seq, Value};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value as JsonValue, json};
+
+use super::exchange::{hidden, idempotency_key, json as as_json};
+use super::runs::{AbortRunBody, find, path};
+use crate::app_state::{AppState, CallerExtension};
+use crate::body::RequestBody;
+use crate::problem::Problem;
+
+const SESSION: &str = "SELECT * FROM sessions WHERE id = :id";
+
+/// The active run, or else the newest one.
+const RUN: &str = "SELECT * FROM runs WHERE session_id = :id \
+    ORDER BY ended_at IS NOT NULL, created_at DESC, seq DESC LIMIT 1";
+
+/// The last messages, the newest first.
+const MESSAGES: &str =
+    "SELECT * FROM agent_state WHERE session_id = :id ORDER BY id DESC LIMIT :last";
+
+const ACTIVE: &str =
+    "SELECT id FROM runs WHERE session_id = :id AND status IN ('running', 'waiting')";
+
+/// The commits that recorded events of a run, and whether its state after them is a checkpoint.
+const STEPS: &str = "SELECT seq, turn, MAX(number) AS events, MAX(kind IN \
+      ('usage', 'tool_result', 'interrupt', 'done', 'error')) AS counts \
+    FROM run_events WHERE run_id = :id GROUP BY seq ORDER BY seq";
+
+/// Messages in a state without `last`, and at most.
+const LAST: usize = 100;
+const LAST_AT_MOST: usize = 10_000;
+
+/// Columns that are JSON values, stored as text.
+const JSON_COLUMNS: [&str; 6] = ["scope", "metadata", "result", "output", "data", "interrupt"];
+
+/// What to read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StateQuery {
+    /// The event of the log after which the state is read.
+    at: Option<i64>,
+    /// The number of messages.
+    last: Option<usize>,
+}
+
+/// Returns the state of a session.
+pub(super) async fn get(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    id: Result<Path<String>, PathRejection>,
+    query: Result<Query<StateQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let id = path(id, "session")?;
+    let Query(StateQuery { at, last }) = query.map_err(|_| odd_query())?;
+    let last = last.unwrap_or(LAST);
+    if last > LAST_AT_MOST || at.is_some_and(|at| at < 0) {
+        return Err(odd_query().into());
+    }
+    let (seq, session) = session(&app.engine, &by, &id, at.map(Seq)).await?;
+    // The other queries read the same point in time.
+    let of_session = [("id", session["id"].clone())];
+    let (_, runs) = rows(&app.engine, &by, RUN, of_session, Some(seq)).await?;
+    let of_messages = [("id", session["id"].clone()), ("last", json!(last))];
+    let (_, mut messages) = rows(&app.engine, &by, MESSAGES, of_messages, Some(seq)).await?;
+    messages.reverse();
+    let run = runs.into_iter().next();
+    let reply = json!({"seq": seq, "session": session, "run": run, "messages": messages});
+    Ok(as_json(reply.to_string()))
+}
+
+fn odd_query() -> Refusal {
+    Refusal::new(Code::BadArguments, "the query of the address is not one of this route").hint(
+        format!("omit it, or send ?at=SEQ of a checkpoint and &last= of at most {LAST_AT_MOST}"),
+    )
+}
+
+/// Lists the checkpoints of a run.
+pub(super) async fn checkpoints(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let id = path(id, "run")?;
+    let (_, run) = find(&app.engine, &by, &id).await?;
+    let (seq, steps) = rows(&app.engine, &by, STEPS, [("id", run["id"].clone())], None).await?;
+    // Other rows of a step follow its events in the log. They are present at the last event before the next step.
+    let next = steps.iter().skip(1).map(|step| step["seq"].as_i64().unwrap_or_default() - 1);
+    let all = steps.iter().zip(next.chain([seq.0])).filter(|(step, _)| step["counts"] == 1);
+    let all: Vec<JsonValue> = all
+        .map(|(step, at)| json!({"at": at, "turn": step["turn"], "events": step["events"]}))
+        .collect();
+    let reply = json!({"seq": seq, "session_id": run["session_id"], "checkpoints": all});
+    Ok(as_json(reply.to_string()))
+}
+
+/// Aborts the active run of a session. `aborted` is false if there is none.
+pub(super) async fn abort(
+    State(app): State<AppState>,
+    by: CallerExtension,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    content: RequestBody,
+) -> Result<Response, Problem> {
+    let id = path(id, "session")?;
+    let AbortRunBody { reason } = match content.value()? {
+        JsonValue::Null => AbortRunBody::default(),
+        _ => content.envelope(r#"{"reason": "…"}, or nothing"#)?,
+    };
+    let key = idempotency_key(&headers)?;
+    let (seq, session) = session(&app.engine, &by, &id, None).await?;
+    let of_session = [("id", session["id"].clone())];
+    let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None).await?;
+    let mut reply = json!({"seq": seq, "aborted": false, "run": null});
+    if let Some(run) = active.first() {
+        let args = match reason {
+            Some(reason) => json!({"id": run["id"], "reason": reason}),
+            None => json!({"id": run["id"]}),
+        };
+        match app.engine.call(&by, "abort_run", &args, key).await {
+            Ok(done) => {
+                let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
+                reply = json!({"seq": done.seq, "aborted": true, "run": run});
+            }
+            // It ended between the query and the call.
+            Err(refusal) if refusal.code == Code::BadTransition => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(as_json(reply.to_string()))
+}
+
+async fn session(
+    engine: &Engine,
+    by: &Caller,
+    id: &str,
+    at: Option<Seq>,
+) -> Result<(Seq, JsonValue), Refusal> {
+    let mut names = vec![id.to_owned()];
+    // As in reducers: an id chosen by a caller with a scope is stored in the namespace of that scope.
+    if !by.namespace().is_empty() {
+        names.push(format!("{}{id}", by.namespace()));
+    }
+    for name in names {
+        let (seq, found) = rows(engine, by, SESSION, [("id", json!(name))], at).await?;
+        if let Some(session) = found.into_iter().next() {
+            return Ok((seq, session));
+        }
+    }
+    Err(Refusal::new(Code::NotFound, format!("there is no session {id}"))
+        .hint("SELECT id, status FROM sessions  lists them"))
+}
+
+async fn rows<const N: usize>(
+    engine: &Engine,
+    by: &Caller,
+    sql: &str,
+    params: [(&str, JsonValue); N],
+    at: Option<Seq>,
+) -> Result<(Seq, Vec<JsonValue>), Refusal> {
+    let params = params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let found = engine.query(by, sql, &params, at).await.map_err(hidden)?;
+    let object = |row: &Row| {
+        let cells = found.columns.iter().zip(row.iter()).map(|(name, cell)| {
+            let value = match cell {
+                Value::Text(text) if JSON_COLUMNS.contains(&name.as_str()) => {
+                    serde_json::from_str(text).unwrap_or_default()
+                }
+                cell => cell.to_json(),
+            };
+            (name.clone(), value)
+        });
+        JsonValue::Object(cells.collect::<Map<_, _>>())
+    };
+    Ok((found.seq, found.rows.iter().map(object).collect()))
+}
