@@ -23,7 +23,8 @@ use abide_models::{
 use serde_json::json;
 
 use crate::driver::Driver;
-use crate::profile_settings::ContextSettings;
+use crate::profile_settings::{ContextPolicy, ContextSettings};
+use crate::reduction;
 use crate::request_size::RequestSize;
 use crate::run_lease::run_event;
 use crate::step::{Step, StepError, overtime};
@@ -54,7 +55,7 @@ pub(crate) async fn advance(
     tokens: u64,
 ) -> Step<bool> {
     let settings = driver.definition.settings().context;
-    let Some(context) = driver.context.clone().filter(|_| settings.compaction) else {
+    let Some(context) = driver.context.clone().filter(|_| settings.compacts()) else {
         return Ok(false);
     };
     let goal = match context.pending() {
@@ -105,10 +106,14 @@ fn plan(
     if fits && gain < tolerance {
         return None;
     }
+    if settings.policy == ContextPolicy::SummaryOnly {
+        return Some((goal, goal));
+    }
     let mut marked = 0;
     let mut leaves_out = folded;
     for group in groups[..unchanged].iter().rev() {
-        let messages = transcript::reduced_messages(&rest[group.start..group.end], goal);
+        let part = &rest[group.start..group.end];
+        let messages = transcript::reduced_messages(part, goal, &settings);
         marked += size.of_messages(&messages);
         if marked > left / 3 {
             leaves_out = group.last_id;
@@ -194,7 +199,7 @@ async fn cover(
     let mut handoffs = context.handoffs(&driver.run);
     transcript::apply_handoffs(&mut handoffs, &driver.run, &newly_folded);
     let answers = newly_folded.iter().filter(|entry| is_answer(entry)).count();
-    let archived = archived(part);
+    let archived = archived(part, &settings);
     let number = context.number() + 1;
     let summary = json!(made.summary);
     let mut output = json!({"status": "summarization", "number": number, "summary": summary,
@@ -260,7 +265,7 @@ fn lines(part: &[AgentState], settings: &ContextSettings, size: RequestSize) -> 
     // Beside it, the request has the summary so far and the instructions.
     let room = settings.window_tokens.saturating_sub(2 * settings.summary_token_limit + 500);
     let most = size.estimated(settings.chunk_tokens.min(room));
-    let mut lines: Vec<String> = part.iter().filter_map(line).collect();
+    let mut lines: Vec<String> = part.iter().filter_map(|it| line(it, settings)).collect();
     let tokens =
         |lines: &[String]| -> u64 { lines.iter().map(|line| size.estimate.text(line) + 2).sum() };
     let mut each = 8_000;
@@ -282,18 +287,26 @@ fn shorten(text: &mut String, most: usize) {
     }
 }
 
-fn line(entry: &AgentState) -> Option<String> {
+fn line(entry: &AgentState, settings: &ContextSettings) -> Option<String> {
     let text = entry.content.as_deref().unwrap_or_default();
     Some(match entry.role.as_str() {
         "tool" if entry.kind == "message" => {
             let result: ToolEntry = data(entry);
             let failed = if result.is_error { "failed " } else { "" };
-            format!("{failed}result of {} {}: {text}", result.name, result.call_id)
+            let (name, id) = (&result.name, &result.call_id);
+            match reduction::drops(&settings.reduce_results, name, text) {
+                true => format!("{failed}result of {name} {id}: left out"),
+                false => format!("{failed}result of {name} {id}: {text}"),
+            }
         }
         "assistant" if is_answer(entry) => {
             let answer: AssistantEntry = data(entry);
             let calls = answer.calls.iter().map(|call| {
-                format!("\ncalls {} {} with {}", call.name, call.call_id, call.arguments)
+                let (name, id, arguments) = (&call.name, &call.call_id, &call.arguments);
+                match reduction::drops(&settings.reduce_arguments, name, arguments) {
+                    true => format!("\ncalls {name} {id}"),
+                    false => format!("\ncalls {name} {id} with {arguments}"),
+                }
             });
             format!("agent: {text}{}", calls.collect::<String>())
         }
@@ -383,11 +396,12 @@ fn request(before: &Summary, lines: &[String], settings: &ContextSettings) -> Mo
 }
 
 /// The results of a part that become markers.
-fn archived(part: &[AgentState]) -> Vec<NewArchivedResult> {
+fn archived(part: &[AgentState], settings: &ContextSettings) -> Vec<NewArchivedResult> {
     let results = part.iter().filter(|entry| entry.role == "tool" && entry.kind == "message");
     let archived = results.filter_map(|entry| {
         let result: ToolEntry = data(entry);
-        let characters = transcript::reducible(entry, &result)?;
+        let text = entry.content.as_deref().unwrap_or_default();
+        let characters = reduction::reduced_chars(&settings.reduce_results, &result.name, text)?;
         Some(NewArchivedResult {
             entry_id: entry.id,
             call_id: result.call_id,

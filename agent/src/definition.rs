@@ -386,6 +386,7 @@ impl AgentDefinition {
         let settings = self.computed_settings();
         let numbers = settings.context.check().and_then(|()| settings.watchdog.check());
         let numbers = numbers.and_then(|()| settings.memory.check());
+        let numbers = numbers.and_then(|()| settings.plan.check());
         if let Err(why) = numbers {
             return contradiction(&why);
         }

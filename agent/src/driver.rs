@@ -250,7 +250,8 @@ impl Driver {
         let (kept, rest) = self.entries.split_at(first.unwrap_or(self.entries.len()));
         let mut messages = transcript::messages(kept);
         let kept = messages.len();
-        messages.extend(transcript::reduced_messages(rest, context.through_id()));
+        let settings = self.definition.settings().context;
+        messages.extend(transcript::reduced_messages(rest, context.through_id(), &settings));
         if let Some(summary) = context.message() {
             // The task comes first, also while it is not left out yet.
             let is_user = |message: &ModelMessage| matches!(message, ModelMessage::User { .. });

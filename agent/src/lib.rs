@@ -81,6 +81,8 @@ mod recorded_run_diff;
 mod recorded_run_repeat;
 mod redaction;
 mod redactor;
+mod reduction;
+mod replan;
 mod request_size;
 mod restart;
 mod revision;
@@ -130,14 +132,16 @@ pub use middleware::{
 pub use pause_rule::{PausePoint, PauseRule};
 pub use profile::{CustomProfile, Profile, ProfileSettings};
 pub use profile_settings::{
-    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead, MemoryScope,
-    MemoryScopeRule, MemorySettings, MemoryWrite, Preset, WatchdogOverrides, WatchdogSettings,
+    ContextOverrides, ContextPolicy, ContextSettings, LimitSettings, MemoryOverrides, MemoryRead,
+    MemoryScope, MemoryScopeRule, MemorySettings, MemoryWrite, PlanOverrides, PlanSettings, Preset,
+    Replan, WatchdogOverrides, WatchdogSettings,
 };
 pub use project::{AgentProject, McpExposure, ProjectError};
 pub use recorded_run::{
     RecordedConversation, RecordedMessage, RecordedOutcome, RecordedRun, RecordingError,
 };
 pub use recorded_run_diff::{RunChange, RunChangeKind};
+pub use reduction::{Reduction, ReductionRules};
 pub use runtime::Runtime;
 pub use runtime_error::RuntimeError;
 pub use settings::Settings;

@@ -39,6 +39,9 @@ pub(crate) struct Plan {
     version: i64,
     /// The steps, in order.
     todos: Vec<PlanItem>,
+    /// The event that wrote this version.
+    #[serde(skip)]
+    pub(crate) seq: i64,
 }
 
 /// A step of a plan.
@@ -191,7 +194,7 @@ pub(crate) async fn current(abide: &Abide, session_id: &str) -> Result<Plan, Err
     let Some(last) = last.into_iter().next() else { return Ok(Plan::default()) };
     let steps: Vec<NewPlanStep> = serde_json::from_str(last.steps.as_str()).unwrap_or_default();
     let todos = steps.into_iter().zip(1..).map(|(step, id)| PlanItem::of_row(id, step));
-    Ok(Plan { version: last.version, todos: todos.collect() })
+    Ok(Plan { version: last.version, todos: todos.collect(), seq: last.seq.0 })
 }
 
 impl PlanItem {
@@ -317,7 +320,7 @@ impl Plan {
             Operation::Write => written(wish.todos)?,
             _ => self.updated(wish.todos)?,
         };
-        let plan = Plan { version: self.version + 1, todos };
+        let plan = Plan { version: self.version + 1, todos, ..Plan::default() };
         plan.check()?;
         Ok(plan)
     }

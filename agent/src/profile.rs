@@ -11,8 +11,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::profile_settings::{
-    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings, Preset,
-    WatchdogOverrides, WatchdogSettings,
+    ContextOverrides, ContextSettings, LimitSettings, MemoryOverrides, MemorySettings,
+    PlanOverrides, PlanSettings, Preset, WatchdogOverrides, WatchdogSettings,
 };
 
 /// The field `profile` of a definition: the name of a preset, or a custom profile on top of one.
@@ -35,6 +35,9 @@ pub struct CustomProfile {
     /// What the model sees of a long conversation.
     #[serde(skip_serializing_if = "is_default")]
     pub context: ContextOverrides,
+    /// When the plan is revised.
+    #[serde(skip_serializing_if = "is_default")]
+    pub plan: PlanOverrides,
     /// Facts that outlive a session.
     #[serde(skip_serializing_if = "is_default")]
     pub memory: MemoryOverrides,
@@ -56,6 +59,9 @@ pub struct ProfileSettings {
     pub limits: LimitSettings,
     /// Whether the agent keeps a plan.
     pub planning: bool,
+    /// When it revises the plan.
+    #[serde(default)]
+    pub plan: PlanSettings,
     /// What the model sees of a long conversation.
     pub context: ContextSettings,
     /// Facts that outlive a session.
@@ -77,6 +83,7 @@ impl Profile {
                 ProfileSettings {
                     profile: format!("custom ({})", base.name()),
                     context: settings.context.with(&custom.context),
+                    plan: settings.plan.with(&custom.plan),
                     memory: settings.memory.with(&custom.memory),
                     watchdog: settings.watchdog.with(&custom.watchdog),
                     ..settings
@@ -100,6 +107,7 @@ impl Preset {
             profile: self.name().to_owned(),
             limits: LimitSettings { tool_calls, parallel_tools },
             planning: matches!(self, Preset::Deep | Preset::Research),
+            plan: PlanSettings::of(self),
             context: ContextSettings::of(self),
             memory: MemorySettings::of(self),
             watchdog: WatchdogSettings::of(self),

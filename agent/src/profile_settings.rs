@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::reduction::{self, Reduction, ReductionRules};
+
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +91,79 @@ settings! {
         last_answers: usize,
         /// Maximum number of results that the model may fetch in one run with `get_tool_response`.
         tool_responses: i64,
+        /// What the model sees of messages that a summary covers.
+        #[serde(default)]
+        policy: ContextPolicy,
+        /// What stands for their results, by tool.
+        #[serde(default)]
+        reduce_results: ReductionRules,
+        /// What stands for the arguments of their calls, by tool.
+        #[serde(default)]
+        reduce_arguments: ReductionRules,
+    }
+}
+
+/// What the model sees of a long conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextPolicy {
+    /// The summary, the newest of the messages that it covers, with reduced results, and the latest turns.
+    #[default]
+    Hybrid,
+    /// The summary and the latest turns.
+    SummaryOnly,
+    /// All messages, unchanged: nothing is compacted, as with `compaction: false`.
+    Raw,
+}
+
+settings! {
+    /// When the model is asked to revise its plan.
+    PlanSettings / PlanOverrides {
+        /// The occasion.
+        replan: Replan,
+        /// For `every_n_steps`: the number of answers without a change of the plan.
+        replan_steps: usize,
+    }
+}
+
+/// When the model is asked to revise its plan. The request stays until the plan changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replan {
+    /// Never.
+    #[default]
+    Never,
+    /// A tool call has failed.
+    OnFailure,
+    /// A change of the plan was refused.
+    OnConflict,
+    /// The plan has not changed for some answers.
+    EveryNSteps,
+}
+
+impl PlanSettings {
+    /// The settings of a preset: those that plan revise the plan after a failure.
+    pub(crate) fn of(preset: Preset) -> PlanSettings {
+        let replan = match preset {
+            Preset::Fast => Replan::Never,
+            Preset::Balanced | Preset::Deep | Preset::Research => Replan::OnFailure,
+        };
+        PlanSettings { replan, ..PlanSettings::default() }
+    }
+
+    /// Why these numbers contradict each other.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.replan_steps {
+            0 => Err("profile.plan.replan_steps is 0, at least 1".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Those of definitions that were registered before these settings existed.
+impl Default for PlanSettings {
+    fn default() -> PlanSettings {
+        PlanSettings { replan: Replan::Never, replan_steps: 10 }
     }
 }
 
@@ -213,7 +288,19 @@ impl ContextSettings {
             chunk_tokens: chunk * 1_000,
             last_answers,
             tool_responses: 8,
+            policy: ContextPolicy::Hybrid,
+            reduce_results: match preset {
+                // A small window has few summaries, so the outlines of results are worth their space.
+                Preset::Fast => ReductionRules::from([("*".to_owned(), Reduction::KeepStructured)]),
+                _ => ReductionRules::new(),
+            },
+            reduce_arguments: ReductionRules::new(),
         }
+    }
+
+    /// Whether a long conversation is compacted.
+    pub(crate) fn compacts(&self) -> bool {
+        self.compaction && self.policy != ContextPolicy::Raw
     }
 
     /// Why these numbers contradict each other.
@@ -246,6 +333,10 @@ impl ContextSettings {
             "profile.context.last_answers is 0: the last answer always stays".to_owned()
         } else if self.tool_responses < 0 {
             "profile.context.tool_responses is negative".to_owned()
+        } else if let Err(why) = reduction::check(&self.reduce_results) {
+            format!("profile.context.reduce_results: {why}")
+        } else if let Err(why) = reduction::check(&self.reduce_arguments) {
+            format!("profile.context.reduce_arguments: {why}")
         } else {
             return Ok(());
         };

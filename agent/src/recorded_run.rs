@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::revision;
 use crate::runtime_error::RuntimeError;
-use crate::transcript::{AssistantEntry, ToolEntry, data};
+use crate::transcript::{AssistantEntry, MEMORY, ToolEntry, data};
 
 /// A recorded run with the runs that it delegated.
 #[derive(Clone, Debug, PartialEq)]
@@ -286,8 +286,10 @@ async fn conversation(
                AND id <= (SELECT coalesce(max(id), 0) FROM agent_state WHERE session_id = :sid \
                           AND created_at <= :until) ORDER BY id";
     let entries = abide.sql(sql).param("sid", &run.session_id);
-    let entries: Vec<AgentState> =
+    let mut entries: Vec<AgentState> =
         entries.param("until", run.ended_at.map_or(i64::MAX, |at| at.0)).fetch().await?;
+    // The facts of a file are no part of what was said. The repetition has its own.
+    entries.retain(|entry| entry.kind != MEMORY);
     let sql = "SELECT * FROM tool_calls WHERE session_id = :sid";
     let calls: Vec<ToolCall> = abide.sql(sql).param("sid", &run.session_id).fetch().await?;
     let sql = "SELECT * FROM approvals WHERE session_id = :sid";

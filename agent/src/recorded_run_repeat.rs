@@ -285,17 +285,61 @@ fn offline(definition: &AgentDefinition) -> AgentDefinition {
 /// The provider: finds the conversation of a request, and gives its next answer with the recorded usage.
 struct RecordedAnswers {
     replay: Replay,
-    conversations: Vec<(Conversation, Vec<Usage>)>,
+    conversations: Vec<KnownConversation>,
     structured_output: StructuredOutput,
+}
+
+/// A conversation of the recording.
+struct KnownConversation {
+    conversation: Conversation,
+    usages: Vec<Usage>,
+    /// The agent of the run.
+    agent: String,
+}
+
+impl KnownConversation {
+    /// Whether it continues a request: with the same first message of a user, and the same answers. Those that a summary
+    /// stands for are not in the request, and large arguments of others are archived.
+    fn continues(&self, request: &ModelRequest) -> bool {
+        let first = |messages: &[ModelMessage]| {
+            messages.iter().find_map(|message| match message {
+                ModelMessage::User { text } => Some(text.clone()),
+                _ => None,
+            })
+        };
+        let (given, recorded) = (answers(&request.messages), answers(&self.conversation.messages));
+        let same = |(given, recorded): (&NamedCalls<'_>, &NamedCalls<'_>)| {
+            let calls = given.iter().zip(recorded);
+            given.len() == recorded.len()
+                && calls.into_iter().all(|((name, arguments), (other, recorded))| {
+                    name == other && (arguments == recorded || arguments.contains(" executionId:'"))
+                })
+        };
+        let omitted = request.omitted_answers;
+        first(&self.conversation.messages) == first(&request.messages)
+            && omitted + given.len() < recorded.len()
+            && given.iter().zip(&recorded[omitted..]).all(same)
+    }
+
+    /// Whether an agent of this name asks. An inline agent is registered below its parent.
+    fn is_of(&self, agent: &str) -> bool {
+        let inline = self.agent.strip_suffix(agent).is_some_and(|above| above.ends_with('/'));
+        self.agent == agent || inline
+    }
 }
 
 impl RecordedAnswers {
     fn of(recorded: &RecordedRun) -> RecordedAnswers {
-        let conversations: Vec<(Conversation, Vec<Usage>)> =
-            recorded.conversations.iter().map(|it| (conversation(it), usages(it))).collect();
+        let known = recorded.conversations.iter().map(|it| KnownConversation {
+            conversation: conversation(it),
+            usages: usages(it),
+            agent: it.agent.clone(),
+        });
+        let conversations: Vec<KnownConversation> = known.collect();
         let messages = recorded.conversations.iter().flat_map(|it| &it.messages);
         let by_tool = messages.flat_map(|it| &it.tool_calls).any(|call| call.name == RESPONSE);
-        let replay = Replay::new(RECORDING, conversations.iter().map(|it| it.0.clone()).collect());
+        let all = conversations.iter().map(|it| it.conversation.clone()).collect();
+        let replay = Replay::new(RECORDING, all);
         let structured_output = match by_tool {
             true => StructuredOutput::Tool,
             false => StructuredOutput::Native,
@@ -303,28 +347,19 @@ impl RecordedAnswers {
         RecordedAnswers { replay, conversations, structured_output }
     }
 
-    /// The conversation that begins like a request: with the same first message of a user, and the same answers.
-    fn find(&self, request: &ModelRequest) -> Option<&(Conversation, Vec<Usage>)> {
-        let first = |messages: &[ModelMessage]| {
-            messages.iter().find_map(|message| match message {
-                ModelMessage::User { text } => Some(text.clone()),
-                _ => None,
-            })
-        };
-        let message = answers(&request.messages);
-        self.conversations.iter().find(|(conversation, _)| {
-            let recorded = answers(&conversation.messages);
-            let begins =
-                message.iter().zip(&recorded).all(|(message, recorded)| message == recorded);
-            first(&conversation.messages) == first(&request.messages)
-                && message.len() < recorded.len()
-                && begins
-        })
+    /// The conversation that continues a request. That of the agent that asks comes first: an agent may delegate the
+    /// message that it got. After a handoff another agent asks.
+    fn find(&self, request: &ModelRequest) -> Option<&KnownConversation> {
+        let all = || self.conversations.iter().filter(|it| it.continues(request));
+        all().find(|it| it.is_of(&request.model)).or_else(|| all().next())
     }
 }
 
+/// The calls of an answer: names and arguments.
+type NamedCalls<'a> = Vec<(&'a str, &'a str)>;
+
 /// The calls of the answers. Their texts can be replaced by guardrails.
-fn answers(messages: &[ModelMessage]) -> Vec<Vec<(&str, &str)>> {
+fn answers(messages: &[ModelMessage]) -> Vec<NamedCalls<'_>> {
     let answers = messages.iter().filter_map(|message| match message {
         ModelMessage::Assistant { calls, .. } => {
             Some(calls.iter().map(|call| (&*call.name, &*call.arguments)).collect())
@@ -347,12 +382,13 @@ impl ModelProvider for RecordedAnswers {
         if request.model == VERDICT {
             return allowed();
         }
-        let Some((conversation, usages)) = self.find(&request) else {
+        let Some(KnownConversation { conversation, usages, .. }) = self.find(&request) else {
             let why = "the recording has no further answer here";
             let error = ModelError::new(ModelErrorKind::NoRecording, why);
             return stream::iter([Err(error)]).boxed();
         };
-        let usage = usages.get(answers(&request.messages).len()).copied().unwrap_or_default();
+        let position = request.omitted_answers + answers(&request.messages).len();
+        let usage = usages.get(position).copied().unwrap_or_default();
         let request = ModelRequest { model: conversation.id.clone(), ..request };
         let stream = self.replay.stream(request);
         stream

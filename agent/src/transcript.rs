@@ -6,9 +6,10 @@
 use abide_client::{AgentState, Json, Run};
 use abide_models::{ModelCall, ModelMessage};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::agent_tool::{GET_TOOL_RESPONSE, MANAGE_TODO_LIST, RESPONSE};
+use crate::profile_settings::ContextSettings;
+use crate::reduction::{self, ReductionRules};
 
 /// The data of an assistant message, besides its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -200,68 +201,53 @@ pub(crate) fn apply_handoffs(stack: &mut Vec<HandoffEntry>, run: &Run, entries: 
     }
 }
 
-/// Tools whose results are never replaced by markers: what they return is the current state, or was just fetched.
-const NEVER_REDUCED: [&str; 3] = [RESPONSE, MANAGE_TODO_LIST, GET_TOOL_RESPONSE];
-
-/// Results and arguments of at most this size stay: a marker would hardly be shorter.
-const SMALL_CHARS: usize = 200;
-
-/// The size of a result in characters, if a marker may stand for it.
-pub(crate) fn reducible(entry: &AgentState, result: &ToolEntry) -> Option<usize> {
-    let content = entry.content.as_deref().unwrap_or_default();
-    let is_large = content.len() > SMALL_CHARS && content.chars().nth(SMALL_CHARS).is_some();
-    let may = entry.role == "tool" && !NEVER_REDUCED.contains(&result.name.as_str());
-    (may && is_large).then(|| content.chars().count())
-}
-
 /// Whether a result was cut because of its size: see `Truncation`.
 pub(crate) fn is_cut(entry: &AgentState) -> bool {
     let content = entry.content.as_deref().unwrap_or_default();
     entry.role == "tool" && content.contains(" bytes of the result of call ")
 }
 
-/// The marker in place of a result or of arguments.
-fn marker(call_id: &str, part: &str, characters: usize) -> String {
-    format!(
-        "SUMMARIZED executionId:'{call_id}' ({characters} characters: get_tool_response returns its {part})"
-    )
-}
-
-/// Whether a result is a marker.
-pub(crate) fn is_marker(content: &str) -> bool {
-    content.starts_with("SUMMARIZED executionId:'")
-}
-
 /// The conversation for a model.
 pub(crate) fn messages(entries: &[AgentState]) -> Vec<ModelMessage> {
-    reduced_messages(entries, 0)
+    messages_with(entries, None)
 }
 
-/// The same with markers in place of large results and arguments, in messages up to this id. Roles, ids and the order
-/// stay.
-pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<ModelMessage> {
+/// The same with large results and arguments reduced, in messages up to this id. Roles, ids and the order stay.
+pub(crate) fn reduced_messages(
+    entries: &[AgentState],
+    through_id: i64,
+    settings: &ContextSettings,
+) -> Vec<ModelMessage> {
+    messages_with(entries, Some((through_id, settings)))
+}
+
+fn messages_with(
+    entries: &[AgentState],
+    reduced: Option<(i64, &ContextSettings)>,
+) -> Vec<ModelMessage> {
     let mut messages_out = Vec::new();
     let mut open: Vec<RequestedCall> = Vec::new();
     for entry in entries {
+        let settings = reduced.filter(|(through_id, _)| entry.id <= *through_id);
         if entry.role == "tool" && entry.kind == "message" {
             let result: ToolEntry = data(entry);
             open.retain(|call| call.call_id != result.call_id);
-            let size = reducible(entry, &result).filter(|_| entry.id <= through_id);
-            let content = match size {
-                Some(size) => marker(&result.call_id, "output", size),
-                None => entry.content.clone().unwrap_or_default(),
-            };
+            let text = entry.content.as_deref().unwrap_or_default();
+            let content = settings.and_then(|(_, settings)| {
+                let rules = &settings.reduce_results;
+                reduction::of_result(rules, &result.name, &result.call_id, text)
+            });
             messages_out.push(ModelMessage::Tool {
                 call_id: result.provider_call_id,
                 name: result.name,
-                content,
+                content: content.unwrap_or_else(|| text.to_owned()),
                 is_error: result.is_error,
             });
             continue;
         }
         let Some(mut message) = of(entry, &mut open, &mut messages_out) else { continue };
-        if entry.id <= through_id {
-            reduce_arguments(&mut message, &open);
+        if let Some((_, settings)) = settings {
+            reduce_arguments(&mut message, &open, &settings.reduce_arguments);
         }
         messages_out.push(message);
     }
@@ -269,14 +255,13 @@ pub(crate) fn reduced_messages(entries: &[AgentState], through_id: i64) -> Vec<M
     messages_out
 }
 
-/// Replaces large arguments of an answer. Data of the provider may contain them, too, so it is left out then.
-fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall]) {
+/// Reduces large arguments of an answer. Data of the provider may contain them, too, so it is left out then.
+fn reduce_arguments(message: &mut ModelMessage, asked: &[RequestedCall], rules: &ReductionRules) {
     let ModelMessage::Assistant { calls, carry, reasoning, .. } = message else { return };
     for (call, asked) in calls.iter_mut().zip(asked) {
-        let size = call.arguments.chars().count();
-        if size > SMALL_CHARS && !NEVER_REDUCED.contains(&call.name.as_str()) {
-            let marker = marker(&asked.call_id, "input", size);
-            call.arguments = json!({ "archived": marker }).to_string();
+        let (name, id) = (&call.name, &asked.call_id);
+        if let Some(reduced) = reduction::of_arguments(rules, name, id, &call.arguments) {
+            call.arguments = reduced;
             (*carry, *reasoning) = (None, None);
         }
     }

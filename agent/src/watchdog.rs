@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use crate::driver::Driver;
 use crate::profile_settings::WatchdogSettings;
+use crate::reduction;
 use crate::step::{Failure, Step, StepError};
-use crate::transcript::{self, AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
+use crate::transcript::{AssistantEntry, RequestedCall, WARNING, WarningEntry, data};
 
 /// Minimum number of answers between two compactions by the watchdog.
 const ANSWERS_BETWEEN_COMPACTIONS: i64 = 5;
@@ -121,7 +122,7 @@ impl MeasuredRequest {
     /// Measures a request, of this size in tokens.
     pub(crate) fn of(driver: &Driver, request: &ModelRequest, tokens: u64) -> MeasuredRequest {
         let is_marker = |message: &&ModelMessage| match message {
-            ModelMessage::Tool { content, .. } => transcript::is_marker(content),
+            ModelMessage::Tool { content, .. } => reduction::is_marker(content),
             _ => false,
         };
         let markers = request.messages.iter().filter(is_marker).count();

@@ -22,7 +22,7 @@ pub(crate) fn run(options: &Options) {
     eprintln!("tokens …");
     let tokens = tokens::measure(options);
     let text = format!(
-        "Made by `cargo run --release -p abide-bench -- agents --out docs/agents.md` in one run \
+        "Made by `cargo run --release -p abide-bench -- agents --out docs/performance.md` in one run \
          on one shared machine, with the load shown below.\n\n{}\n\n{steps}\n\n{crowd}\n\n{tokens}\n",
         machine.text(),
     );

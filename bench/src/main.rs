@@ -3,6 +3,7 @@
 
 mod agents;
 mod authority;
+mod context;
 mod cpu;
 mod delta;
 mod disk;
@@ -68,6 +69,8 @@ enum Bench {
     Writer(writer::Options),
     /// Agents: the overhead of a step, many concurrent runs, and the latency of a token to a subscriber.
     Agents(agents::Options),
+    /// Agents: the tokens sent with and without compaction, over recorded conversations and a run of thousands of turns.
+    Context(context::Options),
     /// A child process of `open`.
     #[command(hide = true)]
     OpenLoad(open::LoadOptions),
@@ -106,6 +109,12 @@ fn main() -> ExitCode {
         Bench::Authority(options) => authority::run(&options),
         Bench::Writer(options) => writer::run(&options),
         Bench::Agents(options) => agents::run(&options),
+        Bench::Context(options) => {
+            if let Err(why) = context::run(&options) {
+                eprintln!("{why}");
+                return ExitCode::FAILURE;
+            }
+        }
         Bench::AgentsCrowd(options) => agents::concurrent_runs::measure(&options),
         Bench::LiveRouting(options) => live::routing::measure(&options),
         Bench::LiveWhole(options) => live::whole::measure(&options),

@@ -211,7 +211,7 @@ fn show_settings(options: &Options, definition: &AgentDefinition) -> Result<(), 
     }
     let name = settings["profile"].as_str().unwrap_or_default();
     say(one_line(&format!("{}: profile {name}", definition.name)))?;
-    for part in ["limits", "context", "memory", "watchdog"] {
+    for part in ["limits", "context", "plan", "memory", "watchdog"] {
         let numbers = settings[part].as_object().into_iter().flatten();
         let numbers: Vec<String> =
             numbers.map(|(setting, value)| format!("{setting} {value}")).collect();

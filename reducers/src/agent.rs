@@ -282,6 +282,18 @@ pub(crate) fn find(ctx: &mut Context<'_>, name: &str) -> Result<Agent, Abort> {
     })?)
 }
 
+/// When a run of a revision that began then must have ended, if its agent has such a limit.
+pub(crate) fn time_limit(
+    ctx: &mut Context<'_>,
+    revision: (&str, i64),
+    began_at: Micros,
+) -> Result<Option<Micros>, Abort> {
+    let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(revision))?;
+    let seconds =
+        defined.and_then(|it| it.definition.value()["limits"]["wall_clock_seconds"].as_i64());
+    Ok(seconds.map(|seconds| began_at.plus_ms(seconds.saturating_mul(1_000))))
+}
+
 /// Loads an agent that can start a run: in its own session, or for a delegation.
 pub(crate) fn ready(ctx: &mut Context<'_>, name: &str, as_subagent: bool) -> Result<Agent, Abort> {
     let agent = find(ctx, name)?;

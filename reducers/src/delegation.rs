@@ -88,11 +88,8 @@ fn deadline(
     if run::is_former(ctx) {
         return Ok(parent.deadline_at);
     }
-    let key = (parent.agent.as_str(), parent.revision);
-    let defined = ctx.without_policies(|ctx| ctx.get::<AgentRevision>(key))?;
-    let seconds =
-        defined.and_then(|it| it.definition.value()["limits"]["wall_clock_seconds"].as_i64());
-    let of_agent = seconds.map(|seconds| parent.created_at.plus_ms(seconds.saturating_mul(1_000)));
+    let revision = (parent.agent.as_str(), parent.revision);
+    let of_agent = agent::time_limit(ctx, revision, parent.created_at)?;
     Ok([own, parent.deadline_at, of_agent].into_iter().flatten().min())
 }
 

@@ -32,18 +32,22 @@ pub(crate) mod wait;
 mod rows;
 
 pub use drive::{claim_next_run, claim_run, heartbeat_run, lapse_run, record_run};
-pub use end::{RunEnd, abort_run, finish_run};
+pub use end::{RunEnd, abort_run, expire_run, finish_run};
 pub use reserve::{ReservedUsage, reserve_usage};
 pub use rows::{NewRunEvent, Run, RunEvent, RunEventKind, RunStatus};
 pub(crate) use rows::{PAUSED, active, find, is_former, save, tell};
 use rows::{missing, status, tell_all};
 pub use start::start_run;
-pub(crate) use start::{NewRun, begin};
+pub(crate) use start::{NewRun, begin, must_end};
 pub use wait::wait_run;
 pub(crate) use wait::{go_on_after_pause, wake};
 
 /// Version 4: a delegated run reports to the runs above it, and makes them wait. The tables do not change.
 const DELEGATIONS_REPORT: &str = "SELECT 1";
+
+/// Version 5: the time limit of the agent is in the run's row, and ends also a run that waits.
+const WAITING_ENDS: &str = "CREATE INDEX runs_deadline_at ON runs (deadline_at) \
+                            WHERE status = 'waiting' AND deadline_at IS NOT NULL";
 
 /// The module.
 #[must_use]
@@ -52,6 +56,7 @@ pub fn module() -> Module {
         .step(waiting::FILL_RUNS)
         .step(stop::WAKE_SESSIONS)
         .step(DELEGATIONS_REPORT)
+        .step(WAITING_ENDS)
         .visible::<Run>(RowVisibility::InScopeExcept(&["fencing_token"]))
         .visible::<RunEvent>(RowVisibility::InScope)
         .copied(("runs", "output"), &[("run_events", "data")])
@@ -68,5 +73,10 @@ pub fn module() -> Module {
             "lease_expires_at",
             "status = 'running' AND lease_expires_at IS NOT NULL",
             lapse_run::definition(),
+        )
+        .deadline::<Run>(
+            "deadline_at",
+            "status = 'waiting' AND deadline_at IS NOT NULL",
+            expire_run::definition(),
         )
 }

@@ -594,6 +594,8 @@ CREATE TABLE runs (
 
 CREATE INDEX runs_created_at_id ON runs (created_at, id) WHERE status = 'running' AND driver IS NULL;
 
+CREATE INDEX runs_deadline_at ON runs (deadline_at) WHERE status = 'waiting' AND deadline_at IS NOT NULL;
+
 CREATE TRIGGER runs_ended BEFORE UPDATE ON runs
 WHEN OLD.status NOT IN ('running', 'waiting')
 BEGIN SELECT RAISE(FAIL, 'bad_transition: the run has ended'); END;

@@ -93,7 +93,8 @@ const FRAMEWORKS: [Suite; 7] = [
         language: Language::Python,
         folder: "tests/clients",
         commands: &[
-            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc]>=1.3,<2' 'mcp>=2.3,<3'",
+            "python -m pip install --quiet 'openai>=3' 'a2a-sdk[grpc]>=1.3,<2' 'mcp>=2.3,<3' \
+             opentelemetry-proto-json",
             "pytest --quiet",
         ],
     },

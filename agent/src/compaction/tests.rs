@@ -5,6 +5,7 @@ use abide_models::ModelMessage;
 use serde_json::{Value, json};
 
 use super::groups;
+use crate::profile::Profile;
 use crate::transcript::reduced_messages;
 
 /// Messages with the ids 1, 2, 3 …
@@ -60,14 +61,16 @@ fn large_arguments_become_markers() {
         ("tool", &"y".repeat(201), result("b")),
     ]);
     let through = |id: i64| -> Vec<String> {
-        let texts = reduced_messages(&all, id).into_iter().map(|message| match message {
-            ModelMessage::Assistant { calls, carry, .. } => {
-                let carried = if carry.is_some() { " with data" } else { "" };
-                format!("{}{carried}", calls[0].arguments)
-            }
-            ModelMessage::Tool { call_id, content, .. } => format!("{call_id}: {content}"),
-            other => format!("{other:?}"),
-        });
+        let settings = Profile::settings(None).context;
+        let texts =
+            reduced_messages(&all, id, &settings).into_iter().map(|message| match message {
+                ModelMessage::Assistant { calls, carry, .. } => {
+                    let carried = if carry.is_some() { " with data" } else { "" };
+                    format!("{}{carried}", calls[0].arguments)
+                }
+                ModelMessage::Tool { call_id, content, .. } => format!("{call_id}: {content}"),
+                other => format!("{other:?}"),
+            });
         texts.collect()
     };
     let reduced = through(2);

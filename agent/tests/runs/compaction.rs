@@ -423,3 +423,66 @@ async fn a_later_run_reads_the_summary_and_keeps_both_tasks() {
         if text.contains("Summary of the conversation"))));
     fixture.close().await;
 }
+
+/// Without the covered messages the request is shorter: the task, the summary and the latest turns.
+#[tokio::test]
+async fn context_policy_summary_only_and_hybrid() {
+    let mut sizes = Vec::new();
+    for policy in ["hybrid", "summary_only"] {
+        let definition = SMALL.replace("context: {", &format!("context: {{ policy: {policy},"));
+        let Walked { fixture, walker, run } = walk(&definition, Walker::new(30), 500).await;
+        assert_eq!(run.status, RunStatus::Done);
+        let requests = check_requests(&walker);
+        let markers = |request: &&ModelRequest| json!(request).to_string().contains("SUMMARIZED");
+        assert_eq!(requests.iter().any(|it| markers(&it)), policy == "hybrid", "{policy}");
+        let has_summary = |request: &ModelRequest| {
+            json!(request).to_string().contains("## Summary of the conversation so far")
+        };
+        assert!(has_summary(requests.last().expect("there is one")), "{policy}");
+        sizes.push(requests.iter().map(tokens).sum::<u64>());
+        fixture.close().await;
+    }
+    assert!(sizes[1] < sizes[0], "{sizes:?}");
+}
+
+/// The conversation is sent as it is, until it exceeds the window.
+#[tokio::test]
+async fn context_policy_raw() {
+    let definition = SMALL.replace("context: {", "context: { policy: raw,");
+    let Walked { fixture, walker, run } = walk(&definition, Walker::new(30), 500).await;
+    assert_eq!(run.error_code.as_deref(), Some("context_too_long"));
+    assert!(walker.requests(RequestPurpose::Summary).is_empty());
+    assert!(check_requests(&walker).len() > 3);
+    fixture.close().await;
+}
+
+/// What stands for the results of a tool that a summary covers, and what the model that summarises sees of them.
+#[tokio::test]
+async fn reduction_policies_per_tool() {
+    for (rule, marker, is_summarised) in [
+        ("keep_full", None, true),
+        ("keep_structured", Some("STRUCTURED"), true),
+        ("summarize_archive", Some("SUMMARIZED"), true),
+        ("drop", Some("DROPPED"), false),
+    ] {
+        let rules = format!("context: {{ reduce_results: {{ \"re*\": {rule} }},");
+        let definition = SMALL.replace("context: {", &rules);
+        // Room for some of the covered messages.
+        let definition =
+            definition.replace("context_token_limit: 900", "context_token_limit: 1300");
+        // An outline of a longer text is shorter than the text.
+        let Walked { fixture, walker, run } = walk(&definition, Walker::new(20), 1_200).await;
+        assert_eq!(run.status, RunStatus::Done, "{rule}: {:?}", run.error_message);
+        let shown = json!(check_requests(&walker)).to_string();
+        for word in ["STRUCTURED", "SUMMARIZED", "DROPPED"] {
+            let is_shown = shown.contains(&format!("{word} executionId:'r1~"));
+            assert_eq!(is_shown, marker == Some(word), "{rule}");
+        }
+        let asked = json!(walker.requests(RequestPurpose::Summary)).to_string();
+        assert_eq!(asked.contains("line of page"), is_summarised, "{rule}");
+        // The originals stay, whatever the rule.
+        let sql = "SELECT count(*) FROM agent_state WHERE role = 'tool' AND length(content) = 1200";
+        assert_eq!(count(&fixture.abide, sql).await, 20, "{rule}");
+        fixture.close().await;
+    }
+}

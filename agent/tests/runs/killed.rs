@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
-use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
+use abide_client::arguments::{CreateSession, DecideApproval, ResumeRun, StartRun};
 use abide_client::{Abide, Decision};
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ struct Scenario {
     pays: usize,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "pays",
         agents: &[("clerk", "tools: [look, note, pay]\ninterrupt_on: { pay: true }\n")],
@@ -108,6 +108,20 @@ const SCENARIOS: [Scenario; 6] = [
         )],
         scripts: &[("script", COMPACTED)],
         pays: 0,
+    },
+    Scenario {
+        name: "pauses",
+        agents: &[(
+            "clerk",
+            "tools: [pay]\npause: [{ at: before_guardrails }, { at: after_agent }, \
+                   { at: after_tools }, { at: after_loop }]\n",
+        )],
+        scripts: &[(
+            "script",
+            "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }, \
+                    { text: It is paid. }]",
+        )],
+        pays: 1,
     },
 ];
 
@@ -192,9 +206,9 @@ async fn work(folder: &Path, scenario: &Scenario, dies_at: Option<i64>) {
     abide.close().await;
 }
 
-/// Approves pending calls and settles unknown ones, until the run is over.
+/// Approves pending calls, settles unknown ones and resumes paused runs, until the run is over.
 async fn supervise(abide: &Abide, folder: &Path) {
-    let sql = "SELECT status FROM runs WHERE id = 'r1'";
+    let sql = "SELECT status, reason, turn FROM runs WHERE id = 'r1'";
     let mut runs = abide.subscribe(sql).await.expect("the subscription starts");
     let sql =
         "SELECT call_id, status FROM tool_calls WHERE status IN ('awaiting_approval', 'unknown')";
@@ -203,9 +217,13 @@ async fn supervise(abide: &Abide, folder: &Path) {
         tokio::select! {
             update = runs.next() => {
                 update.expect("the file is open");
-                let now: Vec<(String,)> = runs.typed_rows().expect("the id is text");
-                if now.iter().any(|(status,)| status == "done" || status == "failed") {
+                let now: Vec<(String, Option<String>, i64)> =
+                    runs.typed_rows().expect("the columns are of these types");
+                if now.iter().any(|(status, ..)| status == "done" || status == "failed") {
                     return;
+                }
+                if now.iter().any(|(_, reason, _)| reason.as_deref() == Some("pause")) {
+                    abide.call(ResumeRun::new("r1")).await.expect("it is paused");
                 }
             }
             update = calls.next() => {
@@ -330,6 +348,13 @@ fn at_every_step_of_a_compaction() {
 fn at_every_step_of_an_answer_that_is_held_back() {
     let (killed, _) = kill_at_every_step(&SCENARIOS[3], None);
     assert!(killed > 4, "killed only {killed} times");
+}
+
+/// A run that pauses at every stage and is resumed each time: a pause survives the kill, and does not happen again.
+#[test]
+fn at_every_step_of_a_pause() {
+    let (killed, _) = kill_at_every_step(&SCENARIOS[6], None);
+    assert!(killed > 15, "killed only {killed} times");
 }
 
 /// The rows of facts, measurements, warnings and counts are the same as without a kill.

@@ -236,6 +236,25 @@ async fn wall_clock_limit_ends_a_stalled_answer() {
     assert!(output.contains("execution_timeout"), "{output}");
 }
 
+/// Regression: the limit had no effect on a run that waits for a decision.
+#[tokio::test]
+async fn wall_clock_limit_ends_a_run_that_waits() {
+    let definition =
+        "tools: [pay]\ninterrupt_on: { pay: true }\nlimits: { wall_clock_seconds: 1 }\n";
+    let script = "answers: [{ calls: [{ name: pay, arguments: { order: A } }] }]\n";
+    let fixture = RuntimeFixture::of(definition, script).await;
+    let run = fixture.begin("Pay.").await;
+    let (_, interrupt) = fixture.output(&run.id, 0).await;
+    assert_eq!(interrupt.kind.as_str(), "interrupt");
+    let (output, last) = fixture.output(&run.id, interrupt.number).await;
+    assert_eq!(last.data["code"], "execution_timeout", "{output}");
+    let sql = "SELECT (SELECT status FROM tool_calls), (SELECT status FROM sessions)";
+    let found: Vec<(String, String)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert_eq!(found, [("cancelled".to_owned(), "active".to_owned())]);
+    assert_eq!(fixture.ledger(), [""; 0]);
+    fixture.close().await;
+}
+
 #[tokio::test]
 async fn an_unknown_model_is_an_error_that_lists_the_models() {
     let script = "answers: [{ text: hi }]\n";

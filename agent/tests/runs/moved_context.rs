@@ -24,7 +24,8 @@ profile:
   base: fast
   memory: { scope: session }
   context: { window_tokens: 4000, max_token: 2000, context_token_limit: 1500, summary_token_limit: 300, \
-chunk_tokens: 900, last_answers: 2 }
+chunk_tokens: 900, last_answers: 2, \
+reduce_results: { \"*\": summarize_archive } }
 ";
 
 /// A walker that also writes a plan, saves facts, and fetches an archived result.

@@ -193,3 +193,33 @@ async fn the_database_enforces_the_rules_of_plans() {
     .assert_eq(&output.join("\n"));
     abide.close().await;
 }
+
+/// The model is asked to revise the plan after a failure, until it changes the plan.
+#[tokio::test]
+async fn replan_policy_in_the_prompt() {
+    let script = r#"
+answers:
+  - calls:
+      - name: manage_todo_list
+        arguments: { operation: write, todos: [{ id: 1, title: look, status: in-progress }] }
+  - calls: [{ name: look, arguments: { wrong: A } }]
+  - calls: [{ name: look, arguments: { order: A } }]
+  - calls:
+      - name: manage_todo_list
+        arguments: { operation: update, todos: [{ id: 1, status: completed }] }
+  - text: Looked.
+"#;
+    let definition = "tools: [look]\nplanning: true\nprofile: { plan: { replan: on_failure } }\n";
+    let watched = Watched::new(Script::from_text(script).expect("it is valid"));
+    let options = FixtureOptions::of(definition, "answers: []");
+    let fixture = FixtureOptions { models: answering(watched.clone()), ..options }.open().await;
+    let run = fixture.begin("Look.").await;
+    fixture.output(&run.id, 0).await;
+    let asks: Vec<bool> = watched
+        .requests()
+        .iter()
+        .map(|it| it.system.as_ref().is_some_and(|it| it.contains("A call of look has failed")))
+        .collect();
+    assert_eq!(asks, [false, false, true, true, false]);
+    fixture.close().await;
+}

@@ -6,7 +6,7 @@ use abide_agent::{Catalog, RecordedRun, Tools};
 use abide_client::Abide;
 use expect_test::{Expect, expect};
 
-use crate::fixture::{FixtureOptions, define, tools};
+use crate::fixture::{FixtureOptions, define, providers, tools};
 use crate::pauses::{SCENARIOS, attend};
 
 const CLERK: &str = "tools: [look, pay]\ninterrupt_on: { pay: true }\n";
@@ -135,6 +135,47 @@ async fn every_kind_of_run_is_repeated() {
         assert_eq!(recorded.changes(&now), [], "{}", scenario.name);
         fixture.close().await;
     }
+}
+
+/// Regression: a recording differed from its own repetition if an agent delegated the message that it got, remembered
+/// facts, or was compacted.
+#[tokio::test]
+async fn a_run_that_delegates_its_question_remembers_and_is_compacted_is_repeated() {
+    let long = "A ".repeat(300);
+    let clerk = "name: clerk\nsubagents: [helper]\nconfig: { provider: script }\nprofile: fast\n";
+    let helper = "name: helper\nmode: subagent\nas_tool: { name: arrange }\ntools: [look, note]\n\
+        config: { provider: helps }\nprofile:\n  memory: { namespace: clerk }\n  context: { window_tokens: 3000, \
+        max_token: 700, context_token_limit: 600, summary_token_limit: 100, chunk_tokens: 300, last_answers: 1 }\n";
+    let question = "Pay order A.";
+    let script = format!(
+        "answers: [{{ calls: [{{ name: arrange, arguments: {{ input: {question} }} }}] }}, {{ text: Paid. }}]"
+    );
+    let call =
+        |name: &str| format!("{{ calls: [{{ name: {name}, arguments: {{ order: {long} }} }}] }}");
+    let helps = format!(
+        "summary: '{{\"raw_summary\": \"Looked.\"}}'\nanswers: [{}, {}, {}, {{ text: It is paid. }}]",
+        call("look"),
+        call("note"),
+        call("look"),
+    );
+    let options = FixtureOptions::of("", "answers: []");
+    options.define("clerk.yaml", clerk);
+    options.define("helper.yaml", helper);
+    let models = providers(&[("script", &script), ("helps", &helps)]);
+    let fixture = FixtureOptions { models, ..options }.open().await;
+    assert_eq!(*fixture.problems.borrow(), []);
+    fixture.begin(question).await;
+    attend(&fixture.abide, "r1").await;
+    let sql = "SELECT count(*) FROM context_summaries";
+    let summaries: Vec<(i64,)> = fixture.abide.sql(sql).fetch().await.expect("it is read");
+    assert!(summaries[0].0 > 0, "it was compacted");
+    let recorded = RecordedRun::record(&fixture.abide, "r1", "it").await.expect("it has ended");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    define(folder.path(), "clerk.yaml", clerk);
+    define(folder.path(), "helper.yaml", helper);
+    let now = repeat(&recorded, folder.path()).await;
+    assert_eq!(recorded.changes(&now), []);
+    fixture.close().await;
 }
 
 #[test]

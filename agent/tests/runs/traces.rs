@@ -2,7 +2,10 @@
 //! partial and nothing else.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
 
 use abide_agent::{Catalog, Environment, Runtime, Settings, TraceConfig, TraceSink, Tracer};
 use abide_client::Abide;
@@ -122,7 +125,7 @@ async fn log_data_false_omits_content() {
 async fn a_failing_sink_makes_the_trace_partial() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // Nothing listens: the port was free a moment ago, and is closed again.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it has an address").port();
     drop(listener);
     let none = BTreeMap::new;
@@ -145,4 +148,69 @@ fn a_wrong_sink_is_refused_at_the_start() {
     };
     let opened = Tracer::open(&config, Path::new("."), &Environment::of_process());
     assert_eq!(opened.err().as_deref(), Some("traces: collector is not an address"));
+}
+
+/// A collector that refuses the first request, and accepts the others. Returns its address and the bodies that it has
+/// accepted.
+fn collector() -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it has an address");
+    let (accepted, bodies) = channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = BufReader::new(stream.expect("it connects"));
+            let (mut line, mut length) = (String::new(), 0);
+            while stream.read_line(&mut line).expect("it is read") > 2 {
+                let header = line.to_lowercase();
+                if let Some(value) = header.strip_prefix("content-length:") {
+                    length = value.trim().parse().expect("it is a number");
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).expect("it is read");
+            let status = if number == 0 { "503 Service Unavailable" } else { "200 OK" };
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+            stream.get_mut().write_all(answer.as_bytes()).expect("it is written");
+            let body = serde_json::from_slice(&body).expect("it is JSON");
+            if number > 0 && accepted.send(body).is_err() {
+                return;
+            }
+        }
+    });
+    (format!("http://{address}/v1/traces"), bodies)
+}
+
+/// One transient failure loses no span: the request is repeated, and later ones follow.
+#[tokio::test]
+async fn a_sink_that_recovers_gets_the_whole_trace() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (url, bodies) = collector();
+    let otlp = TraceSink::Otlp { url, headers: BTreeMap::new(), headers_env: BTreeMap::new() };
+    let config = TraceConfig { log_data: true, sinks: vec![otlp] };
+    let traces = traced(folder.path(), &config).await;
+    assert!(traces.iter().all(|(_, status, error)| status == "complete" && error.is_none()));
+    let mut names: Vec<String> = bodies
+        .try_iter()
+        .flat_map(|body| {
+            let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].clone();
+            let spans = spans.as_array().expect("it has spans").clone();
+            spans.into_iter().map(|span| span["name"].as_str().expect("a name").to_owned())
+        })
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "chat helps-model",
+            "chat helps-model",
+            "chat script-model",
+            "chat script-model",
+            "execute_tool arrange",
+            "execute_tool pay",
+            "invoke_agent clerk",
+            "invoke_agent helper"
+        ]
+    );
 }

@@ -1,11 +1,13 @@
-//! How a run ends: its driver ends it, or a caller aborts it.
+//! How a run ends: its driver ends it, a caller aborts it, or its time limit ends it while it waits.
 
 use abide_schema::reducer::ReducerResult;
-use abide_schema::{Abort, Code, Context, Json, Refusal, TextEnum, reducer};
+use abide_schema::{Abort, Code, Context, Json, Micros, Refusal, TextEnum, reducer};
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::drive::held;
-use super::stop::{ABORTED, ABORTED_MESSAGE, fail, stop_alone, stop_delegated_at_once};
+use super::stop::{
+    ABORTED, ABORTED_MESSAGE, end_overdue, fail, stop_alone, stop_delegated_at_once,
+};
 use super::{NewRunEvent, Run, RunEventKind, RunStatus, find, save, status, tell, tell_all};
 use crate::cleanup::{self, Task};
 use crate::{budget, check, delegation, lease};
@@ -124,4 +126,19 @@ pub fn abort_run(
     cleanup::begin(ctx, task)?;
     lease::hide(ctx, &mut run.fencing_token)?;
     Ok(ReducerResult::Fresh(run))
+}
+
+/// Ends a run that still waits at its time limit, and the runs that it delegated. Its calls that no worker has claimed
+/// are cancelled: a decision on them is refused from then on.
+#[reducer]
+pub fn expire_run(ctx: &mut Context<'_>, id: String, deadline_at: Micros) -> Result<Run, Abort> {
+    let run = find(ctx, &id)?;
+    let is_due = run.status == RunStatus::Waiting && run.deadline_at == Some(deadline_at);
+    if !is_due || ctx.now < deadline_at {
+        return Err(check::not_due(&id, deadline_at).into());
+    }
+    let task = Task::abort(&run, ctx.seq);
+    let run = end_overdue(ctx, run)?;
+    cleanup::begin(ctx, task)?;
+    Ok(run)
 }

@@ -87,6 +87,7 @@ BEGIN SELECT RAISE(FAIL, 'lease_lost: the run was claimed by another'); END";
     index(session_id, created_at),
     index(lease_expires_at, where = "status = 'running' AND lease_expires_at IS NOT NULL"),
     index(created_at, id, where = "status = 'running' AND driver IS NULL"),
+    index(deadline_at, where = "status = 'waiting' AND deadline_at IS NOT NULL"),
     constraint = "CHECK ((driver IS NULL) = (lease_expires_at IS NULL))",
     trigger = ENDED,
     trigger = FENCING

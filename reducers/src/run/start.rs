@@ -62,6 +62,7 @@ pub(crate) fn begin(
     }
     let session = open(ctx, session, input)?;
     let (now, seq) = (ctx.now, ctx.seq);
+    let deadline_at = must_end(ctx, (&agent.name, agent.revision), now, deadline_at)?;
     let mut run = Run {
         id: id.unwrap_or_else(|| ctx.new_id("run")),
         session_id,
@@ -96,6 +97,21 @@ pub(crate) fn begin(
     status(ctx, &mut run, "thinking")?;
     session::touch(ctx, session)?;
     save(ctx, run)
+}
+
+/// When a run must have ended: at the given time, or earlier by the limit of its agent.
+pub(crate) fn must_end(
+    ctx: &mut Context<'_>,
+    revision: (&str, i64),
+    began_at: Micros,
+    given: Option<Micros>,
+) -> Result<Option<Micros>, Abort> {
+    // Before, only drivers knew the limit of the agent.
+    if ctx.is_before("run", 5) {
+        return Ok(given);
+    }
+    let of_agent = agent::time_limit(ctx, revision, began_at)?;
+    Ok(given.into_iter().chain(of_agent).min())
 }
 
 /// The refusal if a session already has a run; names the run only if the caller may see it.

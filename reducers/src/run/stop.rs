@@ -114,6 +114,22 @@ pub(crate) fn end_moved(ctx: &mut Context<'_>, mut run: Run, why: &str) -> Resul
     wake_session(ctx, &run)
 }
 
+/// The code of a run that has reached its time limit. Drivers use the same.
+const OVERDUE: &str = "execution_timeout";
+const OVERDUE_MESSAGE: &str = "the run has reached its time limit";
+
+/// Ends a run that waits at its time limit. The caller handles its calls and the runs that it delegated.
+pub(super) fn end_overdue(ctx: &mut Context<'_>, mut run: Run) -> Result<Run, Abort> {
+    budget::release(ctx, &run)?;
+    // The turn has ended with its interrupt.
+    run.turn += 1;
+    fail(ctx, &mut run, RunStatus::Failed, OVERDUE, OVERDUE_MESSAGE)?;
+    let run = save(ctx, run)?;
+    wake_session(ctx, &run)?;
+    wait::wake_above(ctx, &run)?;
+    Ok(run)
+}
+
 /// Ends a run with an error. The caller saves it.
 pub(super) fn fail(
     ctx: &mut Context<'_>,

@@ -386,11 +386,15 @@ impl Import<'_> {
         let requested = answers.filter_map(|it| it["calls"].as_array()).flatten();
         let requested = requested.filter(|call| call["name"] != "response").count();
         let (now, seq) = (ctx.now, ctx.seq);
+        let revision = self.revisions.get(&source.agent).copied().unwrap_or_default();
+        // Neither must a forged time, or the limit of another definition.
+        let defined = (source.agent.as_str(), revision);
+        let deadline_at = run::must_end(ctx, defined, source.began_at, source.deadline_at)?;
         let mut run = Run {
             id,
             session_id: session.id.clone(),
             agent: source.agent.clone(),
-            revision: self.revisions.get(&source.agent).copied().unwrap_or_default(),
+            revision,
             parent_id: parent.map(|parent| parent.id.clone()),
             status: RunStatus::Running,
             reason: None,
@@ -406,7 +410,7 @@ impl Import<'_> {
             usage_missing: source.usage_missing,
             cost_micros: source.cost_micros,
             events: 0,
-            deadline_at: source.deadline_at,
+            deadline_at,
             abort_requested_at: None,
             output: None,
             error_code: None,

@@ -602,3 +602,119 @@ fn calls_alone_settle_no_reservation() {
         "#]],
     );
 }
+
+/// Regression: a limit of the agent ended a run only while it had a driver, so a run that waited for a decision had no
+/// limit. Its end frees the session, cancels the call that waits, and ends what it delegated.
+#[test]
+fn a_run_that_waits_ends_at_the_limit_of_its_agent() {
+    check(
+        r#"
+        register_tool name=pay needs_approval=true
+        register_agent name=clerk definition={"limits":{"wall_clock_seconds":60}}
+        create_session agent=clerk id=s1
+        start_run session_id=s1 id=r1 deadline_ms=90000
+        sql SELECT deadline_at - created_at FROM runs
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=pay arguments={} run_id=r1 run_fencing_token=5
+        wait_run id=r1 fencing_token=5 interrupt={}
+        expire_run id=r1 deadline_at=1795269660000000
+        +59s
+        sql SELECT status FROM runs
+        +1s
+        sql SELECT status, reason, error_code, error_message, turn FROM runs
+        sql SELECT status FROM sessions
+        sql SELECT status FROM tool_calls
+        sql SELECT turn, kind, data FROM run_events ORDER BY number
+        sql SELECT seq, caller, session_id, arguments FROM events WHERE reducer = 'expire_run'
+        decide_approval call_id=r1~1 decision=approve
+        start_run session_id=s1 id=r2
+        replay
+        "#,
+        expect![[r#"
+            seq 1 {name: pay, version: 1, effect: at_most_once}
+            seq 2 {name: clerk, revision: 1, mode: primary}
+            seq 3 {id: s1, status: created}
+            seq 4 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            (60000000)
+            seq 5 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 5, lease_expires_at: 14:00:01}
+            seq 6 {call_id: r1~1, status: awaiting_approval, attempt: 0}
+            seq 7 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 5, reason: approval}
+            refused denied: expire_run can only be called by the engine (hint: the engine calls it for deadlines and records)
+            ("waiting")
+            ("failed", null, "execution_timeout", "the run has reached its time limit", 2)
+            ("active")
+            ("cancelled")
+            (1, "status", "{\"status\":\"thinking\"}") (1, "interrupt", "{}") (2, "status", "{\"status\":\"idle\"}") (2, "error", "{\"code\":\"execution_timeout\",\"message\":\"the run has reached its time limit\"}")
+            (8, "system", "s1", "{\"deadline_at\":1795269660000000,\"id\":\"r1\"}")
+            refused conflict: approval ap#1 is cancelled
+            seq 9 {id: r2, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+            the same up to 9
+        "#]],
+    );
+}
+
+/// The limit of a delegated run, its own or that of the run above it, ends it while it waits; the run above continues
+/// with the error. A limit above ends both.
+#[test]
+fn a_delegated_run_that_waits_ends_at_its_limit() {
+    let script = |limits: &str| {
+        format!(
+            r#"
+        register_tool name=task effect=idempotent
+        register_agent name=lead definition={{"limits":{{"wall_clock_seconds":60}}}}
+        register_agent name=clerk definition={limits} mode=subagent
+        create_session agent=lead id=s1
+        start_run session_id=s1 id=r1
+        claim_run id=r1 driver=d lease_ms=1000
+        request_tool_call call_id=r1~1 session_id=s1 tool_name=task arguments={{}} run_id=r1 run_fencing_token=6 claim_lease_ms=1000
+        start_child_run call_id=r1~1 fencing_token=7 agent=clerk input=x
+        claim_run id=r1~1~run driver=d lease_ms=1000
+        record_pause id=r1~1~run fencing_token=9 stage=after_agent reason=look
+        wait_run id=r1 fencing_token=6 interrupt={{}}
+        +30s
+        sql SELECT id, status, reason, error_code FROM runs ORDER BY id
+        +30s
+        sql SELECT id, status, reason, error_code FROM runs ORDER BY id
+        replay
+        "#
+        )
+    };
+    check(
+        &script(r#"{"limits":{"wall_clock_seconds":30}}"#),
+        expect![[r#"
+        seq 1 {name: task, version: 1, effect: idempotent}
+        seq 2 {name: lead, revision: 1, mode: primary}
+        seq 3 {name: clerk, revision: 1, mode: subagent}
+        seq 4 {id: s1, status: created}
+        seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+        seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+        seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+        seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+        seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+        seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
+        seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
+        ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
+        ("r1", "running", null, null) ("r1~1~run", "failed", null, "execution_timeout")
+        the same up to 13
+    "#]],
+    );
+    check(
+        &script("{}"),
+        expect![[r#"
+        seq 1 {name: task, version: 1, effect: idempotent}
+        seq 2 {name: lead, revision: 1, mode: primary}
+        seq 3 {name: clerk, revision: 1, mode: subagent}
+        seq 4 {id: s1, status: created}
+        seq 5 {id: r1, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1}
+        seq 6 {id: r1, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 6, lease_expires_at: 14:00:01}
+        seq 7 {call_id: r1~1, status: claimed, attempt: 1, fencing_token: 7, claimed_by: local, lease_expires_at: 14:00:01}
+        seq 8 {id: r1~1~run, revision: 1, status: running, turn: 1, iterations: 0, tool_calls: 0, events: 1, parent_id: r1}
+        seq 9 {id: r1~1~run, revision: 1, status: running, driver: d, turn: 1, iterations: 0, tool_calls: 0, events: 1, fencing_token: 9, lease_expires_at: 14:00:01, parent_id: r1}
+        seq 10 {id: r1~1~run, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 2, fencing_token: 9, parent_id: r1, reason: pause}
+        seq 11 {id: r1, revision: 1, status: waiting, turn: 1, iterations: 0, tool_calls: 0, events: 5, fencing_token: 6, reason: delegation}
+        ("r1", "waiting", "delegation", null) ("r1~1~run", "waiting", "pause", null)
+        ("r1", "failed", null, "execution_timeout") ("r1~1~run", "aborted", null, "aborted")
+        the same up to 13
+    "#]],
+    );
+}

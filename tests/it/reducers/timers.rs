@@ -171,6 +171,7 @@ fn callers_cannot_call_timer_reducers() {
         retry_tool_call
         expire_approval
         lapse_handoff
+        expire_run
         escalate_handoff
         expire_handoff
         fire_timers id=t1
@@ -185,6 +186,7 @@ fn callers_cannot_call_timer_reducers() {
             refused denied: retry_tool_call can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: expire_approval can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: lapse_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
+            refused denied: expire_run can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: escalate_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused denied: expire_handoff can only be called by the engine (hint: the engine calls it for deadlines and records)
             refused unknown_reducer: there is no reducer "fire_timers" (hint: GET /v1/schema lists them)
