@@ -27,7 +27,7 @@ use crate::transcript::{AssistantEntry, MEMORY, PARTIAL, REPAIR, RequestedCall, 
 use crate::watchdog::MeasuredRequest;
 use crate::{
     budget, compaction, delegate, handoff, hooks, memory, memory_tools, next_step, plan, redaction,
-    stopped, structured, tool_calls, tool_response, verdict, watchdog,
+    replan, stopped, structured, tool_calls, tool_response, verdict, watchdog,
 };
 
 /// The instruction that the model receives when it must not call more tools.
@@ -42,7 +42,7 @@ pub(crate) async fn ask(driver: &mut Driver) -> Step {
     let mut request = request(driver, allowed > 0, output);
     if driver.definition.keeps_plan() {
         let plan = plan::current(&driver.abide, &driver.run.session_id).await?;
-        add_block(&mut request, plan.block_for(driver));
+        add_block(&mut request, replan::block(driver, &plan));
     }
     redaction::request(driver, &mut request);
     let ruling = hooks::before_model(driver, &mut request);

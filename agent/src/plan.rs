@@ -43,7 +43,7 @@ pub(crate) struct Plan {
     todos: Vec<PlanItem>,
     /// The event that wrote this version.
     #[serde(skip)]
-    seq: i64,
+    pub(crate) seq: i64,
 }
 
 /// A step of a plan.

@@ -5,12 +5,25 @@
 use abide_client::AgentState;
 
 use crate::agent_tool::MANAGE_TODO_LIST;
+use crate::driver::Driver;
+use crate::plan::Plan;
 use crate::profile_settings::{PlanSettings, Replan};
 use crate::transcript::{AssistantEntry, ToolEntry, data};
 
+/// The part of the instructions with the plan, and with the request to revise it if there is an occasion; `None` if there
+/// is no plan.
+pub(crate) fn block(driver: &Driver, plan: &Plan) -> Option<String> {
+    let block = plan.block()?;
+    let settings = driver.definition.settings().plan;
+    Some(match occasion(&settings, plan.seq, &driver.entries) {
+        Some(occasion) => format!("{block}\n\n{}", occasion.request()),
+        None => block,
+    })
+}
+
 /// Why the plan should be revised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
+enum Occasion {
     /// Calls of this tool have failed.
     Failed(String),
     /// A change of the plan was refused.
@@ -21,7 +34,7 @@ pub(crate) enum Occasion {
 
 impl Occasion {
     /// The request to the model.
-    pub(crate) fn request(&self) -> String {
+    fn request(&self) -> String {
         let why = match self {
             Occasion::Failed(tool) => format!("A call of {tool} has failed since."),
             Occasion::Refused => "A change of the plan was refused since.".to_owned(),
@@ -32,11 +45,7 @@ impl Occasion {
 }
 
 /// The occasion in the messages after the event that wrote the plan, if there is one.
-pub(crate) fn occasion(
-    settings: &PlanSettings,
-    plan_seq: i64,
-    entries: &[AgentState],
-) -> Option<Occasion> {
+fn occasion(settings: &PlanSettings, plan_seq: i64, entries: &[AgentState]) -> Option<Occasion> {
     // A plan changes in one transaction with the result of its call.
     let since = || entries.iter().filter(|entry| entry.seq.0 > plan_seq);
     let results = || since().filter(|entry| entry.role == "tool").map(data::<ToolEntry>);

@@ -86,7 +86,10 @@ impl Recording {
             turns: vec![Turn::default()],
         };
         long.say(ModelMessage::user(first.task().expect("it has a task")));
-        let with_calls = |message: &ModelMessage| matches!(message, ModelMessage::Assistant { calls, .. } if !calls.is_empty());
+        let with_calls = |message: &ModelMessage| match message {
+            ModelMessage::Assistant { calls, .. } => !calls.is_empty(),
+            _ => false,
+        };
         let groups: Vec<(ModelMessage, Vec<ModelMessage>)> = all
             .iter()
             .flat_map(|recording| {
