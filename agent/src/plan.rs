@@ -19,8 +19,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::agent_tool::MANAGE_TODO_LIST;
-use crate::driver::Driver;
-use crate::replan;
 use crate::run_lease::run_event;
 
 /// The name of the tool.
@@ -257,19 +255,8 @@ impl Plan {
         json!({"version": self.version, "todos": self.todos, "adherence": self.adherence()})
     }
 
-    /// The part of the instructions with the plan, and with the request to revise it if there is an occasion; `None` if
-    /// there is none.
-    pub(crate) fn block_for(&self, driver: &Driver) -> Option<String> {
-        let block = self.block()?;
-        let settings = driver.definition.settings().plan;
-        Some(match replan::occasion(&settings, self.seq, &driver.entries) {
-            Some(occasion) => format!("{block}\n\n{}", occasion.request()),
-            None => block,
-        })
-    }
-
     /// The part of the instructions with the plan; `None` if there is none.
-    fn block(&self) -> Option<String> {
+    pub(crate) fn block(&self) -> Option<String> {
         if self.todos.is_empty() {
             return None;
         }

@@ -120,7 +120,10 @@ fn checkpoints(id: JsonValue) -> JsonValue {
 }
 
 fn state() -> JsonValue {
-    let row = |table: &str| json!({"type": ["object", "null"], "description": format!("The row of `{table}`.")});
+    let row = |table: &str| {
+        let description = format!("The row of `{table}`.");
+        json!({"type": ["object", "null"], "description": description})
+    };
     let rows = json!({"type": "array", "items": {"type": "object"},
         "description": "The last rows of `agent_state`."});
     let answer = object(
