@@ -184,6 +184,13 @@ impl Catalog {
         (definitions, problems)
     }
 
+    /// Whether a definition of the folder has a prompt `{store: …}`, so that a check needs a database.
+    #[must_use]
+    pub fn uses_stored_prompts(&self) -> bool {
+        let read = self.files().into_iter().filter_map(|path| read(&self.folder, &path).ok());
+        read.into_iter().any(|definition| definition.uses_stored_prompt())
+    }
+
     /// As [`Catalog::read`], with the agents of each file.
     pub(crate) fn reading(&self) -> CatalogSnapshot {
         let mut reading = CatalogSnapshot::default();

@@ -127,6 +127,18 @@ pub enum Subagent {
 /// Separates the name of an inline agent from that of its parent: `boss/helper`. No other name contains it.
 pub(crate) const OF_PARENT: char = '/';
 
+impl AgentDefinition {
+    /// Whether its prompt, or that of an inline subagent, is in the table `prompts`.
+    pub(crate) fn uses_stored_prompt(&self) -> bool {
+        let of_inline = |subagent: &Subagent| match subagent {
+            Subagent::Named(_) => false,
+            Subagent::Inline(definition) => definition.uses_stored_prompt(),
+        };
+        self.system_prompt.as_ref().is_some_and(PromptSource::is_stored)
+            || self.subagents.iter().any(of_inline)
+    }
+}
+
 impl Subagent {
     /// Its name, as the agent that delegates to it writes it.
     #[must_use]

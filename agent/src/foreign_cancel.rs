@@ -11,8 +11,9 @@ use abide_tools::{A2aClient, A2aFailure};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
-use crate::foreign_rows::LeftTask;
+use crate::foreign_rows::{self, LeftTask};
 use crate::revision;
 use crate::runtime_context::RuntimeContext;
 use crate::runtime_error::RuntimeError;
@@ -31,6 +32,8 @@ const TRIED: i64 = 24 * 3600 * 1_000_000;
 pub(crate) struct ForeignCancels {
     /// By run: when the next attempt is due, and the pause after it. Without a time there is none.
     attempts: Mutex<BTreeMap<String, (Option<Instant>, Duration)>>,
+    /// The identity of this runtime in the log.
+    identity: OnceCell<String>,
 }
 
 impl ForeignCancels {
@@ -41,10 +44,17 @@ impl ForeignCancels {
         }
         let skip = self.not_due();
         let left = LeftTask::find(&shared.abide, &skip).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let settings = &shared.settings;
+        let identity =
+            || foreign_rows::own_identity(&shared.abide, &settings.driver, settings.now());
+        let identity = self.identity.get_or_try_init(identity).await?;
         for some in left.chunks(AT_ONCE) {
             let mut tries = FuturesUnordered::new();
             for task in some {
-                tries.push(self.attempt(shared, task).boxed());
+                tries.push(self.attempt(shared, task, identity).boxed());
             }
             while let Some(tried) = tries.next().await {
                 tried?;
@@ -60,9 +70,14 @@ impl ForeignCancels {
         later.map(|(run_id, _)| run_id.clone()).collect()
     }
 
-    async fn attempt(&self, shared: &RuntimeContext, task: &LeftTask) -> Result<(), Error> {
+    async fn attempt(
+        &self,
+        shared: &RuntimeContext,
+        task: &LeftTask,
+        identity: &str,
+    ) -> Result<(), Error> {
         let is_old = shared.settings.now() - task.updated_at > TRIED;
-        match cancel(shared, task).await? {
+        match cancel(shared, task, identity).await? {
             Err(failure) if failure.is_temporary() && !is_old => {
                 self.later(&task.run_id);
                 return Ok(());
@@ -93,8 +108,15 @@ impl ForeignCancels {
 }
 
 /// Asks the agent to cancel a task.
-async fn cancel(shared: &RuntimeContext, task: &LeftTask) -> Result<Result<(), A2aFailure>, Error> {
+async fn cancel(
+    shared: &RuntimeContext,
+    task: &LeftTask,
+    identity: &str,
+) -> Result<Result<(), A2aFailure>, Error> {
     let nothing = |why: &str| Ok(Err(A2aFailure::Invalid(why.to_owned())));
+    if task.recorded_by != identity {
+        return nothing("another identity has recorded the task");
+    }
     let definition = match revision::definition(&shared.abide, &task.agent, task.revision).await {
         Ok(definition) => definition,
         Err(RuntimeError::Abide(error)) => return Err(error),

@@ -19,6 +19,9 @@ const OPEN_TASKS: &str = "a2a-open-tasks";
 /// The kind of these collections.
 const OPEN_TASKS_KIND: &str = "a2a_open_tasks";
 
+/// The collection with an entry of each runtime that cancels tasks.
+const RUNTIMES: &str = "a2a-runtimes";
+
 /// The member of a status event that has an entry of the exchange.
 const FIELD: &str = "a2a";
 
@@ -149,33 +152,43 @@ pub(crate) struct LeftTask {
     pub(crate) agent: String,
     pub(crate) revision: i64,
     pub(crate) task_id: String,
+    /// The identity that has recorded the task. An identity that may drive runs can record any id for a run of its own, and
+    /// the task of that id can be of another tenant.
+    pub(crate) recorded_by: String,
     /// When its entry was last written, in microseconds since 1970.
     pub(crate) updated_at: i64,
     collection_id: String,
 }
 
 impl LeftTask {
-    /// Some of these tasks, except those of the runs `skip`. A task counts only if the last holder of the run has recorded
-    /// it: an entry can be written by others.
+    /// Some of these tasks, the oldest entries first, except those of the runs `skip`. Entries can be written by others.
     pub(crate) async fn find(abide: &Abide, skip: &[String]) -> Result<Vec<LeftTask>, Error> {
         let sql = format!(
             "SELECT r.id, r.agent, r.revision, \
-             (SELECT t.data ->> '$.{FIELD}.task_id' FROM run_events t JOIN events e ON e.seq = t.seq \
+             (SELECT json_array(t.data ->> '$.{FIELD}.task_id', e.caller) \
+              FROM run_events t JOIN events e ON e.seq = t.seq \
               WHERE t.run_id = r.id AND t.kind = 'status' AND t.data ->> '$.{FIELD}.event' = 'task' \
-              AND (r.fencing_token IS NULL OR \
-                   e.caller = (SELECT caller FROM events WHERE seq = r.fencing_token)) \
               ORDER BY t.number DESC LIMIT 1), o.updated_at, o.collection_id \
              FROM collections c JOIN entries o ON o.collection_id = c.id JOIN runs r ON r.id = o.key \
              WHERE c.kind = :kind AND r.status NOT IN ('running', 'waiting') \
-             AND r.id NOT IN (SELECT value FROM json_each(:skip)) LIMIT 64"
+             AND r.id NOT IN (SELECT value FROM json_each(:skip)) ORDER BY o.updated_at LIMIT 64"
         );
         let skip = serde_json::to_string(skip).unwrap_or_default();
         let query = abide.sql(sql).param("kind", OPEN_TASKS_KIND).param("skip", skip);
         let found: Vec<(String, String, i64, Option<String>, i64, String)> = query.fetch().await?;
         let left = found.into_iter().map(
-            |(run_id, agent, revision, task_id, updated_at, collection_id)| {
-                let task_id = task_id.unwrap_or_default();
-                LeftTask { run_id, agent, revision, task_id, updated_at, collection_id }
+            |(run_id, agent, revision, recorded, updated_at, collection_id)| {
+                let recorded = recorded.and_then(|recorded| serde_json::from_str(&recorded).ok());
+                let (task_id, recorded_by) = recorded.unwrap_or_default();
+                LeftTask {
+                    run_id,
+                    agent,
+                    revision,
+                    task_id,
+                    recorded_by,
+                    updated_at,
+                    collection_id,
+                }
             },
         );
         Ok(left.collect())
@@ -206,4 +219,13 @@ pub(crate) async fn earlier_tasks(driver: &Driver) -> Step<Vec<(String, String)>
     let query = driver.abide.sql(sql).param("sid", &driver.run.session_id);
     let query = query.param("id", &driver.run.id).param("agent", &driver.run.agent);
     Ok(query.param("token", driver.run_lease.fencing_token).fetch().await?)
+}
+
+/// The identity of this connection in the log: that of an entry which it writes.
+pub(crate) async fn own_identity(abide: &Abide, driver: &str, now: i64) -> Result<String, Error> {
+    let put = open_entry(driver, json!({"started_at": now}));
+    let written = abide.call(WriteEntries::new(RUNTIMES).puts([put])).await?;
+    let sql = "SELECT caller FROM events WHERE seq = :seq";
+    let callers: Vec<(String,)> = abide.sql(sql).param("seq", written.seq.0).fetch().await?;
+    Ok(callers.into_iter().next().map(|(caller,)| caller).unwrap_or_default())
 }

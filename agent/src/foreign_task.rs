@@ -19,18 +19,18 @@ pub(crate) struct ForeignTask {
     answer: Option<Vec<Value>>,
 }
 
-/// What a task needs now.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForeignState {
-    /// Time.
+    /// It is running.
     Works,
-    /// An answer to a question, or an approval.
+    /// It waits for an answer or an approval.
     NeedsInput,
-    /// A permission that its user gives elsewhere.
+    /// It waits for a permission that the user gives elsewhere.
     NeedsAuthorization,
-    /// Nothing: it is complete.
+    /// It has completed.
     Completed,
-    /// Nothing: it has failed, with this code of a run.
+    /// It has failed; the code for the run.
     Failed(&'static str),
 }
 

@@ -34,7 +34,7 @@ pub enum PromptSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptOrigin {
-    /// Here.
+    /// The text in the definition.
     Text(String),
     /// The file `prompts/NAME.md`.
     File(String),
@@ -86,6 +86,11 @@ impl PromptSource {
             why: why.to_string(),
             prompt: origin.name().to_owned(),
         })
+    }
+
+    /// Whether it is in the table `prompts`.
+    pub(crate) fn is_stored(&self) -> bool {
+        matches!(self, PromptSource::Template { origin: PromptOrigin::Store(_), .. })
     }
 
     /// What only the folder of the runtime may use, in words.

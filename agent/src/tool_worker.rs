@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abide_client::arguments::ClaimToolCall;
-use abide_client::{Abide, Error, Session, ToolCall};
+use abide_client::{Abide, Error, Json, Session, ToolCall};
 use abide_tools::{Effect, ToolContext, ToolView};
 use serde_json::{Map, Value};
 use tokio::task::{Id, JoinSet};
@@ -22,11 +22,14 @@ const AT_ONCE: usize = 64;
 /// Calls of one session that run at the same time, so that a session with many calls does not delay the others.
 const OF_A_SESSION: usize = 8;
 
+/// Calls of one scope that run at the same time, so that a tenant with many sessions does not delay the others.
+const OF_A_SCOPE: usize = 16;
+
 /// Pause after a refused claim, unless the refusal says when it may succeed.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The calls that wait for a worker, the oldest first. Calls of runs belong to the drivers of the runs.
-const WAITING: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.created_seq, s.id \
+const WAITING: &str = "SELECT c.call_id, c.session_id, c.tool_name, c.created_seq, s.id, s.scope \
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id \
     WHERE s.agent = :agent AND c.status = 'pending' AND c.retry_at IS NULL \
     AND c.call_id NOT LIKE '%~%'";
@@ -45,7 +48,7 @@ struct Shared {
 }
 
 /// A call that waits.
-type Waiting = (String, String, String, i64, String);
+type Waiting = (String, String, String, i64, String, Json);
 
 impl ToolWorker {
     /// A worker for the calls of these tools in the sessions of `agent`.
@@ -72,13 +75,12 @@ impl ToolWorker {
                 () = running.one_ended() => {}
             }
             let mut calls: Vec<Waiting> = waiting.typed_rows()?;
-            calls.sort_by_key(|(.., created, _)| *created);
-            for (call_id, session_id, tool, ..) in calls {
-                if self.shared.tools.get(&tool).is_some()
-                    && running.have_room(&call_id, &session_id)
-                {
-                    let work = self.clone().work(call_id.clone(), session_id.clone(), stop.clone());
-                    running.begin(call_id, session_id, work);
+            calls.sort_by_key(|(.., created, _, _)| *created);
+            for (call_id, session_id, tool, .., scope) in calls {
+                let place = CallPlace { call_id, session_id, scope };
+                if self.shared.tools.get(&tool).is_some() && running.have_room(&place) {
+                    let work = self.clone().work(place.clone(), stop.clone());
+                    running.begin(place, work);
                 }
             }
         }
@@ -88,7 +90,8 @@ impl ToolWorker {
         Ok(())
     }
 
-    async fn work(self, call_id: String, session_id: String, stop: CancellationToken) {
+    async fn work(self, place: CallPlace, stop: CancellationToken) {
+        let CallPlace { call_id, session_id, .. } = place;
         let Err(error) = self.attempt(&call_id, &session_id, &stop.child_token()).await else {
             return;
         };
@@ -149,25 +152,32 @@ impl ToolWorker {
 #[derive(Default)]
 struct RunningCalls {
     tasks: JoinSet<()>,
-    /// The call and the session of each task.
-    calls: HashMap<Id, (String, String)>,
+    /// The call of each task.
+    calls: HashMap<Id, CallPlace>,
+}
+
+/// A call, and what it shares the worker with.
+#[derive(Clone)]
+struct CallPlace {
+    call_id: String,
+    session_id: String,
+    scope: Json,
 }
 
 impl RunningCalls {
-    fn begin(
-        &mut self,
-        call_id: String,
-        session_id: String,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
+    fn begin(&mut self, place: CallPlace, work: impl Future<Output = ()> + Send + 'static) {
         let task = self.tasks.spawn(work);
-        self.calls.insert(task.id(), (call_id, session_id));
+        self.calls.insert(task.id(), place);
     }
 
-    fn have_room(&self, call_id: &str, session_id: &str) -> bool {
-        let of_session = self.calls.values().filter(|(_, session)| session == session_id).count();
-        let is_new = self.calls.values().all(|(call, _)| call != call_id);
-        is_new && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
+    fn have_room(&self, place: &CallPlace) -> bool {
+        let calls = || self.calls.values();
+        let of_session = calls().filter(|it| it.session_id == place.session_id).count();
+        let of_scope = calls().filter(|it| it.scope.as_str() == place.scope.as_str()).count();
+        // The sessions without a scope are those of the operator.
+        let scope_has_room = of_scope < OF_A_SCOPE || place.scope.as_str() == "{}";
+        let is_new = calls().all(|it| it.call_id != place.call_id);
+        is_new && scope_has_room && of_session < OF_A_SESSION && self.calls.len() < AT_ONCE
     }
 
     /// Waits for the end of a task; for ever if there is none.

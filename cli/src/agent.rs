@@ -183,7 +183,10 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         return Err(host::no_folder(folder).into());
     }
     let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
-    let stored = connect_named(options).await?;
+    let stored = match catalog.uses_stored_prompts() {
+        true => connect_named(options).await?,
+        false => None,
+    };
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
     }

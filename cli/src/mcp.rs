@@ -31,7 +31,7 @@ use proxy::Proxy;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mcp {
     /// With --db: also drive runs of agents, with the models, tools and definitions of this folder
-    #[arg(long, value_name = "FOLDER", requires = "db")]
+    #[arg(long, value_name = "FOLDER")]
     agents: Option<PathBuf>,
 }
 
@@ -61,6 +61,13 @@ before that are answered.";
 pub(crate) async fn run(options: &Options, args: Mcp) -> Result<(), Failure> {
     let stop = signals::asked_to_stop()?;
     let Some(db) = &options.db else {
+        if args.agents.is_some() {
+            let detail = "--agents is given without --db: a server drives its own agents";
+            return Err(Failure::usage(
+                detail,
+                "abide serve --agents FOLDER  drives the agents of a folder",
+            ));
+        }
         // A client shows this error; later ones are answers to its requests.
         connect(options, Access::Read).await?.close().await;
         let endpoint = Endpoint::new(&options.url, options.token.as_deref())?;

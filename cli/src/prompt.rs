@@ -163,15 +163,29 @@ async fn list(options: &Options) -> Result<(), Failure> {
 async fn find(options: &Options, named: &str) -> Result<Map<String, JsonValue>, Failure> {
     let (name, at) = named.rsplit_once('@').unwrap_or((named, "latest"));
     let abide = connect(options, Access::Read).await?;
-    let query = abide.sql(PROMPT_VERSION_AT).param("name", name).param("at", at);
-    let found = query.param("version", prompt_version(at)).rows().await;
+    let version_of = async |name: &str| {
+        let query = abide.sql(PROMPT_VERSION_AT).param("name", name).param("at", at);
+        query.param("version", prompt_version(at)).rows().await
+    };
+    let mut name = name.to_owned();
+    let mut found = version_of(&name).await;
+    // The prompts of a caller with a scope are stored with the namespace of the scope.
+    if let Some(namespace) = abide.namespace().filter(|it| !it.is_empty())
+        && found.as_ref().is_ok_and(|found| found.rows.is_empty())
+    {
+        name.insert_str(0, &namespace);
+        found = version_of(&name).await;
+    }
     let labels = "SELECT label, version FROM prompt_labels WHERE prompt = :name ORDER BY label";
-    let labels: Result<Vec<(String, i64)>, _> = abide.sql(labels).param("name", name).fetch().await;
+    let labels: Result<Vec<(String, i64)>, _> =
+        abide.sql(labels).param("name", &name).fetch().await;
     abide.close().await;
     let (found, labels) = (found?, labels?);
     let Some(row) = found.rows.first() else {
         let detail = format!("there is no prompt {named}");
-        return Err(Refusal::new(Code::NotFound, detail).hint("abide prompt list").into());
+        return Err(Refusal::new(Code::NotFound, detail)
+            .hint("abide prompt list  shows the prompts")
+            .into());
     };
     let cells = found.columns.iter().cloned().zip(row.iter().map(Value::to_json));
     let mut prompt: Map<String, JsonValue> = cells.collect();
@@ -208,7 +222,10 @@ async fn render(options: &Options, args: &Render) -> Result<(), Failure> {
     let mut values = template::Values::new();
     for pair in &args.values {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(Failure::usage(format!("{pair:?} is not NAME=VALUE"), "firm=Acme"));
+            return Err(Failure::usage(
+                format!("{pair:?} is not NAME=VALUE"),
+                "write each value as NAME=VALUE, such as firm=Acme",
+            ));
         };
         values.insert(name.to_owned(), value.to_owned());
     }

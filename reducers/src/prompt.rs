@@ -329,17 +329,19 @@ const LATEST: &str = "latest";
 
 fn check_text(text: &str) -> Result<(), Refusal> {
     if text.trim().is_empty() {
-        return Err(Refusal::new(Code::BadArguments, "the text of the prompt is empty"));
+        return Err(Refusal::new(Code::BadArguments, "the text of the prompt is empty")
+            .hint("give the text of the prompt"));
     }
     let (bytes, most) = (text.len(), limits::PROMPT_BYTES);
     if bytes > most {
         let detail = format!("the prompt has {bytes} bytes, at most {most} are allowed");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        let hint = "shorten it, or move parts into skills";
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint(hint));
     }
     let (count, most) = (template::variables(text).len(), limits::PROMPT_VARIABLES);
     if count > most {
         let detail = format!("the prompt has {count} variables, at most {most} are allowed");
-        return Err(Refusal::new(Code::LimitExceeded, detail));
+        return Err(Refusal::new(Code::LimitExceeded, detail).hint("join variables"));
     }
     Ok(())
 }
@@ -349,7 +351,7 @@ fn check_description(description: Option<&str>) -> Result<(), Refusal> {
     match description.map(str::len).filter(|bytes| *bytes > most) {
         Some(bytes) => {
             let detail = format!("description has {bytes} bytes, at most {most} are allowed");
-            Err(Refusal::new(Code::LimitExceeded, detail))
+            Err(Refusal::new(Code::LimitExceeded, detail).hint("shorten the description"))
         }
         None => Ok(()),
     }

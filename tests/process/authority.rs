@@ -59,6 +59,22 @@ fn two_tenants_in_five_minutes() {
     refused(&as_who(&server, &zeta, &["identity", "create", "me", "--role", "admin"]), "denied");
 }
 
+/// Regression: `show` and `render` did not find the prompt that a tenant had stored under the name.
+#[test]
+fn a_tenant_shows_its_prompt_by_the_name_that_it_chose() {
+    let (server, root) = deployment();
+    let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
+    let text = server.beside("greet.md");
+    std::fs::write(&text, "Hello from {{firm}}.").unwrap();
+    as_who(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
+    let shown = as_who(&server, &acme, &["prompt", "show", "greet@1"]).json();
+    assert_eq!(shown["text"], "Hello from {{firm}}.", "{shown}");
+    let rendered = as_who(&server, &acme, &["prompt", "render", "greet", "firm=Acme"]).good();
+    assert!(rendered.contains("Hello from Acme."), "{rendered}");
+    let zeta = token(&server, &root, &["zeta", "--role", "app", "--scope", "tenant=zeta"]);
+    refused(&as_who(&server, &zeta, &["prompt", "show", "greet"]), "not_found");
+}
+
 #[test]
 fn tokens_are_listed_and_revoked_and_identities_disabled() {
     let (server, root) = deployment();

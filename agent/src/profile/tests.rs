@@ -31,9 +31,10 @@ fn fast() {
     check(
         "profile: fast",
         expect![[r#"
-            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_answers":8,"max_token":24000,"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
+            context {"chunk_tokens":6000,"compaction":true,"context_token_limit":12000,"last_answers":8,"max_token":24000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{"*":"keep_structured"},"summary_token_limit":1500,"tool_responses":8,"window_tokens":32000}
             limits {"parallel_tools":3,"tool_calls":8}
             memory {"budget_tokens":500,"enabled":true,"namespace":"","read":"recent_only","scope":"scope","write":"auto_important"}
+            plan {"replan":"never","replan_steps":10}
             planning false
             profile "fast"
             watchdog {"auto_compaction":true,"context_rot":0.65,"enabled":true,"over_tooling":0.7,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":3200,"warn_after":6}
@@ -46,9 +47,10 @@ fn balanced() {
     check(
         "profile: balanced",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning false
             profile "balanced"
             watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
@@ -61,9 +63,10 @@ fn deep() {
     check(
         "profile: deep",
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":150000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":150000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":40}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning true
             profile "deep"
             watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":true,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}
@@ -76,9 +79,10 @@ fn research() {
     check(
         "profile: research",
         expect![[r#"
-            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_answers":60,"max_token":300000,"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
+            context {"chunk_tokens":24000,"compaction":true,"context_token_limit":105000,"last_answers":60,"max_token":300000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":6000,"tool_responses":8,"window_tokens":400000}
             limits {"parallel_tools":10,"tool_calls":80}
             memory {"budget_tokens":6000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning true
             profile "research"
             watchdog {"auto_compaction":true,"context_rot":0.45,"enabled":true,"over_tooling":0.5,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":18600,"warn_after":16}
@@ -91,9 +95,10 @@ fn without_a_profile() {
     check(
         "",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":1000000}
             limits {"parallel_tools":5,"tool_calls":50}
             memory {"budget_tokens":1500,"enabled":false,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning false
             profile "none"
             watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":false,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
@@ -109,9 +114,10 @@ fn custom_on_a_named_preset() {
     check(
         definition,
         expect![[r#"
-            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":100000,"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
+            context {"chunk_tokens":16000,"compaction":true,"context_token_limit":60000,"last_answers":30,"max_token":100000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":4000,"tool_responses":8,"window_tokens":200000}
             limits {"parallel_tools":8,"tool_calls":7}
             memory {"budget_tokens":3000,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning false
             profile "custom (deep)"
             watchdog {"auto_compaction":true,"context_rot":0.5,"enabled":false,"over_tooling":0.55,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":11000,"warn_after":12}
@@ -124,9 +130,10 @@ fn custom_without_a_base_is_balanced() {
     check(
         "profile: custom",
         expect![[r#"
-            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
+            context {"chunk_tokens":12000,"compaction":true,"context_token_limit":32000,"last_answers":16,"max_token":72000,"policy":"hybrid","reduce_arguments":{},"reduce_results":{},"summary_token_limit":3000,"tool_responses":8,"window_tokens":96000}
             limits {"parallel_tools":5,"tool_calls":20}
             memory {"budget_tokens":1500,"enabled":true,"namespace":"","read":"hybrid","scope":"scope","write":"auto_important"}
+            plan {"replan":"on_failure","replan_steps":10}
             planning false
             profile "custom (balanced)"
             watchdog {"auto_compaction":true,"context_rot":0.55,"enabled":true,"over_tooling":0.6,"repeats":3,"stop_after":0,"stop_after_repeats":6,"token_drift":7600,"warn_after":8}
@@ -151,7 +158,7 @@ fn a_misspelled_profile_is_refused() {
     check(
         "profile: { context: { max_tokens: 5 } }",
         expect![
-            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses at line 2, column 23"
+            "unknown field `max_tokens`, expected one of compaction, window_tokens, max_token, context_token_limit, summary_token_limit, chunk_tokens, last_answers, tool_responses, policy, reduce_results, reduce_arguments at line 2, column 23"
         ],
     );
 }

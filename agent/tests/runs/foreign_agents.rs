@@ -1,12 +1,15 @@
 //! Runs of foreign agents. The agent is a server in this process that accepts every message it gets, also a repeated one, so it
 //! counts what a runtime sends. The runtime is another process, which is killed at every step.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 
 use abide_client::arguments::{CreateSession, DecideApproval, StartRun};
 use abide_client::{Abide, Decision};
+use abide_schema::Scope;
+use abide_schema::reducer::Caller;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
@@ -24,6 +27,8 @@ struct Foreign {
     address: String,
     streams: bool,
     tasks: Arc<Mutex<Vec<Task>>>,
+    /// The ids of tasks that a runtime has cancelled.
+    cancelled: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Clone, Default)]
@@ -101,6 +106,11 @@ impl Foreign {
                 let of_context = all.filter(|(_, task)| task.context == params["contextId"]);
                 let listed: Vec<Value> = of_context.map(|(id, task)| task.to_json(id)).collect();
                 Ok(vec![json!({"tasks": listed, "nextPageToken": ""})])
+            }
+            "CancelTask" => {
+                let id = params["id"].as_str().unwrap_or_default().to_owned();
+                self.cancelled.lock().expect("no test panicked").push(id);
+                Ok(vec![json!({"id": params["id"], "status": {"state": "TASK_STATE_CANCELED"}})])
             }
             _ => Err(-32004),
         }
@@ -263,4 +273,62 @@ async fn no_message_is_repeated_after_a_kill_at_every_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_is_repeated_to_an_agent_without_streams() {
     check_at_every_step(false).await;
+}
+
+/// An identity that may drive runs records on its own run that the task of another tenant is the task of the run, and ends
+/// the run. The runtime does not cancel that task, for which it would use its own credentials. It cancels a task that it has
+/// recorded itself.
+#[tokio::test]
+async fn a_recorded_task_of_another_driver_is_not_cancelled() {
+    for (driver, cancelled) in [("eve", vec![]), ("runtime", vec!["7".to_owned()])] {
+        let foreign = Foreign::start(false).await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let address = &foreign.address;
+        let a2a = format!("a2a: {{ url: 'http://{address}', allow_private: ['{address}'] }}\n");
+        define(folder.path(), "clerk.yaml", &a2a);
+        let abide = open_after_kill(folder.path());
+        let fixture = runtime(&abide, folder.path(), "answers: []");
+        fixture.register().await.expect("it is registered");
+        abide.call(CreateSession::new("clerk").id("s1")).await.expect("it is created");
+        abide.call(StartRun::new("s1").id("r1").input("Go.")).await.expect("the run starts");
+        let eve = Caller::with("eve", "agent", BTreeSet::new(), Scope::new());
+        let engine = abide.engine().expect("it is embedded");
+        let call = async |reducer: &str, args: Value| {
+            if driver == "runtime" {
+                let done = abide.call_by_name(reducer, args).await.expect("the call succeeds");
+                return done.value;
+            }
+            let done = engine.call(&eve, reducer, &args, None).await.expect("the call succeeds");
+            serde_json::from_str::<Value>(&done.result).expect("a result is JSON")
+        };
+        let claim = json!({"id": "r1", "driver": driver, "lease_ms": 60_000});
+        let token = call("claim_run", claim).await["fencing_token"].clone();
+        let task = json!({"event": "task", "task_id": "7", "context_id": "c"});
+        let status = json!({"status": "thinking", "a2a": task});
+        let events = json!([{"kind": "status", "data": status}]);
+        call(
+            "record_run",
+            json!({"id": "r1", "fencing_token": token, "events": events,
+            "lease_ms": 1}),
+        )
+        .await;
+        let entry = json!({"key": "r1", "data": {"task_id": "7"}});
+        let open = json!({"collection_id": "open", "kind": "a2a_open_tasks", "puts": [entry]});
+        call("write_entries", open).await;
+        call("abort_run", json!({"id": "r1"})).await;
+        let stop = CancellationToken::new();
+        let closes = async {
+            let sql = "SELECT key FROM entries WHERE key = 'r1'";
+            let mut entries = abide.subscribe(sql).await.expect("the subscription starts");
+            entries.next().await.expect("the file is open");
+            while entries.rows().len() > 0 {
+                entries.next().await.expect("the file is open");
+            }
+            stop.cancel();
+        };
+        let (driven, ()) = tokio::join!(fixture.run(stop.clone()), closes);
+        driven.expect("the runtime runs");
+        assert_eq!(*foreign.cancelled.lock().expect("no test panicked"), cancelled, "{driver}");
+        abide.close().await;
+    }
 }

@@ -112,12 +112,32 @@ impl McpTools {
             args: json!({"call_id": request.id, "session_id": session_id,
                 "tool_name": request.params["name"], "arguments": arguments}),
         };
-        let calls: Vec<BatchCall> =
-            named.is_none().then_some(open).into_iter().chain([ask]).collect();
+        let calls = match named {
+            None => vec![open, ask],
+            Some(_) => {
+                self.check_session(request.caller, &open.args).await?;
+                vec![ask]
+            }
+        };
         let done = self.engine.batch(request.caller, &calls, None).await.map_err(of_request)?;
         let row = done.results.last().map(|last| last.result.as_str()).unwrap_or_default();
         let row: Value = serde_json::from_str(row).unwrap_or_default();
         Ok(row["call_id"].as_str().unwrap_or(request.id).to_owned())
+    }
+
+    /// Checks that a session which the client names is one whose calls this server runs. It is created if it is missing.
+    async fn check_session(&self, caller: &Caller, open: &Value) -> Result<(), Refusal> {
+        let opened = self.engine.call(caller, "open_session", open, None).await?;
+        let session: Value = serde_json::from_str(&opened.result).unwrap_or_default();
+        match session["agent"].as_str() {
+            Some(AGENT) => Ok(()),
+            agent => {
+                let (id, agent) = (&session["id"], agent.unwrap_or_default());
+                let detail = format!("session {id} belongs to the agent {agent}");
+                let hint = format!("name a session of the agent {AGENT}, or omit {SESSION}");
+                Err(Refusal::new(Code::Conflict, detail).hint(hint))
+            }
+        }
     }
 
     /// Waits until the call has ended, or waits for a decision.

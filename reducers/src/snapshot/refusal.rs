@@ -5,6 +5,7 @@ use abide_schema::{Code, Refusal, limits};
 /// A snapshot that cannot be right.
 pub(super) fn wrong(detail: String) -> Refusal {
     Refusal::new(Code::BadArguments, format!("the snapshot is not valid: {detail}"))
+        .hint("export the run again; an edited snapshot is refused")
 }
 
 /// More rows than one call copies.

@@ -237,7 +237,10 @@ pub(super) async fn unlabel(
 }
 
 fn both(names: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), Refusal> {
-    let refused = |_| Refusal::new(Code::NotFound, "a name in the address is not UTF-8");
+    let refused = |_| {
+        Refusal::new(Code::NotFound, "a name in the address is not UTF-8")
+            .hint("percent-encode the name as UTF-8")
+    };
     names.map(|Path(names)| names).map_err(refused)
 }
 

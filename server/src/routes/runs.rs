@@ -75,7 +75,8 @@ pub(super) async fn start(
         None => Ok(()),
         Some(_) => {
             let detail = "wait_ms belongs to POST /v1/agents/{name}/invoke";
-            Err(Refusal::new(Code::BadRequest, detail).hint("this route does not wait"))
+            Err(Refusal::new(Code::BadRequest, detail)
+                .hint("remove wait_ms, or send the request to /v1/agents/{name}/invoke"))
         }
     };
     let key = idempotency_key(&headers)?;
@@ -270,6 +271,9 @@ fn segment(id: &str) -> String {
 }
 
 pub(super) fn path(id: Result<Path<String>, PathRejection>, what: &str) -> Result<String, Refusal> {
-    let refused = |_| Refusal::new(Code::NotFound, format!("the {what}'s name is not UTF-8"));
+    let refused = |_| {
+        Refusal::new(Code::NotFound, format!("the {what}'s name is not UTF-8"))
+            .hint("percent-encode the name as UTF-8")
+    };
     id.map(|Path(id)| id).map_err(refused)
 }

@@ -201,8 +201,8 @@ impl ScriptRun<'_> {
         self.pass_ms(2_000)
     }
 
-    /// Runs: driven, abandoned by the driver, taken over, suspended, completed; and one that is
-    /// aborted.
+    /// Runs: driven, abandoned by the driver, taken over, suspended, completed; one that is aborted; and
+    /// one that waits beyond its time limit.
     fn runs(&mut self) -> ScriptResult {
         let agent = json!({"name": "support", "mode": "all",
             "definition": {"system_prompt": "be kind", "limits": {"tokens": 1_000}}});
@@ -241,8 +241,13 @@ impl ScriptRun<'_> {
         let done = json!({"id": "run1", "fencing_token": token, "end": "done",
             "output": {"content": "on its way"}});
         self.call("agent", "finish_run", done)?;
-        self.call("app", "start_run", json!({"session_id": "s2", "id": "run2"}))?;
-        self.call("app", "abort_run", json!({"id": "run2", "reason": "never mind"}))?;
+        let limited = json!({"session_id": "s2", "id": "run2", "deadline_ms": 1_000});
+        self.call("app", "start_run", limited)?;
+        let claim = json!({"id": "run2", "driver": "two", "lease_ms": 5_000});
+        let token = self::token(&self.call("agent", "claim_run", claim)?);
+        let wait = json!({"id": "run2", "fencing_token": token, "interrupt": {}});
+        self.call("agent", "wait_run", wait)?;
+        self.pass_ms(1_500)?;
         self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
     }
 

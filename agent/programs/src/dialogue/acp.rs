@@ -340,7 +340,12 @@ impl AcpDialogue {
             return;
         }
         let call_id = some_text(about, "toolCallId");
-        let call = self.calls.entry(call_id.clone().unwrap_or_default()).or_default();
+        // Without an id it is a call of its own: the arguments of another one must not be shown for it.
+        let mut unnamed = Call::default();
+        let call = match &call_id {
+            Some(id) => self.calls.entry(id.clone()).or_default(),
+            None => &mut unnamed,
+        };
         call.merge(about);
         events.push(ProgramEvent::ApprovalRequested {
             request_id: request_id.clone(),

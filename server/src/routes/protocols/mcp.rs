@@ -126,7 +126,7 @@ pub(in crate::routes) async fn get(incoming: Incoming) -> Response {
     let cancelled = CancellationToken::new();
     let exchange =
         Exchange { app, auth, era, notifier, cancelled, key: None, accepts_events: true, content };
-    reply::stream_of_session(exchange, stream, outgoing, account, place)
+    reply::stream_of_session(exchange, stream, outgoing, account, place).await
 }
 
 /// Ends a session.

@@ -15,7 +15,8 @@ const PROMPTS: usize = 5_000;
 
 /// All prompts: first those of the host.
 pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailure> {
-    let mut all = of_host(exchange);
+    let of_host = of_host(exchange);
+    let mut all = of_host.clone();
     let mut after = String::new();
     loop {
         let page = prompts::page(&exchange.app.engine, exchange.by(), &after).await;
@@ -27,7 +28,7 @@ pub(super) async fn list(exchange: &Exchange) -> Result<Vec<JsonValue>, McpFailu
         let last = page.last().and_then(|last| last["name"].as_str());
         let Some(last) = last.filter(|_| all.len() < PROMPTS) else { return Ok(all) };
         after = last.to_owned();
-        let stored = page.iter().filter(|prompt| !is_of_host(&all, &prompt["name"]));
+        let stored = page.iter().filter(|prompt| !is_of_host(&of_host, &prompt["name"]));
         let stored: Vec<JsonValue> = stored.map(described).collect();
         all.extend(stored);
     }

@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde_json::{Value as JsonValue, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::exchange::Exchange;
@@ -181,20 +181,26 @@ fn start_session(exchange: &Exchange, request: &Request) -> Option<String> {
     Some(session.id().to_owned())
 }
 
-/// The stream of a session.
-pub(super) fn stream_of_session(
+/// The stream of a session. It begins when changes are watched: a change after that is not missed.
+pub(super) async fn stream_of_session(
     exchange: Exchange,
     stream: OwnedSemaphorePermit,
     outgoing: mpsc::Receiver<JsonValue>,
     account: Account,
     place: ConnectionPermit,
 ) -> Response {
-    let work: Work = Box::pin(async move {
-        subscriptions::follow_session(&exchange).await;
+    let (watches, watched) = oneshot::channel();
+    let mut work: Work = Box::pin(async move {
+        subscriptions::follow_session(&exchange, watches).await;
         drop(stream);
         None
     });
-    let reply = Reply { work: Some(work), outgoing, account, hold: None, _place: place };
+    let has_ended = tokio::select! {
+        _ = &mut work => true,
+        _ = watched => false,
+    };
+    let work = (!has_ended).then_some(work);
+    let reply = Reply { work, outgoing, account, hold: None, _place: place };
     // So that the client learns that it is connected.
     reply.into_stream(": connected\n\n".to_owned())
 }

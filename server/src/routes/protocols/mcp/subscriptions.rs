@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use abide_engine::{Connection, SubscribeRequest, Update};
 use abide_schema::{Code, Refusal};
 use serde_json::{Map, Value as JsonValue, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::exchange::Exchange;
 use super::message::{Request, refused};
@@ -236,8 +236,9 @@ pub(super) fn subscribe(exchange: &Exchange, request: &Request) -> Result<JsonVa
     }
 }
 
-/// The notifications of a session, until it ends.
-pub(super) async fn follow_session(exchange: &Exchange) {
+/// The notifications of a session, until it ends. `watches` is sent when changes are watched.
+pub(super) async fn follow_session(exchange: &Exchange, watches: oneshot::Sender<()>) {
+    let mut watches = Some(watches);
     let Some(session) = exchange.session().cloned() else { return };
     let mut uris = session.subscriptions();
     let authenticator = exchange.app.authenticator.clone();
@@ -246,6 +247,10 @@ pub(super) async fn follow_session(exchange: &Exchange) {
         let wanted = Wanted { tools: true, prompts: true, uris: uris.borrow_and_update().clone() };
         let watcher = Watcher::new(exchange, &wanted).await;
         let Ok(mut watcher) = watcher else { return };
+        if let Some(watches) = watches.take() {
+            // The stream may be gone.
+            let _ = watches.send(());
+        }
         loop {
             let changed = tokio::select! {
                 () = exchange.app.lifecycle.until(Phase::Draining) => return,
