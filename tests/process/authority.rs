@@ -65,7 +65,7 @@ fn a_tenant_shows_its_prompt_by_the_name_that_it_chose() {
     let (server, root) = deployment();
     let acme = token(&server, &root, &["acme", "--role", "app", "--scope", "tenant=acme"]);
     let text = server.beside("greet.md");
-    std::fs::write(&text, "Hello from {{firm}}.").unwrap();
+    fs::write(&text, "Hello from {{firm}}.").unwrap();
     as_who(&server, &acme, &["prompt", "put", "greet", text.to_str().unwrap()]).good();
     let shown = as_who(&server, &acme, &["prompt", "show", "greet@1"]).json();
     assert_eq!(shown["text"], "Hello from {{firm}}.", "{shown}");
