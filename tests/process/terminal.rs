@@ -223,7 +223,6 @@ async fn no_command_prints_an_escape_sequence() {
         vec!["serve", "--db", &hostile_name, "--listen", HOSTILE],
         vec!["open", &below_hostile],
         vec!["mcp", "--url", HOSTILE],
-        vec!["mcp", "--db", &hostile_name],
         vec!["demo", "--data", &hostile_name],
         vec!["sql", "SELECT 1 AS \"mark\u{202e}\u{9b}\"", "--db", &db],
         vec!["sql", HOSTILE, "--db", &db],
