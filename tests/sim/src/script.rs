@@ -245,9 +245,11 @@ impl ScriptRun<'_> {
         self.call("app", "start_run", limited)?;
         let claim = json!({"id": "run2", "driver": "two", "lease_ms": 5_000});
         let token = self::token(&self.call("agent", "claim_run", claim)?);
+        self.call("app", "suspend_session", json!({"session_id": "s2"}))?;
         let wait = json!({"id": "run2", "fencing_token": token, "interrupt": {}});
         self.call("agent", "wait_run", wait)?;
         self.pass_ms(1_500)?;
+        self.call("app", "resume_session", json!({"session_id": "s2"}))?;
         self.call("app", "retire_agent", json!({"name": "support"})).map(drop)
     }
 
