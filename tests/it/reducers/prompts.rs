@@ -69,7 +69,7 @@ fn wrong_prompts_are_refused() {
             refused bad_arguments: "a b" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
             refused bad_arguments: name is empty
             refused bad_arguments: "tenant=acme/a" is not the name of a prompt (hint: letters, digits, . _ - and / are allowed)
-            refused bad_arguments: the text of the prompt is empty
+            refused bad_arguments: the text of the prompt is empty (hint: give the text of the prompt)
             refused bad_arguments: "v3" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
             refused bad_arguments: "latest" cannot be a label (hint: a label begins with a letter, has letters, digits, . _ and -, at most 64 bytes, and is neither latest nor a number such as v3)
             seq 1 {name: a, version: 1}
@@ -96,10 +96,10 @@ fn prompts_are_bounded() {
         description = "x".repeat(limits::PROMPT_DESCRIPTION_BYTES + 1),
     ));
     expect![[r#"
-        refused limit_exceeded: the prompt has 1048577 bytes, at most 1048576 are allowed
-        refused limit_exceeded: the prompt has 101 variables, at most 100 are allowed
+        refused limit_exceeded: the prompt has 1048577 bytes, at most 1048576 are allowed (hint: shorten it, or move parts into skills)
+        refused limit_exceeded: the prompt has 101 variables, at most 100 are allowed (hint: join variables)
         refused limit_exceeded: prompt a would have 51 labels, at most 50 are allowed (hint: remove one with  abide prompt unlabel)
-        refused limit_exceeded: description has 1025 bytes, at most 1024 are allowed
+        refused limit_exceeded: description has 1025 bytes, at most 1024 are allowed (hint: shorten the description)
         (0)
     "#]].assert_eq(&answers);
 }
