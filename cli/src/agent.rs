@@ -25,9 +25,9 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 pub(crate) use self::host::{AgentHost, LoadedProject};
-use self::host::{FOLDER, open};
+use self::host::{FOLDER, open, prompt_store};
 use crate::cells::counted;
-use crate::connect::{Access, connect, connect_named};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json};
@@ -183,10 +183,7 @@ async fn check(options: &Options, folder: &Path) -> Result<(), Failure> {
         return Err(host::no_folder(folder).into());
     }
     let AgentProject { mut catalog, models, .. } = open(options, folder).await?;
-    let stored = match catalog.uses_stored_prompts() {
-        true => connect_named(options).await?,
-        false => None,
-    };
+    let stored = prompt_store(options, &catalog).await?;
     if let Some(abide) = &stored {
         catalog = catalog.prompts_of(abide);
     }

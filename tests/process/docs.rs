@@ -109,13 +109,14 @@ impl Reader {
         Reader { folder, programs, address: USUAL.to_owned(), background: Vec::new() }
     }
 
-    /// A shell in the folder of the page. Variables that it sets persist, as in one terminal.
+    /// A shell in the folder of the page. Variables that it sets and the folder persist, as in one terminal.
     fn shell(&self, text: &str) -> Command {
         let text = text.replace(USUAL, &self.address).replace("localhost:7341", &self.address);
         let kept = self.programs.path().join("variables");
         let kept = kept.display();
         let script = format!(
-            "set -a\n[ ! -e {kept} ] || . {kept}\ntrap 'export -p > {kept}' EXIT\n\
+            "set -a\n[ ! -e {kept} ] || . {kept}\ncd \"${{READER_FOLDER:-.}}\"\n\
+             trap 'READER_FOLDER=$PWD; export -p > {kept}' EXIT\n\
              ABIDE_URL=http://{}\n{text}",
             self.address
         );

@@ -261,7 +261,8 @@ async fn an_aborted_run_cancels_its_task() {
         let _: Vec<(i64,)> = until(&home.server, ABORTED).await;
         let _: Vec<(i64,)> = until(&peer, ABORTED).await;
         // The outbox is empty once the agent has answered.
-        let sql = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM entries)";
+        let sql = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM entries e JOIN collections c \
+                   ON c.id = e.collection_id WHERE c.kind = 'a2a_open_tasks')";
         let _: Vec<(i64,)> = until(&home.server, sql).await;
     }
 }

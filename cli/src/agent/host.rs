@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::mcp_tools::{self, McpTools};
 use super::registry::CatalogRegistry;
 use crate::cells::counted;
+use crate::connect::connect_named;
 use crate::failure::Failure;
 use crate::global_options::Options;
 
@@ -229,5 +230,16 @@ impl LoadedProject {
             ),
         };
         lines.collect::<String>() + &failed
+    }
+}
+
+/// The named file or server, if a definition of the folder needs its prompts.
+pub(super) async fn prompt_store(
+    options: &Options,
+    catalog: &Catalog,
+) -> Result<Option<Abide>, Failure> {
+    match catalog.uses_stored_prompts() {
+        true => connect_named(options).await,
+        false => Ok(None),
     }
 }

@@ -9,8 +9,9 @@ use abide_schema::{Code, Refusal};
 use clap::Args;
 use serde_json::json;
 
+use super::host::prompt_store;
 use crate::cells::counted;
-use crate::connect::{Access, connect, connect_named};
+use crate::connect::{Access, connect};
 use crate::failure::Failure;
 use crate::global_options::Options;
 use crate::output::{say, say_json, say_part};
@@ -68,7 +69,7 @@ pub(super) async fn test(options: &Options, folder: &Path, args: Test) -> Result
         let hint = "docs/agents.md describes the folder of agents";
         Refusal::new(Code::BadArguments, why.to_string()).hint(hint)
     })?;
-    let stored = connect_named(options).await?;
+    let stored = prompt_store(options, &project.catalog).await?;
     let (mut same, mut changed, mut failed) = (0, 0, 0);
     for path in files(&args.recordings)? {
         let name = path.file_stem().map(|it| it.to_string_lossy().into_owned());
