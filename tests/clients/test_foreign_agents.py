@@ -88,4 +88,8 @@ async def test_an_aborted_run_cancels_the_task_of_the_sdk(server: Server) -> Non
         await until(server, PLACES)
         await abide.call.abort_run(id="r1")
     # The entry of an open task is removed when the agent has answered.
-    await until(server, "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM entries)")
+    open_tasks = (
+        "SELECT 1 FROM entries e JOIN collections c ON c.id = e.collection_id"
+        " WHERE c.kind = 'a2a_open_tasks'"
+    )
+    await until(server, f"SELECT 1 WHERE NOT EXISTS ({open_tasks})")
