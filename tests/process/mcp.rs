@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{ChildStdin, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use serde_json::{Value as JsonValue, json};
 use tempfile::TempDir;
@@ -241,6 +241,34 @@ fn a_cancelled_call_stops_its_run() {
     }
     let ended = server.run(&["sql", "--json", "SELECT status FROM runs"]).json();
     assert_eq!(ended["rows"], json!([["aborted"], ["aborted"]]));
+    server.stop();
+}
+
+/// Regression: with 256 open requests, no further line was read, also no cancellation.
+#[test]
+fn more_than_256_open_requests_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(&home.path().join("a.db"), &[]);
+    let mut client = Client::start(&["--url", &server.url()], true);
+    client.call("tools/list", json!({}));
+    // The server answers nothing until it continues.
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &server.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
+    for id in 0..256 {
+        client.begin(100 + id, "tools/list", json!({}));
+    }
+    client.begin(2, "tools/list", json!({}));
+    let refused = client.answer(2);
+    let why = "256 requests are open; wait for an answer";
+    assert_eq!(refused["error"], json!({"code": -32603, "message": why}));
+    signal("-CONT");
+    let mut answered: Vec<i64> = (0..256).map(|_| client.next()["id"].as_i64().unwrap()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (100..356).collect::<Vec<i64>>());
+    client.end();
     server.stop();
 }
 

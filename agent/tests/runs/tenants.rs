@@ -100,7 +100,9 @@ async fn sight(abide: &Abide) -> Vec<Vec<Value>> {
         "SELECT call_id, tool_name, arguments, status, decided_by FROM approvals ORDER BY 1",
         "SELECT session_id, role, content FROM agent_state ORDER BY session_id, id",
         "SELECT run_id, parent_id, root_id, call_id, depth FROM delegations ORDER BY 1",
-        "SELECT run_id, kind FROM run_events WHERE kind NOT IN ('token', 'done') ORDER BY run_id, number",
+        // How often a helper reports to the run above it depends on timing.
+        "SELECT run_id, kind FROM run_events WHERE kind NOT IN ('token', 'done') \
+         AND data ->> '$.status' IS NOT 'delegating' ORDER BY run_id, number",
     ] {
         let rows: Vec<Vec<Value>> = abide
             .sql(sql)

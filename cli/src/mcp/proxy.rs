@@ -32,7 +32,8 @@ const LAST_REQUESTS: Duration = Duration::from_secs(60);
 /// How long a call that the client has cancelled may take to stop.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
 
-/// Requests that are answered at the same time. A client that sends more waits.
+/// Requests that are open at the same time. More are refused: if the proxy waited, it would not read the cancellations
+/// and the answers to forms that end the open ones.
 const AT_ONCE: usize = 256;
 
 /// The version of a request of 2026-07-28, in its `_meta`.
@@ -99,7 +100,7 @@ impl Proxy {
                 continue;
             }
             match serde_json::from_slice::<JsonValue>(&text) {
-                Ok(message) if is_message(&message) => self.pass(message, &mut tasks).await,
+                Ok(message) if is_message(&message) => self.pass(message, &mut tasks).await?,
                 Ok(other) => {
                     let why = "the line is not one message of JSON-RPC 2.0";
                     self.fail(&other["id"], -32600, why).await?;
@@ -120,7 +121,7 @@ impl Proxy {
         Ok(())
     }
 
-    async fn pass(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) {
+    async fn pass(self: &Arc<Self>, message: JsonValue, tasks: &mut Tasks) -> io::Result<()> {
         let proxy = Arc::clone(self);
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let is_request = !method.is_empty() && message.get("id").is_some();
@@ -130,10 +131,11 @@ impl Proxy {
                 tasks.streams.spawn(async move { proxy.request(message).await });
             }
             _ if is_request => {
-                while tasks.requests.len() >= AT_ONCE {
-                    tasks.requests.join_next().await;
-                }
                 while tasks.requests.try_join_next().is_some() {}
+                if tasks.requests.len() >= AT_ONCE {
+                    let why = format!("{AT_ONCE} requests are open; wait for an answer");
+                    return self.fail(&message["id"], -32603, &why).await;
+                }
                 tasks.requests.spawn(async move { proxy.request(message).await });
             }
             "notifications/initialized" => {
@@ -145,6 +147,7 @@ impl Proxy {
             "notifications/cancelled" => self.cancel(message).await,
             _ => self.notify(&message).await,
         }
+        Ok(())
     }
 
     /// Sends a notification, or a response to a request of the server.

@@ -158,8 +158,7 @@ fn abort_session() -> JsonValue {
     let reason = object(json!({"reason": {"type": "string"}}), &[]);
     let mut abort = operation("abort_session_run", "Aborts the active run of a session.", answer);
     abort["requestBody"] = json!({"content": {"application/json": {"schema": reason}}});
-    abort["parameters"] =
-        json!([parameter("id", "path", "string", "The session."), idempotency_key()]);
+    abort["parameters"] = json!([parameter("id", "path", "string", "The session.")]);
     abort
 }
 

@@ -201,8 +201,16 @@ pub(super) async fn get(
 /// Why a run is aborted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AbortRunBody {
-    pub(super) reason: Option<String>,
+struct AbortRunBody {
+    reason: Option<String>,
+}
+
+/// The reason in the body of an abort, which may be empty.
+pub(super) fn abort_reason(content: &RequestBody) -> Result<Option<String>, Refusal> {
+    match content.value()? {
+        JsonValue::Null => Ok(None),
+        _ => content.envelope(r#"{"reason": "…"}, or nothing"#).map(|it: AbortRunBody| it.reason),
+    }
 }
 
 /// Aborts a run.
@@ -214,10 +222,7 @@ pub(super) async fn abort(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let id = path(id, "run")?;
-    let AbortRunBody { reason } = match content.value()? {
-        JsonValue::Null => AbortRunBody::default(),
-        _ => content.envelope(r#"{"reason": "…"}, or nothing"#)?,
-    };
+    let reason = abort_reason(&content)?;
     let key = idempotency_key(&headers)?;
     let BatchCall { reducer, args } = call("abort_run", json!({"id": id, "reason": reason}));
     let done = app.engine.call(&by, &reducer, &args, key).await?;

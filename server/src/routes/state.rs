@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as JsonValue, json};
 
 use super::exchange::{hidden, idempotency_key, json as as_json};
-use super::runs::{AbortRunBody, find, path};
+use super::runs::{abort_reason, call, find, path};
 use crate::app_state::{AppState, CallerExtension};
 use crate::body::RequestBody;
 use crate::problem::Problem;
@@ -110,21 +110,20 @@ pub(super) async fn abort(
     content: RequestBody,
 ) -> Result<Response, Problem> {
     let id = path(id, "session")?;
-    let AbortRunBody { reason } = match content.value()? {
-        JsonValue::Null => AbortRunBody::default(),
-        _ => content.envelope(r#"{"reason": "…"}, or nothing"#)?,
-    };
-    let key = idempotency_key(&headers)?;
+    let reason = abort_reason(&content)?;
+    if idempotency_key(&headers)?.is_some() {
+        // The active run can be another one when the request is repeated, so there is no first answer to repeat.
+        let detail = "the abort of a session takes no Idempotency-Key";
+        let hint = "POST /v1/runs/{id}/abort takes one";
+        return Err(Refusal::new(Code::BadRequest, detail).hint(hint).into());
+    }
     let (seq, session) = session(&app.engine, &by, &id, None).await?;
     let of_session = [("id", session["id"].clone())];
     let (_, active) = rows(&app.engine, &by, ACTIVE, of_session, None).await?;
     let mut reply = json!({"seq": seq, "aborted": false, "run": null});
     if let Some(run) = active.first() {
-        let args = match reason {
-            Some(reason) => json!({"id": run["id"], "reason": reason}),
-            None => json!({"id": run["id"]}),
-        };
-        match app.engine.call(&by, "abort_run", &args, key).await {
+        let abort = call("abort_run", json!({"id": run["id"], "reason": reason}));
+        match app.engine.call(&by, &abort.reducer, &abort.args, None).await {
             Ok(done) => {
                 let run: JsonValue = serde_json::from_str(&done.result).unwrap_or_default();
                 reply = json!({"seq": done.seq, "aborted": true, "run": run});

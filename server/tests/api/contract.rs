@@ -163,6 +163,9 @@ async fn a_session_aborts_its_active_run() {
     let path = format!("/v1/sessions/{}/abort", session.as_str().expect("it has one"));
     let aborted = server.post(&path, r#"{"reason": "enough"}"#).await.json();
     assert_eq!((&aborted["aborted"], &aborted["run"]["status"]), (&json!(true), &json!("aborted")));
+    // A retry with a key could not get the first answer: another run can be active by then.
+    let keyed = server.request("POST", &path).header("idempotency-key", "k").send().await;
+    assert_eq!((keyed.status, &keyed.json()["code"]), (400, &json!("bad_request")));
     // An abort when nothing runs does not end the next run.
     let idle = server.post(&path, "").await;
     assert_eq!((idle.status, &idle.json()["aborted"]), (200, &json!(false)));

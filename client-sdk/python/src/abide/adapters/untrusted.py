@@ -26,13 +26,11 @@ def decoding(what: str) -> Iterator[None]:
 class Budget:
     """How many bytes the values of one checkpoint may have. Compressed values of attackers grow to thousand times their size."""
 
-    __slots__ = ("_most", "left", "roots")
+    __slots__ = ("_most", "left")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.left = most
-        self.roots: dict[str, bytes] = {}
-        """The bytes of entries that others refer to: they are decompressed, and counted, once."""
 
     def take(self, count: int) -> None:
         """Counts bytes.
